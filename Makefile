@@ -1,0 +1,40 @@
+# The two commands of the README are `make demo` and `make test`; both do all set-up by themselves.
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export RAY_USAGE_STATS_ENABLED := 0
+TRACE ?=
+
+.PHONY: help setup demo test check bench clean
+
+help: ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+.venv/.ready: pyproject.toml
+	@test -x $(PY) || python3 -m venv .venv
+	@$(PY) -m uv --version >/dev/null 2>&1 || .venv/bin/pip install -q uv
+	@. .venv/bin/activate && uv pip install -q -e '.[cpu,dev]' || { \
+	  echo "Set-up failed. If the package index at hand has no CPU build of torch 2.13, name one that has: UV_EXTRA_INDEX_URL=<url> make $(MAKECMDGOALS)"; exit 1; }
+	@touch $@
+
+setup: .venv/.ready ## make .venv with everything in it
+
+demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.parquet replays real traffic
+	$(PY) -m benchmarks.demo $(if $(TRACE),--trace $(TRACE))
+
+test: setup ## all tests that need no GPU
+	$(PY) -m pytest
+
+check: setup ## format, lint, types, import contracts, file lengths
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest -q tests/test_layout.py
+
+bench: setup ## measure; results go to benchmarks/results/
+	$(PY) -m benchmarks.line
+
+clean: ## remove what runs and tests left; keeps .venv
+	rm -rf out dist .hypothesis .mypy_cache .ruff_cache .import_linter_cache .pytest_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
