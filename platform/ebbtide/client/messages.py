@@ -1,0 +1,229 @@
+"""What workloads and the arbiter tell each other.
+
+Everything here is level-triggered: it is sent again and again, says the whole present state, and a message that is
+lost, repeated or late does no harm. Answers carry the arbiter's wish together with the lease epoch it is based on;
+a receiver refuses an epoch lower than one it has seen. Times called ``boot_s`` are CLOCK_BOOTTIME, others seconds
+since 1970.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Want(Enum):
+    """What the arbiter wants of a gang."""
+
+    RUN = "run"
+    PARK = "park"
+    STOP = "stop"  # publish a checkpoint and leave; the job goes on later
+    CANCEL = "cancel"  # publish a checkpoint and leave for good
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRef:
+    """Where a slot is: enough for a process to find its GPU and its slot lock."""
+
+    node: str
+    index: int
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to use slots. For a job, slot ``i`` belongs to rank ``i``."""
+
+    workload: str
+    epoch: int
+    slots: tuple[SlotRef, ...]
+
+
+# ---- training ---------------------------------------------------------------------------------------------------
+
+
+class RankPhase(Enum):
+    """Where one rank stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    PARKED = "parked"  # holds nothing on its GPU; its slot lock is released
+    RESUMING = "resuming"
+    STOPPED = "stopped"  # its checkpoint is committed; it is leaving
+    DONE = "done"  # the train function returned
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank's state. Sent about ten times a second by rank 0, less often by the others."""
+
+    job: str
+    incarnation: str
+    rank: int
+    world: int
+    node: str
+    pid: int
+    lease_epoch: int  # of the lease it runs under, or ran under when it parked
+    directive: int  # the number of the last directive that it has carried out
+    phase: RankPhase
+    step: int  # finished steps, over the whole life of the job
+    durable_step: int  # finished steps covered by the job's own published checkpoint
+    step_s: float = 0.0  # duration of the last step
+    lost_steps: int = 0  # steps that this gang had to run again after a crash
+    park_refused: str = ""  # why it cannot park in place, if it was asked and cannot
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirective:
+    """What the gang should do: ``number`` grows with each change, so that all ranks can agree on one."""
+
+    number: int
+    want: Want
+    lease: Lease | None  # with RUN: under which lease
+
+
+class ControllerPhase(Enum):
+    """What the job's Train controller has."""
+
+    NO_GANG = "no_gang"  # no worker process is left; it asks for a grant
+    GANG = "gang"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerReport:
+    """Sent by the job's Train controller a few times a second while the job lives."""
+
+    job: str
+    incarnation: str
+    phase: ControllerPhase
+    lease_epoch: int  # of the lease that its present or last gang was started with; 0 before the first
+    failures: int = 0  # of its gangs so far, preemptions not counted
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerOrders:
+    """With NO_GANG: start a gang under ``lease`` if there is one, else wait, for the reason in ``why``."""
+
+    lease: Lease | None
+    why: str = ""
+    cancelled: bool = False  # the job is to end
+
+
+# ---- serving ----------------------------------------------------------------------------------------------------
+
+
+class ReplicaPhase(Enum):
+    """Where a replica stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One replica's state, sent a few times a second."""
+
+    seat: str
+    replica: str  # changes when Serve starts the seat's replica anew
+    node: str
+    pid: int
+    lease_epoch: int
+    phase: ReplicaPhase
+    url: str = ""  # where the gateway reaches it: a loopback or private address
+    inflight: int = 0  # requests it has accepted and not finished
+    running: int = 0  # sequences in the engine's batch
+    waiting: int = 0  # sequences queued in the engine
+    kv_usage: float = 0.0  # 0..1
+    stages_s: Mapping[str, float] = field(default_factory=dict)  # start-up stages so far
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOrders:
+    """``draining``: accept nothing new, for the gateway sends nothing new."""
+
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One gateway's view of one endpoint. Totals are monotone since ``started_s`` of the gateway."""
+
+    arrivals: int = 0
+    completed: int = 0
+    failed: int = 0
+    held: int = 0  # requests waiting because no replica is ready, now
+    held_bytes: int = 0
+    inflight: int = 0  # requests at a replica, now
+    oldest_held_s: float = 0.0
+    last_arrival_s: float = 0.0  # seconds since 1970; 0 = never
+    recent_ttft_s: tuple[float, ...] = ()  # of the last 10 s, not counting time held for lack of a replica
+    held_max_s: float = 0.0  # longest hold so far
+    seat_inflight: Mapping[str, int] = field(default_factory=dict)  # per seat
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """Sent by each gateway about ten times a second."""
+
+    gateway: str  # unique per process start
+    node: str
+    started_s: float
+    url: str
+    routes_seen: int  # version of the routing table that it obeys
+    traffic: Mapping[str, Traffic]  # by endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SeatRoute:
+    """A seat that may be sent requests."""
+
+    seat: str
+    replica: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    """Where requests go: per endpoint (the model's name in the API) the ready seats."""
+
+    version: int = 0
+    endpoints: Mapping[str, tuple[SeatRoute, ...]] = field(default_factory=dict)
+
+
+# ---- nodes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """Who holds a slot lock, as written by the holder itself."""
+
+    workload: str
+    epoch: int
+    pid: int
+    started: int  # the process's start time in clock ticks since boot (/proc/PID/stat field 22)
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """The node agent's proof of who sits on the node's GPUs; sent on every change and once a second."""
+
+    node: str
+    boot_id: str
+    holders: Mapping[int, LockHolder | None]  # by GPU index; None: the lock is free
+    sent_boot_s: float = 0.0
+
+
+# ---- the pool ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRuntime:
+    """What a process that joins the pool needs to know of it."""
+
+    pool: str
+    shared_dir: str
+    lock_dir: str  # node-local, the same path on every node
+    arbiter_epoch: int

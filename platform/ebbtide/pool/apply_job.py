@@ -1,0 +1,235 @@
+"""Events of jobs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.pool.apply_slot import occupy, reclaim
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Body,
+    CancelJob,
+    Event,
+    GrantJob,
+    JobCrashed,
+    JobDurable,
+    JobEnded,
+    JobParked,
+    JobRecovered,
+    JobRunning,
+    JobStopped,
+    JobSubmitted,
+    ParkJob,
+    ResumeJob,
+    StopJob,
+)
+from ebbtide.pool.ids import JobName
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JOB_TABLE, JobState, SlotState, advance
+
+PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h counts within this time
+
+
+def job_record(state: PoolState, job: JobName) -> JobRecord:
+    """The record of ``job``.
+
+    Raises:
+        IllegalTransition: the pool knows no such job.
+    """
+    try:
+        return state.jobs[job]
+    except KeyError:
+        raise IllegalTransition(f"job {job} is not known") from None
+
+
+def _put(state: PoolState, record: JobRecord) -> PoolState:
+    return replace(state, jobs={**state.jobs, record.spec.name: record})
+
+
+def _move(record: JobRecord, then: JobState, at_s: float) -> JobRecord:
+    advance(JOB_TABLE, f"job {record.spec.name}", record.state, then)
+    return replace(record, state=then, since_s=at_s)
+
+
+def _must_hold_nothing(state: PoolState, record: JobRecord, why: str) -> None:
+    held = state.held_by(record.spec.name, record.epoch)
+    if held:
+        raise IllegalTransition(f"job {record.spec.name} {why}, but {', '.join(held)} is not proven free")
+
+
+def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
+    known = state.jobs.get(body.spec.name)
+    fresh = JobRecord(
+        spec=body.spec,
+        incarnation=body.incarnation,
+        state=JobState.WAITING,
+        since_s=event.at_s,
+        submitted_s=event.at_s,
+    )
+    if known is None:
+        return _put(state, fresh)
+    advance(JOB_TABLE, f"job {body.spec.name}", known.state, JobState.WAITING)
+    if known.state is not JobState.ENDED:
+        raise IllegalTransition(f"job {body.spec.name} is {known.state.value}: one of that name at a time")
+    return _put(state, replace(fresh, step=known.step, durable_step=known.durable_step, directive=known.directive))
+
+
+def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.STARTING, event.at_s)
+    if record.cancelled:
+        raise IllegalTransition(f"job {body.job} is cancelled: no slot for it")
+    if not record.spec.workers_min <= len(body.slots) <= record.spec.workers_max:
+        raise IllegalTransition(
+            f"job {body.job} cannot run on {len(body.slots)} slots: "
+            f"it asks for {record.spec.workers_min}..{record.spec.workers_max}"
+        )
+    epoch = state.next_epoch
+    state = occupy(state, body.slots, body.job, SlotState.LEASED, event.at_s)
+    return _put(
+        state,
+        replace(moved, gang=body.slots, epoch=epoch, gang_epoch=epoch, directive=record.directive + 1, cause=event.id),
+    )
+
+
+def _running(state: PoolState, event: Event, body: JobRunning) -> PoolState:
+    record = _move(job_record(state, body.job), JobState.RUNNING, event.at_s)
+    return _put(state, replace(record, ran_since_s=event.at_s, step=max(body.step, record.durable_step)))
+
+
+def _preemptible(record: JobRecord) -> None:
+    if record.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
+        raise IllegalTransition(f"job {record.spec.name} is non-preemptible: it is never asked to step aside")
+
+
+def _preempted(record: JobRecord, at_s: float) -> tuple[float, ...]:
+    return (*(t for t in record.preempted_s if at_s - t < PREEMPTION_WINDOW_S), at_s)
+
+
+def _park(state: PoolState, event: Event, body: ParkJob) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.PARKING, event.at_s)
+    _preemptible(record)
+    if not record.spec.in_place:
+        raise IllegalTransition(f"job {body.job} declares in_place: false: stop it instead")
+    moved = replace(
+        moved,
+        directive=record.directive + 1,
+        asked_s=event.at_s,
+        stopped_to_grow=False,
+        preempted_s=_preempted(record, event.at_s),
+        cause=event.id,
+    )
+    state = _put(reclaim(state, record.gang, event.at_s), moved)
+    for node, budget_bytes in state.nodes.items():
+        if state.parked_bytes(node) > budget_bytes:
+            raise IllegalTransition(
+                f"job {body.job} cannot park: node {node} lends {budget_bytes} bytes of host memory, "
+                f"{state.parked_bytes(node)} would be used"
+            )
+    return state
+
+
+def _parked(state: PoolState, event: Event, body: JobParked) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.PARKED, event.at_s)
+    _must_hold_nothing(state, record, "reports parked")
+    return _put(state, replace(moved, step=body.step, parks=record.parks + 1))
+
+
+def _resume(state: PoolState, event: Event, body: ResumeJob) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.RESUMING, event.at_s)
+    epoch = state.next_epoch
+    state = occupy(state, record.gang, body.job, SlotState.LEASED, event.at_s)
+    return _put(state, replace(moved, epoch=epoch, directive=record.directive + 1, cause=event.id))
+
+
+def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.STOPPING, event.at_s)
+    was_aside = record.state in (JobState.PARKED, JobState.PARKING)
+    if body.preempts:
+        _preemptible(record)
+    moved = replace(
+        moved,
+        directive=record.directive + 1,
+        asked_s=record.asked_s if was_aside else event.at_s,
+        stopped_to_grow=not body.preempts,
+        restarts=record.restarts + body.preempts,
+        # a park that turns into a restart is one preemption, not two
+        preempted_s=_preempted(record, event.at_s) if body.preempts and not was_aside else record.preempted_s,
+        cause=event.id,
+    )
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+
+
+def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
+    record = job_record(state, body.job)
+    if record.state is JobState.ENDED or record.cancelled:
+        raise IllegalTransition(f"job {body.job} is {'cancelled' if record.cancelled else 'over'} already")
+    moved = replace(record, cancelled=True, directive=record.directive + 1, cause=event.id)
+    if record.state in (JobState.WAITING, JobState.RECOVERING, JobState.STOPPING):
+        return _put(state, moved)  # its controller is told at its next report; slots are on their way already
+    moved = _move(moved, JobState.STOPPING, event.at_s)
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+
+
+def _durable(state: PoolState, event: Event, body: JobDurable) -> PoolState:
+    record = job_record(state, body.job)
+    if body.step < record.durable_step:
+        raise IllegalTransition(f"job {body.job}: durable step went back from {record.durable_step} to {body.step}")
+    return _put(state, replace(record, durable_step=body.step, step=max(record.step, body.step)))
+
+
+def _stopped(state: PoolState, event: Event, body: JobStopped) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.WAITING, event.at_s)
+    if record.state is not JobState.STOPPING:
+        raise IllegalTransition(f"job {body.job} is {record.state.value}, it was not asked to stop")
+    _must_hold_nothing(state, record, "reports stopped")
+    return _put(state, replace(moved, gang=(), step=body.step))
+
+
+def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
+    record = job_record(state, body.job)
+    moved = replace(
+        _move(record, JobState.RECOVERING, event.at_s),
+        crashes=record.crashes + 1,
+        crash_lost_steps=record.crash_lost_steps + body.lost_steps,
+        step=record.durable_step,
+    )
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+
+
+def _recovered(state: PoolState, event: Event, body: JobRecovered) -> PoolState:
+    record = job_record(state, body.job)
+    moved = _move(record, JobState.WAITING, event.at_s)
+    if record.state is not JobState.RECOVERING:
+        raise IllegalTransition(f"job {body.job} is {record.state.value}: there is nothing to recover from")
+    _must_hold_nothing(state, record, "is said to have recovered")
+    return _put(state, replace(moved, gang=()))
+
+
+def _ended(state: PoolState, event: Event, body: JobEnded) -> PoolState:
+    record = job_record(state, body.job)
+    moved = replace(_move(record, JobState.ENDED, event.at_s), outcome=f"{body.outcome}: {body.detail}", gang=())
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+
+
+HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
+    JobSubmitted: _submitted,
+    GrantJob: _grant,
+    JobRunning: _running,
+    ParkJob: _park,
+    JobParked: _parked,
+    ResumeJob: _resume,
+    StopJob: _stop,
+    CancelJob: _cancel,
+    JobDurable: _durable,
+    JobStopped: _stopped,
+    JobCrashed: _crashed,
+    JobRecovered: _recovered,
+    JobEnded: _ended,
+}

@@ -1,0 +1,152 @@
+"""Events of endpoints and their seats."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.pool.apply_slot import move_slot, occupy, reclaim, slot_record
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Body,
+    DrainSeat,
+    EndpointDeclared,
+    EndpointRemoved,
+    Event,
+    GrantSeat,
+    SeatDied,
+    SeatGone,
+    SeatLanded,
+    SeatReady,
+    SeatStopped,
+)
+from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
+from ebbtide.pool.transitions import SEAT_TABLE, SeatState, SlotState, advance
+
+
+def _seat(state: PoolState, seat: SeatId) -> SeatRecord:
+    known = state.seats.get(seat)
+    if known is not None:
+        return known
+    endpoint = EndpointName(seat.rpartition("/")[0])
+    if endpoint not in state.endpoints:
+        raise IllegalTransition(f"seat {seat} belongs to no endpoint of the pool")
+    return SeatRecord(id=seat, endpoint=endpoint)
+
+
+def _put(state: PoolState, record: SeatRecord) -> PoolState:
+    return replace(state, seats={**state.seats, record.id: record})
+
+
+def _move(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
+    advance(SEAT_TABLE, f"seat {record.id}", record.state, then)
+    return replace(record, state=then, since_s=at_s)
+
+
+def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolState:
+    known = state.endpoints.get(body.spec.name)
+    record = EndpointRecord(body.spec, start_s=known.start_s if known else 0.0)
+    return replace(state, endpoints={**state.endpoints, body.spec.name: record})
+
+
+def _removed(state: PoolState, event: Event, body: EndpointRemoved) -> PoolState:
+    if body.endpoint not in state.endpoints:
+        raise IllegalTransition(f"endpoint {body.endpoint} is not in the pool")
+    seats = [seat for seat in state.seats.values() if seat.endpoint == body.endpoint]
+    warm = [seat.id for seat in seats if seat.state is not SeatState.COLD]
+    if warm:
+        raise IllegalTransition(f"endpoint {body.endpoint} cannot go: {', '.join(warm)} still has a replica")
+    return replace(
+        state,
+        endpoints={name: record for name, record in state.endpoints.items() if name != body.endpoint},
+        seats={name: seat for name, seat in state.seats.items() if seat.endpoint != body.endpoint},
+    )
+
+
+def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
+    record = _seat(state, body.seat)
+    moved = _move(record, SeatState.PLACING, event.at_s)
+    spec = state.endpoints[record.endpoint].spec
+    if len(body.slots) != spec.slots_per_replica:
+        raise IllegalTransition(f"seat {body.seat} needs {spec.slots_per_replica} slots, not {len(body.slots)}")
+    nodes = {slot_record(state, slot).slot.node for slot in body.slots}
+    if len(nodes) > 1:
+        raise IllegalTransition(f"seat {body.seat} needs all its slots on one node, not on {sorted(nodes)}")
+    for other in state.slots.values():
+        if other.state is SlotState.OPENING and other.slot.node in nodes:
+            raise IllegalTransition(f"seat {body.seat} must wait: {other.occupant} is being placed on that node")
+    epoch = state.next_epoch
+    state = occupy(state, body.slots, body.seat, SlotState.OPENING, event.at_s)
+    moved = replace(moved, slots=body.slots, epoch=epoch, granted_s=event.at_s, replica="", cause=event.id)
+    return _put(state, moved)
+
+
+def _landed(state: PoolState, event: Event, body: SeatLanded) -> PoolState:
+    record = _seat(state, body.seat)
+    moved = _move(record, SeatState.STARTING, event.at_s)
+    slots = dict(state.slots)
+    for slot in record.slots:
+        slots[slot] = move_slot(slot_record(state, slot), SlotState.LEASED, event.at_s)
+    return _put(replace(state, slots=slots), replace(moved, replica=body.replica, starts=record.starts + 1))
+
+
+def _ready(state: PoolState, event: Event, body: SeatReady) -> PoolState:
+    record = _seat(state, body.seat)
+    moved = replace(_move(record, SeatState.READY, event.at_s), ready_since_s=event.at_s, failures=0)
+    endpoint = state.endpoints[record.endpoint]
+    start_s = event.at_s - record.granted_s
+    state = replace(state, endpoints={**state.endpoints, record.endpoint: replace(endpoint, start_s=start_s)})
+    return _put(state, moved)
+
+
+def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
+    record = _seat(state, body.seat)
+    then = SeatState.DRAINING if record.state is SeatState.READY else SeatState.STOPPING
+    if record.state is SeatState.DRAINING:
+        raise IllegalTransition(f"seat {body.seat} is draining already")
+    moved = replace(_move(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
+    return _put(reclaim(state, record.slots, event.at_s), moved)
+
+
+def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
+    record = _seat(state, body.seat)
+    if record.state is not SeatState.READY:
+        raise IllegalTransition(
+            f"seat {body.seat} is {record.state.value}: only a ready replica can die into a restart"
+        )
+    moved = _move(record, SeatState.STARTING, event.at_s)
+    return _put(state, replace(moved, granted_s=event.at_s, failures=record.failures + 1))
+
+
+def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
+    record = _seat(state, body.seat)
+    moved = _move(record, SeatState.STOPPING, event.at_s)
+    failed = record.state in (SeatState.PLACING, SeatState.STARTING)
+    moved = replace(
+        moved,
+        asked_s=record.asked_s if record.state is SeatState.DRAINING else event.at_s,
+        failures=record.failures + failed,
+    )
+    return _put(reclaim(state, record.slots, event.at_s), moved)
+
+
+def _gone(state: PoolState, event: Event, body: SeatGone) -> PoolState:
+    record = _seat(state, body.seat)
+    moved = _move(record, SeatState.COLD, event.at_s)
+    held = state.held_by(body.seat, record.epoch)
+    if held:
+        raise IllegalTransition(f"seat {body.seat} is said to be gone, but {', '.join(held)} is not proven free")
+    return _put(state, replace(moved, slots=(), replica=""))
+
+
+HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
+    EndpointDeclared: _declared,
+    EndpointRemoved: _removed,
+    GrantSeat: _grant,
+    SeatLanded: _landed,
+    SeatReady: _ready,
+    DrainSeat: _drain,
+    SeatDied: _died,
+    SeatStopped: _stopped,
+    SeatGone: _gone,
+}

@@ -1,0 +1,123 @@
+"""Events of nodes and slots, and the changes of slots that the other handlers share."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Body,
+    Event,
+    NodeFound,
+    NodeLost,
+    SlotForeign,
+    SlotFound,
+    SlotFreed,
+    SlotUnfenced,
+)
+from ebbtide.pool.ids import Epoch, JobName, SeatId, SlotId
+from ebbtide.pool.state import PoolState, SlotRecord
+from ebbtide.pool.transitions import OCCUPIED, SLOT_TABLE, SlotState, advance
+
+
+def slot_record(state: PoolState, slot: SlotId) -> SlotRecord:
+    """The record of ``slot``.
+
+    Raises:
+        IllegalTransition: the pool has no such slot.
+    """
+    try:
+        return state.slots[slot]
+    except KeyError:
+        raise IllegalTransition(f"slot {slot} is not in the pool") from None
+
+
+def move_slot(record: SlotRecord, then: SlotState, at_s: float) -> SlotRecord:
+    """``record`` in its next state; occupant and epoch stay while the slot is occupied, and go otherwise."""
+    advance(SLOT_TABLE, f"slot {record.slot.id}", record.state, then)
+    if then in OCCUPIED:
+        return replace(record, state=then, since_s=at_s)
+    return replace(record, state=then, since_s=at_s, occupant=None, foreign="")
+
+
+def occupy(
+    state: PoolState, slots: tuple[SlotId, ...], who: JobName | SeatId, then: SlotState, at_s: float
+) -> PoolState:
+    """Lease ``slots``, all free, to ``who`` under the next epoch.
+
+    Raises:
+        IllegalTransition: a slot is named twice, unknown, or not free.
+    """
+    if not slots or len(set(slots)) != len(slots):
+        raise IllegalTransition(f"{who} cannot be granted {slots}: no slots, or one of them twice")
+    changed = dict(state.slots)
+    for slot in slots:
+        record = slot_record(state, slot)
+        if record.state is not SlotState.FREE:
+            raise IllegalTransition(f"{who} cannot be granted slot {slot}: it is {record.state.value}")
+        moved = move_slot(record, then, at_s)
+        changed[slot] = replace(moved, occupant=who, epoch=state.next_epoch)
+    return replace(state, slots=changed, next_epoch=Epoch(state.next_epoch + 1))
+
+
+def reclaim(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
+    """Tell the occupants of ``slots`` to go; those that are already going, or lost, stay as they are."""
+    changed = dict(state.slots)
+    for slot in slots:
+        record = slot_record(state, slot)
+        if record.state in (SlotState.LEASED, SlotState.OPENING):
+            changed[slot] = move_slot(record, SlotState.RECLAIMING, at_s)
+    return replace(state, slots=changed)
+
+
+def _put(state: PoolState, record: SlotRecord) -> PoolState:
+    return replace(state, slots={**state.slots, record.slot.id: record})
+
+
+def _node_found(state: PoolState, event: Event, body: NodeFound) -> PoolState:
+    return replace(state, nodes={**state.nodes, body.node: body.host_bytes})
+
+
+def _node_lost(state: PoolState, event: Event, body: NodeLost) -> PoolState:
+    if body.node not in state.nodes:
+        raise IllegalTransition(f"node {body.node} is not in the pool")
+    slots = {
+        name: move_slot(record, SlotState.LOST, event.at_s)
+        if record.slot.node == body.node and record.state is not SlotState.LOST
+        else record
+        for name, record in state.slots.items()
+    }
+    nodes = {node: host_bytes for node, host_bytes in state.nodes.items() if node != body.node}
+    return replace(state, slots=slots, nodes=nodes)
+
+
+def _slot_found(state: PoolState, event: Event, body: SlotFound) -> PoolState:
+    if body.slot.node not in state.nodes:
+        raise IllegalTransition(f"slot {body.slot.id} names the unknown node {body.slot.node}")
+    known = state.slots.get(body.slot.id)
+    if known is None:
+        return _put(state, SlotRecord(body.slot, SlotState.UNFENCED, since_s=event.at_s))
+    return _put(state, replace(move_slot(known, SlotState.UNFENCED, event.at_s), slot=body.slot))
+
+
+def _slot_freed(state: PoolState, event: Event, body: SlotFreed) -> PoolState:
+    return _put(state, move_slot(slot_record(state, body.slot), SlotState.FREE, event.at_s))
+
+
+def _slot_unfenced(state: PoolState, event: Event, body: SlotUnfenced) -> PoolState:
+    return _put(state, move_slot(slot_record(state, body.slot), SlotState.UNFENCED, event.at_s))
+
+
+def _slot_foreign(state: PoolState, event: Event, body: SlotForeign) -> PoolState:
+    moved = move_slot(slot_record(state, body.slot), SlotState.FOREIGN, event.at_s)
+    return _put(state, replace(moved, foreign=body.who))
+
+
+HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
+    NodeFound: _node_found,
+    NodeLost: _node_lost,
+    SlotFound: _slot_found,
+    SlotFreed: _slot_freed,
+    SlotUnfenced: _slot_unfenced,
+    SlotForeign: _slot_foreign,
+}

@@ -1,0 +1,322 @@
+"""All that can happen to a pool: moves (decided, each with its reason) and facts (observed).
+
+They are the ledger's records: the state of the pool is their fold, nothing else. Every class has a ``kind``, by
+which its JSON form is recognised.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
+from ebbtide.pool.spec import EndpointSpec, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One GPU: where it is and what it is."""
+
+    id: SlotId
+    node: NodeId
+    index: int
+    gpu_type: str = "logical"
+    uuid: str = ""
+
+
+# ---- moves: what the policy decides ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GrantJob:
+    """Start a waiting job on these slots: the number of slots is its number of workers."""
+
+    job: JobName
+    slots: tuple[SlotId, ...]
+    reason: str
+    kind: Literal["grant_job"] = "grant_job"
+
+
+@dataclass(frozen=True, slots=True)
+class ParkJob:
+    """Ask a running job to step aside in place."""
+
+    job: JobName
+    reason: str
+    kind: Literal["park_job"] = "park_job"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """Give a parked job exactly its slots back."""
+
+    job: JobName
+    reason: str
+    kind: Literal["resume_job"] = "resume_job"
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Ask a job to publish a checkpoint and leave its slots, to be granted others later."""
+
+    job: JobName
+    reason: str
+    preempts: bool  # True: its slots are needed elsewhere; False: it is to come back larger
+    kind: Literal["stop_job"] = "stop_job"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """End a job for good, at its next safe point."""
+
+    job: JobName
+    reason: str
+    kind: Literal["cancel_job"] = "cancel_job"
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSeat:
+    """Start a replica at this seat on these slots."""
+
+    seat: SeatId
+    slots: tuple[SlotId, ...]
+    reason: str
+    kind: Literal["grant_seat"] = "grant_seat"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSeat:
+    """Let the replica of this seat finish its requests and leave."""
+
+    seat: SeatId
+    reason: str
+    kind: Literal["drain_seat"] = "drain_seat"
+
+
+# ---- facts: what was observed ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFound:
+    """A node of the pool, with the host memory that parked workers may use there."""
+
+    node: NodeId
+    host_bytes: int
+    kind: Literal["node_found"] = "node_found"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node died; all its slots are lost."""
+
+    node: NodeId
+    kind: Literal["node_lost"] = "node_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFound:
+    """A GPU that the pool manages from now on; also one that came back with its node."""
+
+    slot: Slot
+    kind: Literal["slot_found"] = "slot_found"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFreed:
+    """Fence held and slot lock free: the slot is proven empty."""
+
+    slot: SlotId
+    kind: Literal["slot_freed"] = "slot_freed"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUnfenced:
+    """The fence of a free slot vanished, or a stranger left."""
+
+    slot: SlotId
+    kind: Literal["slot_unfenced"] = "slot_unfenced"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotForeign:
+    """A stranger sits on the slot."""
+
+    slot: SlotId
+    who: str
+    kind: Literal["slot_foreign"] = "slot_foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointDeclared:
+    """``ebbtide up`` named this endpoint, or changed it."""
+
+    spec: EndpointSpec
+    kind: Literal["endpoint_declared"] = "endpoint_declared"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRemoved:
+    """``ebbtide up`` no longer names this endpoint; its seats must be cold."""
+
+    endpoint: EndpointName
+    kind: Literal["endpoint_removed"] = "endpoint_removed"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A driver registered this job; ``incarnation`` tells this submission from earlier ones of the same name."""
+
+    spec: JobSpec
+    incarnation: str
+    kind: Literal["job_submitted"] = "job_submitted"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRunning:
+    """Every rank of the gang trains."""
+
+    job: JobName
+    step: int
+    kind: Literal["job_running"] = "job_running"
+
+
+@dataclass(frozen=True, slots=True)
+class JobParked:
+    """Every rank is parked and every slot of the gang is proven free."""
+
+    job: JobName
+    step: int  # finished steps
+    kind: Literal["job_parked"] = "job_parked"
+
+
+@dataclass(frozen=True, slots=True)
+class JobDurable:
+    """What the job holds up to and including ``step`` is on the shared filesystem."""
+
+    job: JobName
+    step: int
+    kind: Literal["job_durable"] = "job_durable"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStopped:
+    """The gang has left with its checkpoint published; all its slots are proven free."""
+
+    job: JobName
+    step: int
+    kind: Literal["job_stopped"] = "job_stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class JobCrashed:
+    """A rank died, or the gang outlived its grace: it will go on from its last durable step."""
+
+    job: JobName
+    why: str
+    lost_steps: int  # finished steps that must be run again
+    kind: Literal["job_crashed"] = "job_crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecovered:
+    """No rank is left and the slots are proven free: the job may be granted again."""
+
+    job: JobName
+    kind: Literal["job_recovered"] = "job_recovered"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over."""
+
+    job: JobName
+    outcome: Literal["finished", "failed", "cancelled", "lost"]
+    detail: str
+    kind: Literal["job_ended"] = "job_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLanded:
+    """The seat's replica reported from exactly its slots."""
+
+    seat: SeatId
+    replica: str
+    kind: Literal["seat_landed"] = "seat_landed"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatReady:
+    """The seat's engine answers; ``stages_s`` says where its start-up time went."""
+
+    seat: SeatId
+    stages_s: tuple[tuple[str, float], ...]
+    kind: Literal["seat_ready"] = "seat_ready"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatDied:
+    """The replica of a ready seat died; Serve starts another in its place."""
+
+    seat: SeatId
+    why: str
+    kind: Literal["seat_died"] = "seat_died"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatStopped:
+    """The seat's replica was told to exit: drained, given up, or dead for good."""
+
+    seat: SeatId
+    why: str
+    kind: Literal["seat_stopped"] = "seat_stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatGone:
+    """The seat's process is gone and its slots are proven free."""
+
+    seat: SeatId
+    kind: Literal["seat_gone"] = "seat_gone"
+
+
+Move: TypeAlias = GrantJob | ParkJob | ResumeJob | StopJob | CancelJob | GrantSeat | DrainSeat
+Fact: TypeAlias = (
+    NodeFound
+    | NodeLost
+    | SlotFound
+    | SlotFreed
+    | SlotUnfenced
+    | SlotForeign
+    | EndpointDeclared
+    | EndpointRemoved
+    | JobSubmitted
+    | JobRunning
+    | JobParked
+    | JobDurable
+    | JobStopped
+    | JobCrashed
+    | JobRecovered
+    | JobEnded
+    | SeatLanded
+    | SeatReady
+    | SeatDied
+    | SeatStopped
+    | SeatGone
+)
+Body: TypeAlias = Move | Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record: what happened, when (seconds since 1970), and which record led to it."""
+
+    id: RecordId
+    at_s: float
+    cause: RecordId | None
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the policy returns: moves to make now, and for whoever waits the reason why."""
+
+    moves: tuple[Move, ...] = ()
+    waits: tuple[tuple[str, str], ...] = ()  # (workload, why nothing is done for it)

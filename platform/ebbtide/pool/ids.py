@@ -1,0 +1,21 @@
+"""Names of things, as types of their own, so that a slot can never be passed where a node is meant."""
+
+from typing import NewType
+
+NodeId = NewType("NodeId", str)  # Ray's node id, hex
+SlotId = NewType("SlotId", str)  # "<node>:<gpu index>"
+JobName = NewType("JobName", str)
+EndpointName = NewType("EndpointName", str)
+SeatId = NewType("SeatId", str)  # "<endpoint>/<number>", the place of at most one replica
+RecordId = NewType("RecordId", str)  # "<arbiter epoch>.<number>", unique in one ledger
+Epoch = NewType("Epoch", int)  # of a lease; grows with every grant of the pool
+
+
+def slot_id(node: NodeId, index: int) -> SlotId:
+    """The slot of GPU ``index`` on ``node``."""
+    return SlotId(f"{node}:{index}")
+
+
+def seat_id(endpoint: EndpointName, number: int) -> SeatId:
+    """The seat ``number`` (from 0) of ``endpoint``."""
+    return SeatId(f"{endpoint}/{number}")

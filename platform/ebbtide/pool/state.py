@@ -1,0 +1,119 @@
+"""The state of the pool: frozen records, which only :mod:`ebbtide.pool.apply` makes anew.
+
+Every change returns a new state and leaves the old one as it was, so that a snapshot costs nothing and an illegal
+event changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ebbtide.pool.events import Slot
+from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, RecordId, SeatId, SlotId
+from ebbtide.pool.spec import EndpointSpec, JobSpec
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, JobState, SeatState, SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """A slot and its one occupant, a job or a seat, with the epoch of its lease."""
+
+    slot: Slot
+    state: SlotState
+    occupant: JobName | SeatId | None = None
+    epoch: Epoch = Epoch(0)
+    since_s: float = 0.0
+    foreign: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job: ``gang`` are the slots of its present lease, or, while it is parked, the slots that it claims."""
+
+    spec: JobSpec
+    incarnation: str
+    state: JobState
+    gang: tuple[SlotId, ...] = ()
+    epoch: Epoch = Epoch(0)
+    gang_epoch: Epoch = Epoch(0)  # of the lease that the present gang was started with; parking keeps the gang
+    directive: int = 0  # number of the last thing that was asked of the gang
+    cancelled: bool = False
+    since_s: float = 0.0  # in this state
+    submitted_s: float = 0.0
+    ran_since_s: float = 0.0  # last time it began to train
+    asked_s: float = 0.0  # last time it was asked to step aside
+    stopped_to_grow: bool = False  # the last stop was for its own good, no preemption
+    preempted_s: tuple[float, ...] = ()  # times of preemptions within the last hour
+    step: int = 0  # finished steps
+    durable_step: int = 0
+    parks: int = 0
+    restarts: int = 0  # preemptions that ended in a restart
+    crashes: int = 0
+    crash_lost_steps: int = 0
+    outcome: str = ""
+    cause: RecordId | None = None  # the last move made on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatRecord:
+    """The place of one replica of an endpoint."""
+
+    id: SeatId
+    endpoint: EndpointName
+    state: SeatState = SeatState.COLD
+    slots: tuple[SlotId, ...] = ()
+    epoch: Epoch = Epoch(0)
+    replica: str = ""
+    since_s: float = 0.0
+    granted_s: float = 0.0
+    ready_since_s: float = 0.0
+    asked_s: float = 0.0  # when it was told to drain or stop
+    starts: int = 0  # replicas that landed here
+    failures: int = 0  # in a row: starts that ended before READY, and deaths
+    cause: RecordId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRecord:
+    """An endpoint, and how long its last replica took from grant to ready (0: not measured yet)."""
+
+    spec: EndpointSpec
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """Everything the ledger says, at one moment."""
+
+    nodes: Mapping[NodeId, int] = field(default_factory=dict)  # host bytes that parked workers may use
+    slots: Mapping[SlotId, SlotRecord] = field(default_factory=dict)
+    jobs: Mapping[JobName, JobRecord] = field(default_factory=dict)
+    endpoints: Mapping[EndpointName, EndpointRecord] = field(default_factory=dict)
+    seats: Mapping[SeatId, SeatRecord] = field(default_factory=dict)
+    next_epoch: Epoch = Epoch(1)
+
+    def held_by(self, workload: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
+        """The slots that ``workload`` occupies under the lease ``epoch``, proven empty ones left out."""
+        return tuple(
+            record.slot.id
+            for record in self.slots.values()
+            if record.state in OCCUPIED and record.occupant == workload and record.epoch == epoch
+        )
+
+    def free_slots(self) -> tuple[SlotId, ...]:
+        """Slots that may be granted, in order of node and index."""
+        free = [record.slot for record in self.slots.values() if record.state is SlotState.FREE]
+        return tuple(slot.id for slot in sorted(free, key=lambda slot: (slot.node, slot.index)))
+
+    def claims_on(self, slot: SlotId) -> tuple[JobName, ...]:
+        """Parked jobs that can only resume when they get ``slot`` back."""
+        return tuple(name for name, job in self.jobs.items() if job.state in JOB_CLAIMS_SLOTS and slot in job.gang)
+
+    def parked_bytes(self, node: NodeId) -> int:
+        """Host memory lent on ``node`` to parked gangs."""
+        return sum(
+            job.spec.host_bytes_per_worker
+            for job in self.jobs.values()
+            if job.state in JOB_CLAIMS_SLOTS
+            for slot in job.gang
+            if slot in self.slots and self.slots[slot].slot.node == node
+        )
