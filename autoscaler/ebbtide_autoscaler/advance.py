@@ -1,0 +1,20 @@
+"""Which facts follow from what was seen: ``advance(state, seen, now_s, limits) -> facts``. Pure.
+
+One call returns the facts of one round; the caller applies them and calls again until nothing follows any more. A
+fact is a consequence of the present state and of level-triggered reports alone, so that a message that was lost,
+repeated or late, or an arbiter that died in between, changes nothing but the time.
+"""
+
+from ebbtide.pool.events import Body
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler import advance_jobs, advance_seats, advance_slots
+from ebbtide_autoscaler.seen import Limits, Seen
+
+
+def advance(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> tuple[Body, ...]:
+    """The facts that hold now and that ``state`` does not know yet."""
+    return (
+        *advance_jobs.facts(state, seen, now_s, limits),
+        *advance_seats.facts(state, seen, now_s, limits),
+        *advance_slots.facts(state, seen, now_s),
+    )

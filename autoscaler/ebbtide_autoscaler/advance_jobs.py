@@ -1,0 +1,95 @@
+"""What has become of each job, from what its ranks and its Train controller say. Pure."""
+
+from collections.abc import Iterator
+
+from ebbtide.client.messages import ControllerPhase, RankPhase, RankReport
+from ebbtide.pool.events import (
+    Body,
+    JobCrashed,
+    JobDurable,
+    JobEnded,
+    JobParked,
+    JobRecovered,
+    JobRunning,
+    JobStopped,
+    StopJob,
+)
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState
+from ebbtide_autoscaler.seen import Limits, Seen
+
+GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
+STEPS_ASIDE = frozenset({JobState.PARKING, JobState.STOPPING})
+
+
+def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
+    """At most one new fact per job, and its durable step."""
+    for job in state.jobs.values():
+        if job.state is JobState.ENDED:
+            continue
+        ranks = _gang(job, seen)
+        durable = max((r.durable_step for r in ranks.values()), default=0)
+        if durable > job.durable_step:
+            yield JobDurable(job.spec.name, durable)
+        fact = _silent(job, seen, now_s, limits) or _next(state, job, seen, ranks, now_s)
+        if fact is not None:
+            yield fact
+
+
+def _gang(job: JobRecord, seen: Seen) -> dict[int, RankReport]:
+    """The reports of the present gang's ranks."""
+    found = {}
+    for rank in range(len(job.gang)):
+        heard = seen.ranks.get((job.spec.name, rank))
+        if heard is None or heard.report.incarnation != job.incarnation:
+            continue
+        if heard.report.lease_epoch >= job.gang_epoch and heard.report.world == len(job.gang):
+            found[rank] = heard.report
+    return found
+
+
+def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+    heard = seen.controllers.get(job.spec.name)
+    last_s = max(heard.at_s if heard else 0.0, seen.started_s, job.submitted_s)
+    if now_s - last_s < limits.silence_s:
+        return None
+    return JobEnded(job.spec.name, "lost", f"its driver has been silent for {now_s - last_s:.0f} s")
+
+
+def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], now_s: float) -> Body | None:
+    name = job.spec.name
+    step = max((r.step for r in ranks.values()), default=job.step)
+    durable = max([job.durable_step, *(r.durable_step for r in ranks.values())])
+    held = state.held_by(name, job.epoch)
+    complete = len(ranks) == len(job.gang)
+    if job.state in GANG_EXISTS and _gang_lost(job, seen):
+        last = seen.controllers[name].report.last_error or "its gang is gone"
+        return JobCrashed(name, last[:500], max(0, max(step, job.step) - durable))
+    if job.state in (JobState.STARTING, JobState.RESUMING):
+        up = complete and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
+        return JobRunning(name, step) if up else None
+    if job.state is JobState.PARKING:
+        refused = next((r.park_refused for r in ranks.values() if r.park_refused), "")
+        if refused:
+            return StopJob(name, f"cannot park in place: {refused}", preempts=True)
+        parked = complete and all(r.phase is RankPhase.PARKED for r in ranks.values())
+        if parked and not held:
+            return JobParked(name, step)
+    if job.state is JobState.STOPPING and not held and _gang_lost(job, seen):
+        if durable >= max(step, job.step):
+            return JobStopped(name, max(step, durable))
+        return JobCrashed(name, "its gang left without a checkpoint", max(step, job.step) - durable)
+    if job.state is JobState.RECOVERING and not held and _gang_lost(job, seen):
+        return JobRecovered(name)
+    if job.state in STEPS_ASIDE and held and now_s - job.since_s > job.spec.grace_s:
+        why = f"it did not step aside within its grace of {job.spec.grace_s:g} s"
+        return JobCrashed(name, why, max(0, max(step, job.step) - durable))
+    return None
+
+
+def _gang_lost(job: JobRecord, seen: Seen) -> bool:
+    """Whether the controller has no worker left of the gang that it was granted last."""
+    heard = seen.controllers.get(job.spec.name)
+    if heard is None or heard.report.incarnation != job.incarnation:
+        return False
+    return heard.report.phase is ControllerPhase.NO_GANG and heard.report.lease_epoch >= job.gang_epoch

@@ -1,0 +1,88 @@
+"""What has become of each seat, from its replica's reports and from which replica actors exist. Pure."""
+
+from collections.abc import Iterator
+
+from ebbtide.client.messages import GatewayReport, ReplicaPhase, ReplicaReport
+from ebbtide.pool.events import Body, SeatDied, SeatGone, SeatLanded, SeatReady, SeatStopped
+from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.seen import Heard, Limits, Seen
+
+STARTS_MAX = 3  # replicas that Serve may start at a seat before we give the slots back
+
+
+def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
+    """At most one new fact per seat."""
+    for seat in state.seats.values():
+        fact = _next(state, seat, seen, now_s, limits)
+        if fact is not None:
+            yield fact
+
+
+def _report(seat: SeatRecord, seen: Seen) -> ReplicaReport | None:
+    """The report of a replica that runs under the seat's present lease."""
+    heard = seen.replicas.get(seat.id)
+    if heard is None or heard.report.lease_epoch != seat.epoch:
+        return None
+    return heard.report
+
+
+def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+    report = _report(seat, seen)
+    waited_s = now_s - seat.since_s
+    if seat.state is SeatState.PLACING:
+        if report is not None:
+            return SeatLanded(seat.id, report.replica)
+        if waited_s > limits.placement_timeout_s:
+            return SeatStopped(seat.id, f"no replica landed on {', '.join(seat.slots)} within {waited_s:.0f} s")
+    if seat.state is SeatState.STARTING:
+        return _starting(seat, report, waited_s, limits)
+    if seat.state is SeatState.READY:
+        return _ready(seat, report, seen)
+    if seat.state is SeatState.DRAINING:
+        return _draining(state, seat, seen, now_s)
+    if seat.state is SeatState.STOPPING and not state.held_by(seat.id, seat.epoch):
+        gone = seen.living_at_s > seat.since_s and not seen.living.get(seat.id)
+        return SeatGone(seat.id) if gone else None
+    return None
+
+
+def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, limits: Limits) -> Body | None:
+    if report is not None and report.error:
+        return SeatStopped(seat.id, f"its replica failed to start: {report.error[:500]}")
+    if report is not None and report.phase is ReplicaPhase.READY:
+        return SeatReady(seat.id, tuple(report.stages_s.items()))
+    if seat.failures >= STARTS_MAX:
+        return SeatStopped(seat.id, f"its replicas died {seat.failures} times in a row")
+    if waited_s > limits.start_timeout_s:
+        return SeatStopped(seat.id, f"its replica was not ready within {waited_s:.0f} s")
+    return None
+
+
+def _ready(seat: SeatRecord, report: ReplicaReport | None, seen: Seen) -> Body | None:
+    if report is not None and report.phase is not ReplicaPhase.READY:
+        return SeatDied(seat.id, report.error or "a new replica reported from its place")
+    if seen.living_at_s > seat.since_s and not seen.living.get(seat.id):
+        return SeatDied(seat.id, "its process is gone")
+    return None
+
+
+def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float) -> Body | None:
+    drain_s = state.endpoints[seat.endpoint].spec.drain_s
+    if now_s - seat.since_s > drain_s:
+        return SeatStopped(seat.id, f"its requests did not end within {drain_s:g} s")
+    if seen.living_at_s > seat.since_s and not seen.living.get(seat.id):
+        return SeatStopped(seat.id, "it died while draining")
+    heard = seen.replicas.get(seat.id)
+    if heard is None or heard.at_s <= seat.since_s or heard.report.inflight:
+        return None
+    if all(_obeys(gateway, seat, seen) for gateway in seen.gateways.values()):
+        return SeatStopped(seat.id, "drained")
+    return None
+
+
+def _obeys(gateway: Heard[GatewayReport], seat: SeatRecord, seen: Seen) -> bool:
+    """Whether a gateway no longer sends to the seat and waits for nothing from it."""
+    report = gateway.report
+    inflight = sum(traffic.seat_inflight.get(seat.id, 0) for traffic in report.traffic.values())
+    return gateway.at_s > seat.since_s and report.routes_seen >= seen.routes_version and inflight == 0

@@ -1,0 +1,73 @@
+"""When a slot is proven empty, and when it is not ours any more. Pure."""
+
+from collections.abc import Iterator
+
+from ebbtide.client.messages import ControllerPhase, RankPhase
+from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
+from ebbtide.pool.ids import JobName, SeatId
+from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.transitions import SlotState
+from ebbtide_autoscaler.seen import FenceView, Seen, lock_free, lock_taken
+
+GAVE_UP = frozenset({RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE})
+ORPHAN_S = 2.0  # an ended job's rank that has not taken its lock within this time never will: its driver is gone
+
+
+def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
+    """New facts about slots."""
+    for record in state.slots.values():
+        fence = seen.fences.get(record.slot.id, FenceView.ABSENT)
+        free = lock_free(seen, record.slot.node, record.slot.index, record.since_s)
+        taken = lock_taken(seen, record.slot.node, record.slot.index, record.since_s)
+        name = record.slot.id
+        if record.state is SlotState.UNFENCED:
+            if fence is FenceView.HELD and free:
+                yield SlotFreed(name)
+            elif fence is FenceView.REFUSED:
+                yield SlotForeign(name, "its logical GPU is held by somebody who is not of this pool")
+            elif fence is FenceView.HELD and taken:
+                yield SlotForeign(name, f"its slot lock is held by {_holder(seen, record)}")
+        elif record.state is SlotState.FREE:
+            if fence is not FenceView.HELD or taken:
+                yield SlotUnfenced(name)
+        elif record.state is SlotState.FOREIGN:
+            if fence is FenceView.HELD and free:
+                yield SlotUnfenced(name)
+        elif record.state is SlotState.RECLAIMING:
+            empty = fence is FenceView.HELD and free
+            yield from [SlotFreed(name)] if empty and _left(state, seen, record, now_s) else []
+
+
+def _holder(seen: Seen, record: SlotRecord) -> str:
+    holder = seen.agents[record.slot.node].report.holders.get(record.slot.index)
+    return f"{holder.workload} (pid {holder.pid})" if holder else "nobody"
+
+
+def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> bool:
+    """Whether the occupant cannot come to take the lock any more.
+
+    A free lock alone proves that nothing is on the GPU now; a rank that was granted the slot and has not yet reached
+    its lock could still come. (The lock would then refuse its old epoch: this is the first fence, that the second.)
+    """
+    job = state.jobs.get(JobName(str(record.occupant)))
+    if job is not None:
+        return _rank_left(job, seen, record, now_s)
+    seat = SeatId(str(record.occupant))
+    return seen.living_at_s > record.since_s and not seen.living.get(seat)
+
+
+def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> bool:
+    name = job.spec.name
+    controller = seen.controllers.get(name)
+    if controller is not None and controller.at_s > record.since_s:
+        report = controller.report
+        if report.incarnation == job.incarnation and report.phase is ControllerPhase.NO_GANG:
+            return True  # it is told nothing else but to wait while the job is not STARTING
+    if record.epoch != job.epoch or not job.gang:
+        return now_s - record.since_s > ORPHAN_S
+    rank = job.gang.index(record.slot.id)
+    heard = seen.ranks.get((name, rank))
+    if heard is None or heard.at_s <= record.since_s:
+        return False
+    report_rank = heard.report
+    return report_rank.phase in GAVE_UP and report_rank.directive >= job.directive

@@ -1,0 +1,80 @@
+"""What a file would change in a running pool, as a list of differences. Pure.
+
+Some things cannot change while the pool runs: where it is, how it is reached, and what has been counted on since it
+was brought up. Those are conflicts, and `up` refuses them with nothing changed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FIXED = ("pool.slots", "pool.shared_dir", "pool.ray_address", "pool.num_cpus", "gateway.host", "gateway.port")
+NAMED = ("endpoints", "keys")  # lists of sections with a name; jobs are submitted, not brought up
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. ``what``: + added, - removed, ~ changed, ! changed and impossible."""
+
+    what: Literal["+", "-", "~", "!"]
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        if self.what == "+":
+            return f"+ {self.path}"
+        if self.what == "-":
+            return f"- {self.path}"
+        return f"{self.what} {self.path}: {self.before} -> {self.after}"
+
+
+def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> tuple[Change, ...]:
+    """The differences between the file in force (None: no pool runs) and another one, both as JSON."""
+    if before is None:
+        return tuple(_everything(after))
+    found: list[Change] = []
+    for section in ("pool", "gateway", "policy"):
+        found += _fields(section, before.get(section, {}), after.get(section, {}))
+    for kind in NAMED:
+        found += _named(kind, before.get(kind, ()), after.get(kind, ()))
+    return tuple(found)
+
+
+def _everything(after: Mapping[str, Any]) -> Iterator[Change]:
+    pool = after["pool"]
+    yield Change("+", f"pool {pool['name']} with {pool['slots']} slots", None, pool)
+    yield Change("+", f"gateway on {after['gateway']['host']}:{after['gateway']['port']}", None, after["gateway"])
+    for kind in NAMED:
+        for item in after.get(kind, ()):
+            yield Change("+", f"{kind}.{item['name']}", None, item)
+
+
+def _fields(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        here = f"{path}.{name}"
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _fields(here, old, new)
+        else:
+            yield Change("!" if here in FIXED else "~", here, old, new)
+
+
+def _named(kind: str, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Iterator[Change]:
+    old = {item["name"]: item for item in before}
+    new = {item["name"]: item for item in after}
+    for name in sorted({*old, *new}):
+        path = f"{kind}.{name}"
+        if name not in old:
+            yield Change("+", path, None, new[name])
+        elif name not in new:
+            yield Change("-", path, old[name], None)
+        else:
+            yield from _fields(path, old[name], new[name])
+
+
+def conflicts(found: Sequence[Change]) -> tuple[Change, ...]:
+    """Those that a running pool cannot take."""
+    return tuple(change for change in found if change.what == "!")

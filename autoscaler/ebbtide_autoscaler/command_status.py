@@ -1,0 +1,144 @@
+"""``ebbtide status``: the pool at a glance, once or live; from the ledger alone when the arbiter does not answer."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ebbtide.cli.output import console, json_option, print_json
+from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.join import ClusterUnreachable, join
+from ebbtide.client.link import ArbiterLink
+from ebbtide.ledger.errors import LedgerError
+from ebbtide_autoscaler.command_pool import POOL, the_pool
+from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.view import view
+
+COLOURS = {
+    "free": "dim",
+    "leased": "green",
+    "running": "green",
+    "ready": "cyan",
+    "parked": "yellow",
+    "foreign": "red",
+    "lost": "red",
+    "ended": "dim",
+}
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Keep the table on the screen, twice a second, until Ctrl-C.")
+@POOL
+@json_option
+def status(pool: str | None, watch: bool, as_json: bool) -> None:
+    """Show who holds each slot, how each endpoint and job does, and what they wait for."""
+    record = the_pool(pool)
+    if as_json:
+        print_json(look(record))
+    elif watch:
+        try:
+            with Live(render(look(record)), console=console(), refresh_per_second=4, screen=False) as live:
+                while True:
+                    time.sleep(0.5)
+                    live.update(render(look(record)))
+        except KeyboardInterrupt:
+            return
+    else:
+        console().print(render(look(record)))
+
+
+def look(record: ClusterRecord) -> dict[str, Any]:
+    """The status from the arbiter, or what the ledger says with the reason why the arbiter was not asked."""
+    why = "the arbiter does not answer (it may be starting again); everything that runs goes on, nothing moves"
+    try:
+        join(record)
+        found: dict[str, Any] | None = ArbiterLink().call("status", timeout_s=5.0)
+    except ClusterUnreachable as error:
+        found, why = None, str(error)
+    if found is not None:
+        return {**found, "gateway": record.gateway_url}
+    try:
+        past = recover(Path(record.shared_dir) / "ledger")
+        seen = Seen(started_s=time.time())
+        known = view(past.state, seen, {}, time.time())
+    except LedgerError as error:
+        known, why = {}, f"{why}; and the ledger cannot be read: {error}"
+    return {"pool": record.pool, "gateway": record.gateway_url, "arbiter": {"frozen": why}, **known}
+
+
+def render(found: dict[str, Any]) -> RenderableType:
+    """The status as tables."""
+    arbiter = found.get("arbiter", {})
+    head = Text(
+        f"pool {found['pool']}   gateway {found.get('gateway', '')}   arbiter epoch {arbiter.get('epoch', '?')}"
+    )
+    parts: list[RenderableType] = [head]
+    if arbiter.get("frozen"):
+        since_s = arbiter.get("frozen_since_s")
+        since = f" since {time.strftime('%H:%M:%S', time.localtime(since_s))}" if since_s else ""
+        parts.append(Text(f"frozen{since}: {arbiter['frozen']}", style="bold red"))
+    parts += [_slots(found), _endpoints(found), _jobs(found)]
+    return Group(*parts)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", title_style="bold")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _state(name: str) -> Text:
+    return Text(name, style=COLOURS.get(name, "yellow"))
+
+
+def _for(since_s: float) -> str:
+    return f"{max(0.0, time.time() - since_s):.0f} s" if since_s else ""
+
+
+def _slots(found: dict[str, Any]) -> Table:
+    table = _table("\nslots", "slot", "state", "occupant", "parked here", "for")
+    for slot in found.get("slots", []):
+        name = f"{slot['node'][:8]}:{slot['index']}"
+        occupant = slot["occupant"] or slot["foreign"] or ""
+        table.add_row(name, _state(slot["state"]), occupant, ", ".join(slot["parked"]), _for(slot["since_s"]))
+    return table
+
+
+def _endpoints(found: dict[str, Any]) -> Table:
+    table = _table("\nendpoints", "endpoint", "replicas", "held", "running", "TTFT p90 (SLO)", "waits for")
+    for one in found.get("endpoints", []):
+        seats = ", ".join(f"{s['seat'].rpartition('/')[2]}:{s['state']}" for s in one["seats"] if s["state"] != "cold")
+        waits = [one["waits"], *(s["waits"] for s in one["seats"])]
+        table.add_row(
+            one["endpoint"],
+            f"{seats or 'none'} (of {one['replicas_min']}..{one['replicas_max']})",
+            str(one["held"]),
+            str(one["inflight"]),
+            f"{one['ttft_p90_s']:.2f} s ({one['ttft_slo_s']:g} s)",
+            Text("; ".join(w for w in waits if w), style="yellow"),
+        )
+    return table
+
+
+def _jobs(found: dict[str, Any]) -> Table:
+    table = _table(
+        "\njobs", "job", "state", "workers", "step (durable)", "parked/restarted/crashed", "for", "waits for"
+    )
+    for job in found.get("jobs", []):
+        table.add_row(
+            job["job"],
+            _state(job["state"]),
+            f"{len(job['slots'])} (of {job['workers_min']}..{job['workers_max']})",
+            f"{job['step']} ({job['durable_step']})",
+            f"{job['parks']}/{job['restarts']}/{job['crashes']}",
+            _for(job["since_s"]),
+            Text(job["waits"] or job["outcome"] or "", style="yellow"),
+        )
+    return table

@@ -1,0 +1,19 @@
+"""The decision as it grows within one call of the policy; it never leaves that call."""
+
+from dataclasses import dataclass, field
+
+from ebbtide.pool.events import Move
+from ebbtide.pool.ids import SlotId
+
+
+@dataclass(slots=True)
+class Draft:
+    """Free slots that nobody has been promised yet, the moves so far, and why others wait."""
+
+    free: list[SlotId]
+    moves: list[Move] = field(default_factory=list)
+    waits: list[tuple[str, str]] = field(default_factory=list)
+    missing: int = 0  # slots that replicas still need
+    missing_for: str = ""
+    need_age_s: float = 0.0  # how long the neediest endpoint has been busy
+    contested: bool = False  # a replica waits for slots: jobs take nothing now

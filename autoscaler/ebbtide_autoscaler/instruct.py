@@ -1,0 +1,136 @@
+"""What to do so that the world comes to agree with the ledger: ``instruct(state, seen, now_s) -> instructions``. Pure.
+
+Level-triggered: every tick names all that is still to be done, and the executor leaves out what is under way. Within
+one node at most one logical GPU is unfenced at any time, or Ray could place a replica, or a fence, on the wrong one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ebbtide.pool.ids import NodeId, SeatId, SlotId
+from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
+from ebbtide.pool.transitions import SeatState, SlotState
+from ebbtide_autoscaler.seen import FenceView, Seen
+
+KILL_MARGIN_S = 5.0  # after a limit passed: the orderly way out still gets this long before a SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFence:
+    """Get the fence of ``slot`` (back)."""
+
+    slot: SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class DropFence:
+    """Remove the fence of ``slot``: Ray may place a replica there."""
+
+    slot: SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSeat:
+    """Have Serve run one replica at ``seat``."""
+
+    seat: SeatId
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSeat:
+    """Have Serve run no replica at ``seat``."""
+
+    seat: SeatId
+
+
+@dataclass(frozen=True, slots=True)
+class KillReplica:
+    """Kill a replica actor that does not go by itself."""
+
+    seat: SeatId
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillHolder:
+    """Kill the process that holds the slot's lock, if its lease is not newer than ``epoch``."""
+
+    slot: SlotId
+    epoch: int
+
+
+Instruction: TypeAlias = HoldFence | DropFence | OpenSeat | CloseSeat | KillReplica | KillHolder
+
+
+def instruct(state: PoolState, seen: Seen, now_s: float) -> tuple[Instruction, ...]:
+    """Everything that is to be done and not yet seen done."""
+    return (*_fences(state, seen), *_seats(state, seen, now_s), *_kills(state, seen, now_s))
+
+
+def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
+    unfenced = {
+        record.slot.node
+        for record in state.slots.values()
+        if record.state is SlotState.OPENING and seen.fences.get(record.slot.id, FenceView.ABSENT) is not FenceView.HELD
+    }
+    for record in state.slots.values():
+        fence = seen.fences.get(record.slot.id, FenceView.ABSENT)
+        node = record.slot.node
+        if record.state is SlotState.OPENING:
+            if fence is FenceView.HELD and node not in seen.fencing and not _refencing(state, seen, node):
+                yield DropFence(record.slot.id)
+        elif fence is not FenceView.HELD and node not in unfenced and _ours_to_fence(state, seen, record):
+            yield HoldFence(record.slot.id)
+
+
+def _refencing(state: PoolState, seen: Seen, node: NodeId) -> bool:
+    """Whether another slot of the node waits for its fence: its logical GPU would be taken by mistake."""
+    return any(
+        record.slot.node == node
+        and seen.fences.get(record.slot.id, FenceView.ABSENT) is not FenceView.HELD
+        and record.state is not SlotState.OPENING
+        and _ours_to_fence(state, seen, record)
+        for record in state.slots.values()
+    )
+
+
+def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
+    """Whether the slot's logical GPU ought to be held by our fence and not by a replica's actor."""
+    if record.state is SlotState.LOST:
+        return False
+    if record.occupant in state.seats:
+        seat = SeatId(str(record.occupant))
+        left = seen.living_at_s > record.since_s and not seen.living.get(seat)
+        return record.state is SlotState.RECLAIMING and left
+    return True
+
+
+def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
+    for seat in state.seats.values():
+        if seat.state is SeatState.PLACING and not _open(seat, seen):
+            continue
+        if seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.READY, SeatState.DRAINING):
+            yield OpenSeat(seat.id)
+            continue
+        yield CloseSeat(seat.id)
+        if now_s - seat.since_s > KILL_MARGIN_S:
+            for actor in seen.living.get(seat.id, ()):
+                yield KillReplica(seat.id, actor)
+
+
+def _open(seat: SeatRecord, seen: Seen) -> bool:
+    return all(seen.fences.get(slot, FenceView.ABSENT) is not FenceView.HELD for slot in seat.slots)
+
+
+def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
+    for record in state.slots.values():
+        if record.state is not SlotState.RECLAIMING:
+            continue
+        if record.occupant in state.jobs:
+            limit_s = {str(n): j.spec.grace_s for n, j in state.jobs.items()}[str(record.occupant)]
+        else:
+            endpoint = state.endpoints[state.seats[SeatId(str(record.occupant))].endpoint]
+            limit_s = endpoint.spec.drain_s
+        if now_s - record.since_s > limit_s + KILL_MARGIN_S:
+            yield KillHolder(record.slot.id, record.epoch)

@@ -1,0 +1,311 @@
+"""The arbiter's loop: observe, decide, journal the intent, act; in a thread of its own, with its own event loop.
+
+What others are told comes from ``world``, which is replaced only after the ledger has confirmed the events that lead
+to it: nobody acts on a move that a crash could undo. While the ledger does not answer nothing moves, and ``frozen``
+says why and since when (promise 8); everything that runs goes on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ebbtide.client.messages import RoutingTable
+from ebbtide.client.seats import SeatActuator, SeatPlan
+from ebbtide.config.root import PoolFile
+from ebbtide.ledger.errors import LedgerError
+from ebbtide.ledger.log import EpochLog
+from ebbtide.pool.errors import PoolError
+from ebbtide.pool.events import Body
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, SeatState
+from ebbtide_autoscaler import settings
+from ebbtide_autoscaler.executor import Executor, FenceBook, Hands
+from ebbtide_autoscaler.instruct import instruct
+from ebbtide_autoscaler.journal import Journal, Recovered, fence_record, recover
+from ebbtide_autoscaler.observe import routes, unheard
+from ebbtide_autoscaler.reports import Reports
+from ebbtide_autoscaler.seen import Limits, Seen
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.step import Knobs, Step, World, step
+from ebbtide_autoscaler.surroundings import Surroundings, load_serve
+
+LEDGER_DEADLINE_S = 5.0  # an fsync takes milliseconds; a filesystem that needs this long hangs
+REOPEN_S = 2.0  # between two tries to open a new epoch after the ledger broke
+LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
+
+log = logging.getLogger(__name__)
+
+
+class Loop:
+    """One arbiter's life. Public attributes are replaced whole and may be read from any thread."""
+
+    def __init__(self, shared_dir: Path, *, lock_dir: str, writer: str) -> None:
+        self.reports = Reports(started_s=time.time())
+        self.waits: dict[str, str] = {}
+        self.frozen = ""
+        self.frozen_since_s = 0.0
+        self.seen: Seen | None = None
+        self.routing_table = RoutingTable()
+        self.tick_took_s = 0.0
+        self.config_json = ""
+        self._config: PoolFile | None = None
+        self._shared_dir, self._lock_dir, self._writer = shared_dir, lock_dir, writer
+        self._book = FenceBook()
+        self.world: World
+        self._open_ledger()
+        self._serve: SeatActuator = load_serve()
+        self._stopping = False
+        self._waits_said = ""
+        self._wake: asyncio.Event | None = None
+        self._asyncio: asyncio.AbstractEventLoop | None = None
+        self._token = _token(shared_dir)
+        self._ready = threading.Event()
+
+    @property
+    def epoch(self) -> int:
+        """This arbiter's epoch."""
+        return self._journal.epoch
+
+    @property
+    def configured(self) -> bool:
+        """Whether a file is in force."""
+        return self._config is not None
+
+    # ---- called from other threads
+
+    def start(self) -> None:
+        """Run until the process ends."""
+        threading.Thread(target=lambda: asyncio.run(self._main()), name="arbiter-loop", daemon=True).start()
+        self._ready.wait()
+
+    def submit(self, body: Body) -> None:
+        """Have a fact taken in at the next tick."""
+        self.reports.inbox.append(body)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the next tick come now."""
+        if self._asyncio is not None and self._wake is not None:
+            self._asyncio.call_soon_threadsafe(self._wake.set)
+
+    def forget_job(self, job: JobName) -> None:
+        """Forget what an earlier submission of the same name reported."""
+        self.reports.controllers.pop(job, None)
+        for key in [key for key in self.reports.ranks if key[0] == job]:
+            self.reports.ranks.pop(key, None)
+
+    def configure(self, config: PoolFile) -> "Future[dict[str, Any]]":
+        """Put a file into force."""
+        return self._run(self._configure(config))
+
+    def stop(self) -> "Future[None]":
+        """Take the pool down."""
+        return self._run(self._stop())
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        assert self._asyncio is not None
+        return asyncio.run_coroutine_threadsafe(work, self._asyncio)
+
+    # ---- the loop's own thread
+
+    async def _main(self) -> None:
+        self._asyncio = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        hands = Hands(
+            serve=self._serve,
+            plan=self._plan,
+            node_slots=self._node_slots,
+            replica_slots=self._replica_slots,
+            kill_holder=self._kill_holder,
+            record_fence=self._record_fence,
+        )
+        self._executor = Executor(hands, self._book)
+        self._surroundings = Surroundings(self.reports, self._book, self._serve, self._lock_dir)
+        self._ready.set()
+        await self._surroundings.adopt()
+        watching = asyncio.create_task(self._surroundings.watch(self._host_bytes, lambda: self.world.state))
+        while not self._stopping:
+            started_s = time.monotonic()
+            try:
+                await self._tick()
+            except PoolError as error:
+                self._freeze(f"the next state would break a promise, so nothing moves: {error}")
+            except LedgerError as error:
+                await self._reopen(error)
+            except Exception as error:  # outermost: state unchanged, the next tick starts afresh
+                log.exception("tick failed")
+                self._freeze(f"a tick failed: {error!r}")
+            self.tick_took_s = time.monotonic() - started_s
+            await self._pause()
+        watching.cancel()
+
+    async def _pause(self) -> None:
+        assert self._wake is not None
+        await asyncio.sleep(LEAST_TICK_S)
+        tick_s = self._config.policy.tick_s if self._config else 0.2
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), max(0.0, tick_s - LEAST_TICK_S))
+        self._wake.clear()
+
+    async def _tick(self) -> None:
+        now_s = time.time()
+        seen = self.reports.seen(self.world.state, self._book, self._executor.fencing(), self.routing_table.version)
+        bodies = tuple(self._drain())
+        try:
+            result = step(self.world, seen, bodies, now_s, self._knobs(seen))
+            await self._commit(result)
+        except BaseException:
+            self.reports.inbox.extendleft(reversed(bodies))
+            raise
+        for body, why in result.refused:
+            log.info("refused %s: %s", body, why)
+        self.seen = seen
+        self._route(seen)
+        self._executor.carry_out(instruct(self.world.state, seen, now_s))
+
+    def _drain(self) -> list[Body]:
+        bodies: list[Body] = []
+        while self.reports.inbox:
+            bodies.append(self.reports.inbox.popleft())
+        return bodies
+
+    def _knobs(self, seen: Seen) -> Knobs:
+        if self._config is None:
+            return Knobs(PolicyConfig(), Limits(), frozen=True)
+        # Until every replica has reported once, an arbiter that has just started knows too little to decide.
+        settling = time.time() - seen.started_s < 10.0 and unheard(self.world.state, seen)
+        return settings.knobs(self._config, frozen=self._stopping or settling)
+
+    async def _commit(self, result: Step) -> None:
+        memory = result.world.memory if result.world.memory != self.world.memory else None
+        waits = dict(result.decision.waits)
+        extra = self._said(waits)
+        if result.events or memory is not None or extra:
+            written = self._journal.write(result.events, memory=memory, extra=extra)
+            await self._durable(written)
+        self.world = result.world
+        self.waits = waits
+        self._thaw()
+        for event in result.events:
+            log.info("%s %s", event.id, event.body)
+
+    async def _durable(self, written: "Future[int]") -> None:
+        waiting = asyncio.wrap_future(written)
+        while True:
+            try:
+                await asyncio.wait_for(asyncio.shield(waiting), LEDGER_DEADLINE_S)
+                return
+            except TimeoutError:
+                pending = self._journal.health()
+                self._freeze(f"the ledger has not answered for {pending.oldest_pending_s:.0f} s ({self._shared_dir})")
+
+    def _said(self, waits: dict[str, str]) -> list[dict[str, Any]]:
+        """A record of why workloads wait, when the reasons (numbers aside) are not those said last."""
+        plain = re.sub(r"[\d.]+", "#", repr(sorted(waits.items())))
+        if plain == self._waits_said:
+            return []
+        self._waits_said = plain
+        return [{"type": "waits", "at_s": time.time(), "subjects": sorted(waits), "waits": waits}]
+
+    def _freeze(self, why: str) -> None:
+        if not self.frozen:
+            self.frozen_since_s = time.time()
+            log.error("frozen: %s", why)
+        self.frozen = why
+
+    def _thaw(self) -> None:
+        if self.frozen:
+            log.warning("moving again after %.1f s: %s", time.time() - self.frozen_since_s, self.frozen)
+        self.frozen, self.frozen_since_s = "", 0.0
+
+    # ---- the ledger
+
+    def _open_ledger(self) -> None:
+        directory = self._shared_dir / "ledger"
+        opened = EpochLog.open(directory, writer=self._writer)
+        found: Recovered = recover(directory, up_to=opened.epoch)
+        self._journal = Journal(opened)
+        self.world = World(found.state, found.memory, opened.epoch)
+        self._book.names = dict(found.fences)
+        if found.config:
+            self.config_json = found.config
+            self._config = PoolFile.model_validate_json(found.config)
+
+    async def _reopen(self, error: LedgerError) -> None:
+        self._freeze(f"the ledger is broken: {error}")
+        await asyncio.sleep(REOPEN_S)
+        try:
+            await asyncio.to_thread(self._open_ledger)
+        except (LedgerError, OSError) as again:
+            self._freeze(f"the ledger is broken: {again}")
+
+    async def _record_fence(self, slot: SlotId, name: str) -> None:
+        await self._durable(self._journal.write((), extra=[fence_record(slot, name)]))
+
+    # ---- acting
+
+    def _route(self, seen: Seen) -> None:
+        found = routes(self.world.state, seen)
+        if found != dict(self.routing_table.endpoints) or not self.routing_table.version:
+            number = self.routing_table.version % 1_000_000 + 1
+            self.routing_table = RoutingTable(self.epoch * 1_000_000 + number, found)
+
+    def _plan(self, seat: SeatId) -> SeatPlan | None:
+        if self._config is None:
+            return None
+        return settings.seat_plan(self._config, seat, token=self._token, cache_dir=f"{self._lock_dir}/../cache")
+
+    def _node_slots(self, node: NodeId) -> tuple[SlotId, ...]:
+        return tuple(name for name, record in self.world.state.slots.items() if record.slot.node == node)
+
+    def _replica_slots(self) -> frozenset[SlotId]:
+        return frozenset(
+            slot
+            for seat in self.world.state.seats.values()
+            if seat.state in SEAT_HOLDS_SLOTS and seat.state is not SeatState.PLACING
+            for slot in seat.slots
+            if self.reports.living.get(seat.id)
+        )
+
+    async def _kill_holder(self, slot: SlotId, epoch: int) -> None:
+        await self._surroundings.kill_holder(self.world.state.slots[slot].slot, epoch)
+
+    def _host_bytes(self) -> int | None:
+        return self._config.pool.host_memory_per_node if self._config else None
+
+    async def _configure(self, config: PoolFile) -> dict[str, Any]:
+        if self._config is not None and config.pool.name != self._config.pool.name:
+            raise ValueError(f"this cluster runs the pool {self._config.pool.name}, the file names {config.pool.name}")
+        text = config.model_dump_json(by_alias=True)
+        bodies = settings.declarations(config, self.world.state)
+        await self._durable(self._journal.write((), extra=[{"type": "config", "at_s": time.time(), "config": text}]))
+        self._config, self.config_json = config, text
+        self.reports.inbox.extend(bodies)
+        self.wake()
+        await self._serve.start_gateway(settings.gateway_json(config, token=self._token))
+        return {"changed": [type(body).__name__ for body in bodies]}
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        await self._serve.stop()
+        await self._surroundings.leave()
+        self._journal.close()
+
+
+def _token(shared_dir: Path) -> str:
+    """The secret that the gateway shows to replicas; made once per pool, readable by its owner only."""
+    path = shared_dir / "internal-token"
+    if not path.exists():
+        draft = path.with_suffix(".new")
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_urlsafe(32))
+        draft.replace(path)
+    return path.read_text()

@@ -1,0 +1,100 @@
+"""From raw reports to what the policy, the gateways and the workloads are told. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ebbtide.client.messages import (
+    ControllerOrders,
+    JobDirective,
+    Lease,
+    RankReport,
+    ReplicaPhase,
+    SeatRoute,
+    SlotRef,
+    Want,
+)
+from ebbtide.pool.ids import EndpointName, SlotId
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.signals import EndpointSignals
+
+GATEWAY_FRESH_S = 3.0  # gateways report ten times a second; after 3 s without a word a gateway's counts are stale
+
+
+def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
+    """The signals of every endpoint, summed over the gateways that were heard lately."""
+    fresh = [heard.report for heard in seen.gateways.values() if now_s - heard.at_s <= GATEWAY_FRESH_S]
+    found = {}
+    for name in state.endpoints:
+        total = EndpointSignals(known=bool(fresh))
+        ttft_s: list[float] = []
+        for report in fresh:
+            part = report.traffic.get(name)
+            if part is None:
+                continue
+            ttft_s += part.recent_ttft_s
+            total = replace(
+                total,
+                held=total.held + part.held,
+                inflight=total.inflight + part.inflight,
+                arrivals=total.arrivals + part.arrivals,
+                last_arrival_s=max(total.last_arrival_s, part.last_arrival_s),
+            )
+        ttft_s.sort()
+        p90_s = ttft_s[int(0.9 * (len(ttft_s) - 1))] if ttft_s else 0.0
+        found[name] = replace(total, ttft_p90_s=p90_s)
+    return found
+
+
+def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
+    """The seats that may be sent requests, by endpoint."""
+    table: dict[str, tuple[SeatRoute, ...]] = {str(name): () for name in state.endpoints}
+    for seat in state.seats.values():
+        heard = seen.replicas.get(seat.id)
+        if seat.state is not SeatState.READY or heard is None or heard.report.lease_epoch != seat.epoch:
+            continue
+        if heard.report.phase is ReplicaPhase.READY and heard.report.url:
+            route = SeatRoute(seat.id, heard.report.replica, heard.report.url)
+            table[str(seat.endpoint)] = (*table[str(seat.endpoint)], route)
+    return table
+
+
+def unheard(state: PoolState, seen: Seen) -> bool:
+    """Whether a ready seat has not reported to this arbiter yet, so that a routing table would leave it out."""
+    return any(seat.state is SeatState.READY and seat.id not in seen.replicas for seat in state.seats.values())
+
+
+def lease(state: PoolState, workload: str, epoch: int, slots: tuple[SlotId, ...]) -> Lease:
+    """The lease as the workload's processes get it."""
+    refs = []
+    for slot in slots:
+        found = state.slots[slot].slot
+        refs.append(SlotRef(found.node, found.index, found.uuid))
+    return Lease(workload, epoch, tuple(refs))
+
+
+def directive(state: PoolState, report: RankReport) -> JobDirective | None:
+    """What the rank that sent ``report`` should do; None: nothing is known of its job, it goes on as it is."""
+    job = next((job for name, job in state.jobs.items() if name == report.job), None)
+    if job is None:
+        return None
+    if job.incarnation != report.incarnation or report.lease_epoch < job.gang_epoch:
+        return JobDirective(max(job.directive, report.directive) + 1, Want.STOP, None)
+    return JobDirective(job.directive, *_wish(state, job))
+
+
+def _wish(state: PoolState, job: JobRecord) -> tuple[Want, Lease | None]:
+    if job.state in (JobState.STARTING, JobState.RUNNING, JobState.RESUMING):
+        return Want.RUN, lease(state, job.spec.name, job.epoch, job.gang)
+    if job.state in (JobState.PARKING, JobState.PARKED):
+        return Want.PARK, None
+    return (Want.CANCEL if job.cancelled else Want.STOP), None
+
+
+def orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
+    """What the job's Train controller should do when it has no gang."""
+    if job.state is JobState.STARTING and not job.cancelled:
+        return ControllerOrders(lease(state, job.spec.name, job.epoch, job.gang))
+    done = job.cancelled and job.state in (JobState.WAITING, JobState.ENDED)
+    return ControllerOrders(None, why or f"the job is {job.state.value}", cancelled=done)

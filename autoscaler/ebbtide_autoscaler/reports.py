@@ -1,0 +1,59 @@
+"""The arbiter's in-tray: the last report of everybody, written by the actor's threads, read by its loop.
+
+Every field is a plain dict whose entries are replaced whole, so that a reader sees either the old or the new report.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ebbtide.client.messages import AgentReport, ControllerReport, GatewayReport, RankReport, ReplicaReport
+from ebbtide.pool.events import Body
+from ebbtide.pool.ids import JobName, NodeId, SeatId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.executor import FenceBook
+from ebbtide_autoscaler.seen import Heard, Seen
+
+GATEWAY_FORGOTTEN_S = 60.0  # a gateway that was restarted has a new name; the old one's counts go after this
+
+R = TypeVar("R")
+
+
+def heard(report: R) -> Heard[R]:
+    """The report, stamped with the time it came in."""
+    return Heard(time.time(), report)
+
+
+@dataclass(slots=True)
+class Reports:
+    """What came in."""
+
+    started_s: float
+    ranks: dict[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
+    controllers: dict[JobName, Heard[ControllerReport]] = field(default_factory=dict)
+    replicas: dict[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
+    gateways: dict[str, Heard[GatewayReport]] = field(default_factory=dict)
+    agents: dict[NodeId, Heard[AgentReport]] = field(default_factory=dict)
+    living: dict[SeatId, tuple[str, ...]] = field(default_factory=dict)
+    living_at_s: float = 0.0
+    inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
+
+    def seen(self, state: PoolState, book: FenceBook, fencing: frozenset[NodeId], routes_version: int) -> Seen:
+        """A frozen copy for one step."""
+        now_s = time.time()
+        for name in [name for name, last in self.gateways.items() if now_s - last.at_s > GATEWAY_FORGOTTEN_S]:
+            self.gateways.pop(name, None)
+        return Seen(
+            started_s=self.started_s,
+            ranks=dict(self.ranks),
+            controllers=dict(self.controllers),
+            replicas=dict(self.replicas),
+            gateways=dict(self.gateways),
+            agents=dict(self.agents),
+            fences=book.views(state.slots, now_s),
+            fencing=fencing,
+            living=dict(self.living),
+            living_at_s=self.living_at_s,
+            routes_version=routes_version,
+        )

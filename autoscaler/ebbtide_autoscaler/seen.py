@@ -1,0 +1,75 @@
+"""What was observed, at one moment: the last report of everybody, each with the time it came in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+from ebbtide.client.messages import (
+    AgentReport,
+    ControllerReport,
+    GatewayReport,
+    RankReport,
+    ReplicaReport,
+)
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard(Generic[R]):
+    """A report and when it came in."""
+
+    at_s: float
+    report: R
+
+
+class FenceView(Enum):
+    """Whether our placement group holds a slot's logical GPU."""
+
+    HELD = "held"
+    ABSENT = "absent"
+    REFUSED = "refused"  # asked for and not got: somebody else has the logical GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Everything that is known besides the ledger."""
+
+    started_s: float  # of this arbiter: nobody counts as silent before it has had time to report
+    ranks: Mapping[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
+    controllers: Mapping[JobName, Heard[ControllerReport]] = field(default_factory=dict)
+    replicas: Mapping[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
+    gateways: Mapping[str, Heard[GatewayReport]] = field(default_factory=dict)
+    agents: Mapping[NodeId, Heard[AgentReport]] = field(default_factory=dict)
+    fences: Mapping[SlotId, FenceView] = field(default_factory=dict)
+    fencing: frozenset[NodeId] = frozenset()  # nodes on which a fence is being asked for right now
+    living: Mapping[SeatId, tuple[str, ...]] = field(default_factory=dict)  # replica actors that exist
+    living_at_s: float = 0.0  # when that was looked up; 0 = never
+    routes_version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long the arbiter waits for others, in seconds; the reasons stand in the pool's file."""
+
+    placement_timeout_s: float = 30.0
+    start_timeout_s: float = 300.0
+    silence_s: float = 10.0
+
+
+def lock_free(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
+    """Whether the node's agent said after ``after_s`` that nobody holds the slot's lock."""
+    heard = seen.agents.get(node)
+    if heard is None or heard.at_s <= after_s:
+        return False
+    return index in heard.report.holders and heard.report.holders[index] is None
+
+
+def lock_taken(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
+    """Whether the node's agent said after ``after_s`` that somebody holds the slot's lock."""
+    heard = seen.agents.get(node)
+    if heard is None or heard.at_s <= after_s:
+        return False
+    return heard.report.holders.get(index) is not None

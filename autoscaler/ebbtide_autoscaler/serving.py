@@ -1,0 +1,131 @@
+"""How many replicas each endpoint should have now: reactive, with hysteresis in one direction only.
+
+Up is quick (a held request is a person who waits), down is slow (a replica start costs tens of seconds). An endpoint
+whose gateways are silent keeps what it has: without signals nothing moves.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.spec import EndpointSpec
+from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
+from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
+
+COMING_OR_READY = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """The number of replicas that ``endpoint`` should have, against what it has or is getting."""
+
+    endpoint: EndpointName
+    now: int
+    want: int
+    reason: str
+    busy_for_s: float  # how long it has wanted at least one replica
+
+
+def seats_of(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+    """The endpoint's known seats, by number."""
+    mine = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
+    return tuple(sorted(mine, key=lambda seat: int(seat.id.rpartition("/")[2])))
+
+
+def wants(
+    now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
+) -> tuple[tuple[Want, ...], Mapping[EndpointName, EndpointMemory]]:
+    """What each endpoint wants, most important first, and the memory to carry on."""
+    found: list[tuple[int, Want]] = []
+    remembered: dict[EndpointName, EndpointMemory] = {}
+    for name, record in snapshot.state.endpoints.items():
+        signals = snapshot.traffic.get(name, EndpointSignals())
+        before = memory.endpoints.get(name, EndpointMemory())
+        want, remembered[name] = _want(now_s, snapshot.state, record, signals, before, config)
+        found.append((-record.spec.priority, want))
+    found.sort(key=lambda item: (item[0], item[1].endpoint))
+    return tuple(want for _, want in found), remembered
+
+
+def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
+    """Since when a condition holds, given since when it held before."""
+    if not holds:
+        return None
+    return now_s if since_s is None else since_s
+
+
+def _for_s(since_s: float | None, now_s: float) -> float:
+    return 0.0 if since_s is None else now_s - since_s
+
+
+def _want(
+    now_s: float,
+    state: PoolState,
+    record: EndpointRecord,
+    signals: EndpointSignals,
+    before: EndpointMemory,
+    config: PolicyConfig,
+) -> tuple[Want, EndpointMemory]:
+    spec = record.spec
+    seats = [seat for seat in seats_of(state, spec.name) if seat.state in COMING_OR_READY]
+    have = len(seats)
+    if not signals.known:
+        keep = min(max(have, spec.replicas_min), spec.replicas_max)
+        return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0), before
+
+    settled = have > 0 and all(seat.state is SeatState.READY for seat in seats)
+    slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
+    slow_since_s = _since(before.slow_since_s, slow, now_s)
+    raw, why = _raw_want(now_s, spec, signals)
+    if slow and _for_s(slow_since_s, now_s) >= config.up_after_s:
+        raw = max(raw, have + 1)
+        why = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
+    bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
+    after = replace(
+        before,
+        busy_since_s=_since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s),
+        over_since_s=_since(before.over_since_s, bounded > have, now_s),
+        slow_since_s=slow_since_s,
+        under_since_s=_since(before.under_since_s, bounded < have, now_s),
+    )
+    want = bounded
+    if 0 < have < bounded and have >= spec.replicas_min and _for_s(after.over_since_s, now_s) < config.up_after_s:
+        want, why = have, f"more demand, but for less than {config.up_after_s:g} s"
+    if bounded < have:
+        want, why = _down(now_s, record, seats, bounded, _for_s(after.under_since_s, now_s))
+    return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
+
+
+def _raw_want(now_s: float, spec: EndpointSpec, signals: EndpointSignals) -> tuple[int, str]:
+    demand = signals.held + signals.inflight
+    if demand:
+        return (
+            math.ceil(demand / spec.target_requests),
+            f"{signals.held} held and {signals.inflight} running requests, {spec.target_requests} per replica",
+        )
+    quiet_s = now_s - signals.last_arrival_s
+    if signals.last_arrival_s and quiet_s < spec.idle_after_s:
+        return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s"
+    return 0, f"no request for {spec.idle_after_s:g} s"
+
+
+def _down(
+    now_s: float, record: EndpointRecord, seats: list[SeatRecord], bounded: int, under_for_s: float
+) -> tuple[int, str]:
+    """One replica fewer, if lower demand has lasted and one of them has lived long enough to have been worth it."""
+    spec = record.spec
+    have = len(seats)
+    if under_for_s < spec.down_after_s:
+        return have, f"less demand, but for less than {spec.down_after_s:g} s"
+    if not any(may_go(now_s, record, seat) for seat in seats):
+        least_s = spec.min_uptime_factor * record.start_s
+        return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
+    return have - 1, f"{bounded} replicas are enough since {under_for_s:.0f} s"
+
+
+def may_go(now_s: float, record: EndpointRecord, seat: SeatRecord) -> bool:
+    """Whether ``seat``'s replica is ready and has lived its minimum up-time."""
+    least_s = record.spec.min_uptime_factor * record.start_s
+    return seat.state is SeatState.READY and now_s - seat.ready_since_s >= least_s

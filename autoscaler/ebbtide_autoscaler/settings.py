@@ -1,0 +1,98 @@
+"""From the pool's file to the arbiter's knobs and to the plans of its ports. Pure."""
+
+import json
+
+from ebbtide.client.seats import SeatPlan
+from ebbtide.config.access import KeySection, Scope
+from ebbtide.config.root import PoolFile
+from ebbtide.pool.events import Body, EndpointDeclared, EndpointRemoved
+from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.seen import Limits
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.step import Knobs
+
+GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models",)}
+"""What a scope of the file opens at the gateway."""
+
+
+def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
+    """The parts that a step needs."""
+    policy = config.policy
+    return Knobs(
+        policy=PolicyConfig(
+            reserve=config.pool.reserve,
+            restart_cost_s=policy.restart_cost_s,
+            grow_after_s=policy.grow_after_s,
+            up_after_s=policy.up_after_s,
+        ),
+        limits=Limits(
+            placement_timeout_s=policy.placement_timeout_s,
+            start_timeout_s=policy.start_timeout_s,
+            silence_s=policy.silence_s,
+        ),
+        frozen=frozen,
+    )
+
+
+def declarations(config: PoolFile, state: PoolState) -> tuple[Body, ...]:
+    """The facts that make ``state`` know exactly the endpoints of ``config``."""
+    wanted = {endpoint.name: endpoint.spec() for endpoint in config.endpoints}
+    changed = [
+        EndpointDeclared(spec)
+        for spec in wanted.values()
+        if spec.name not in state.endpoints or state.endpoints[spec.name].spec != spec
+    ]
+    removed = [EndpointRemoved(name) for name in state.endpoints if name not in wanted]
+    return (*changed, *removed)
+
+
+def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> SeatPlan | None:
+    """How to run the replica of ``seat``; None if its endpoint is not configured any more."""
+    name = seat.rpartition("/")[0]
+    for endpoint in config.endpoints:
+        if endpoint.name == name:
+            return SeatPlan(
+                seat=seat,
+                endpoint=EndpointName(name),
+                model_dir=str(endpoint.model),
+                slots=endpoint.gpus_per_replica,
+                cpus=endpoint.cpus_per_replica,
+                engine_args=dict(endpoint.engine),
+                drain_s=endpoint.drain_s,
+                token=token,
+                cache_dir=cache_dir,
+            )
+    return None
+
+
+def gateway_json(config: PoolFile, *, token: str) -> str:
+    """The gateway's settings as its deployment reads them. Secrets must have been replaced by their SHA-256 already."""
+    gateway = config.gateway
+    return json.dumps(
+        {
+            "endpoints": [endpoint.name for endpoint in config.endpoints],
+            "internal_token": token,
+            "host": gateway.host,
+            "port": gateway.port,
+            "keys": [_key(key) for key in config.keys],
+            "hold_max_requests": gateway.hold.max_requests,
+            "hold_max_bytes": gateway.hold.max_bytes,
+            "hold_max_age_s": gateway.hold.max_age_s,
+            "max_body_bytes": gateway.max_body_bytes,
+            "request_timeout_s": gateway.request_timeout_s,
+        }
+    )
+
+
+def _key(key: KeySection) -> dict[str, object]:
+    return {
+        "name": key.name,
+        "sha256": key.secret.sha256,
+        "scopes": [name for scope in key.scopes for name in GATEWAY_SCOPES[scope]],
+        "endpoints": [] if key.endpoints == "all" else list(key.endpoints),
+        "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
+        "concurrent_streams": key.concurrent_streams,
+        "revoked": key.revoked,
+    }

@@ -1,0 +1,55 @@
+"""What the policy sees and remembers: frozen values, so that a replay decides alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.state import PoolState
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSignals:
+    """Traffic of one endpoint, summed over all gateways."""
+
+    held: int = 0  # requests waiting because no replica is ready
+    inflight: int = 0  # requests at a replica
+    arrivals: int = 0  # since the gateways started; never falls while they live
+    last_arrival_s: float = 0.0  # seconds since 1970; 0 = never
+    ttft_p90_s: float = 0.0  # of the last seconds; 0 = nothing was answered
+    known: bool = False  # a gateway was heard recently: the other fields mean something
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The world at one tick."""
+
+    state: PoolState
+    traffic: Mapping[EndpointName, EndpointSignals] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """The policy's knobs, from the pool's file; the reasons of the defaults stand there."""
+
+    reserve: int = 0  # slots that jobs leave free
+    restart_cost_s: float = 20.0
+    grow_after_s: float = 10.0
+    up_after_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointMemory:
+    """Since when an endpoint has been in a condition; None: it is not."""
+
+    busy_since_s: float | None = None  # wants at least one replica
+    over_since_s: float | None = None  # wants more replicas than it has
+    slow_since_s: float | None = None  # TTFT over its SLO
+    under_since_s: float | None = None  # wants fewer replicas than it has
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the policy carries from tick to tick. It changes only when a condition begins or ends."""
+
+    endpoints: Mapping[EndpointName, EndpointMemory] = field(default_factory=dict)
+    grow_since_s: Mapping[JobName, float] = field(default_factory=dict)  # a larger gang has been possible since

@@ -1,0 +1,107 @@
+"""One tick of the arbiter as a pure function: facts, then the decision, each event checked against the promises."""
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import Body, Decision, Event, Move
+from ebbtide.pool.ids import JobName, RecordId, SeatId, SlotId
+from ebbtide.pool.promises import check
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.advance import advance
+from ebbtide_autoscaler.observe import traffic
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.seen import Limits, Seen
+from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+
+ROUNDS_MAX = 8  # facts that follow from facts: slot freed -> job stopped -> ... is 3 deep
+MOVES = get_args(Move)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the ledger says, and the next record's number."""
+
+    state: PoolState
+    memory: Memory
+    arbiter_epoch: int
+    next_number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """The parts of the configuration that a step needs. ``frozen``: facts are kept, but nothing is decided."""
+
+    policy: PolicyConfig
+    limits: Limits
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step came to: the events to journal, the world after them, and what was refused and why."""
+
+    events: tuple[Event, ...]
+    world: World
+    decision: Decision
+    refused: tuple[tuple[Body, str], ...]
+
+
+def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs: Knobs) -> Step:
+    """Take in what was submitted and seen, then decide.
+
+    Raises:
+        InvariantViolated: a promise would be broken; nothing has changed.
+    """
+    writer = _Writer(world, now_s)
+    writer.write(inbox)
+    for _ in range(ROUNDS_MAX):
+        if not writer.write(advance(writer.world.state, seen, now_s, knobs.limits)):
+            break
+    decision = Decision()
+    if not knobs.frozen:
+        state = writer.world.state
+        snapshot = Snapshot(state, traffic(state, seen, now_s))
+        decision, memory = decide(now_s, snapshot, writer.world.memory, knobs.policy)
+        writer.write(decision.moves)
+        if memory != writer.world.memory:
+            writer.world = replace(writer.world, memory=memory)
+    return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
+
+
+class _Writer:
+    """Applies bodies one by one and numbers the events; lives for one step."""
+
+    def __init__(self, world: World, now_s: float) -> None:
+        self.world = world
+        self.events: list[Event] = []
+        self.refused: list[tuple[Body, str]] = []
+        self._now_s = now_s
+
+    def write(self, bodies: tuple[Body, ...]) -> bool:
+        """Apply what is legal; says whether anything was."""
+        written = False
+        for body in bodies:
+            name = RecordId(f"{self.world.arbiter_epoch}.{self.world.next_number}")
+            event = Event(name, self._now_s, _cause(self.world.state, body), body)
+            try:
+                state = apply(self.world.state, event)
+            except IllegalTransition as error:
+                self.refused.append((body, str(error)))
+                continue
+            check(state)
+            self.world = replace(self.world, state=state, next_number=self.world.next_number + 1)
+            self.events.append(event)
+            written = True
+        return written
+
+
+def _cause(state: PoolState, body: Body) -> RecordId | None:
+    """The last move on whatever ``body`` is about: the one whose consequence it is."""
+    name = getattr(body, "job", None) or getattr(body, "seat", None)
+    slot = state.slots.get(SlotId(str(getattr(body, "slot", ""))))
+    if name is None and slot is not None:
+        name = slot.occupant
+    record = state.jobs.get(JobName(str(name))) or state.seats.get(SeatId(str(name)))
+    return record.cause if record else None

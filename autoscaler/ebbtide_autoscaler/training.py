@@ -1,0 +1,181 @@
+"""The policy's training side: who steps aside for replicas, and who gets what is left. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ebbtide.pool.events import GrantJob, ParkJob, ResumeJob, StopJob
+from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.placement import packed, unclaimed
+from ebbtide_autoscaler.signals import PolicyConfig
+
+PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
+
+
+def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
+    """Ask jobs to step aside until the replicas' missing slots are on their way."""
+    missing = draft.missing - _on_their_way(state)
+    if draft.missing <= 0:
+        return
+    held_back: list[str] = []
+    for job in _victims(state):
+        if missing <= 0:
+            break
+        why_not = protected(now_s, job)
+        if why_not:
+            held_back.append(f"job {job.spec.name} {why_not}")
+            continue
+        move = _step_aside(state, job, missing, draft, config)
+        if move is None:
+            held_back.append(f"job {job.spec.name} is semi-preemptible and at its minimum")
+            continue
+        draft.moves.append(move)
+        missing -= len(job.gang)
+    if missing > 0 and held_back:
+        draft.waits.append((draft.missing_for.split(" ")[0], f"{missing} slots short: {'; '.join(held_back)}"))
+
+
+def _on_their_way(state: PoolState) -> int:
+    return sum(record.state is SlotState.RECLAIMING for record in state.slots.values())
+
+
+def _victims(state: PoolState) -> list[JobRecord]:
+    """Running jobs, those that should step aside first first."""
+    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
+    return sorted(running, key=lambda job: (job.spec.priority, len(job.gang), -job.ran_since_s))
+
+
+def protected(now_s: float, job: JobRecord) -> str:
+    """Why ``job`` may not be asked to step aside now; empty if it may."""
+    spec = job.spec
+    if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
+        return "is non-preemptible"
+    left_s = job.ran_since_s + spec.min_runtime_s - now_s
+    if left_s > 0:
+        return f"is within its minimum runtime for {left_s:.0f} s more"
+    recent = [at_s for at_s in job.preempted_s if now_s - at_s < PREEMPTION_WINDOW_S]
+    if len(recent) >= spec.max_preemptions_per_h:
+        return f"was preempted {len(recent)} times within the hour, its bound"
+    return ""
+
+
+def _step_aside(
+    state: PoolState, job: JobRecord, missing: int, draft: Draft, config: PolicyConfig
+) -> ParkJob | StopJob | None:
+    """Park in place, unless the need has proven long, the job cannot, or it must not lose all its workers."""
+    name, spec = job.spec.name, job.spec
+    for_whom = f"{missing} slots for {draft.missing_for}"
+    left = len(job.gang) - missing
+    if spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
+        if left < spec.workers_min:
+            return None
+        return StopJob(name, f"{for_whom}: goes on with {left} workers (semi-preemptible)", preempts=True)
+    if not spec.in_place:
+        return StopJob(name, f"{for_whom}: steps aside by a restart (in_place is off)", preempts=True)
+    if left >= spec.workers_min and draft.need_age_s >= config.restart_cost_s:
+        why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {config.restart_cost_s:.0f} s"
+        return StopJob(name, f"{for_whom}: goes on with {left} workers ({why})", preempts=True)
+    full = _no_host_memory(state, job)
+    if full:
+        return StopJob(name, f"{for_whom}: cannot park, {full}", preempts=True)
+    return ParkJob(name, f"{for_whom}: steps aside in place")
+
+
+def _no_host_memory(state: PoolState, job: JobRecord) -> str:
+    needed = Counter(state.slots[slot].slot.node for slot in job.gang)
+    for node, workers in needed.items():
+        more_bytes = workers * job.spec.host_bytes_per_worker
+        if state.parked_bytes(node) + more_bytes > state.nodes.get(node, 0):
+            return f"node {node} has no {more_bytes} bytes of host memory left for parked workers"
+    return ""
+
+
+def give(
+    now_s: float,
+    state: PoolState,
+    draft: Draft,
+    config: PolicyConfig,
+    grow_since_s: Mapping[JobName, float],
+) -> Mapping[JobName, float]:
+    """Give what replicas leave free to jobs: resume, start, restart smaller, grow; the reserve stays free."""
+    growing: dict[JobName, float] = {}
+    for job in sorted(state.jobs.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
+        usable = draft.free[: max(0, len(draft.free) - config.reserve)]
+        if job.state is JobState.PARKED:
+            _unpark(now_s, state, job, draft, config)
+        elif job.state is JobState.WAITING and not job.cancelled:
+            _start(state, job, usable, draft, config)
+        elif job.state is JobState.RUNNING and _may_grow(state, job, usable, draft):
+            since_s = grow_since_s.get(job.spec.name, now_s)
+            growing[job.spec.name] = since_s
+            _grow(now_s, job, usable, since_s, draft, config)
+    return growing
+
+
+def _take(draft: Draft, slots: tuple[SlotId, ...]) -> None:
+    draft.free = [slot for slot in draft.free if slot not in slots]
+
+
+def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config: PolicyConfig) -> None:
+    name = job.spec.name
+    if job.cancelled or draft.contested:
+        draft.waits.append((name, "parked: replicas wait for slots, they go first"))
+        return
+    missing = [slot for slot in job.gang if slot not in draft.free]
+    if not missing and len(draft.free) - len(job.gang) >= config.reserve:
+        _take(draft, job.gang)
+        draft.moves.append(ResumeJob(name, "all its slots are free again"))
+        return
+    parked_s = now_s - job.asked_s
+    others = unclaimed(state, draft.free, name)
+    room = min(len(others), max(0, len(draft.free) - config.reserve))
+    who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
+    if parked_s < config.restart_cost_s:
+        draft.waits.append((name, f"parked: {len(missing)} of its slots are taken by {who}"))
+    elif room >= job.spec.workers_min:
+        count = min(room, job.spec.workers_max)
+        why = f"parked for {parked_s:.0f} s, a restart costs {config.restart_cost_s:.0f} s"
+        draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
+        _take(draft, others[:count])
+    else:
+        draft.waits.append((name, f"parked: {who} has its slots, and {room} others are too few to restart on"))
+
+
+def _start(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft, config: PolicyConfig) -> None:
+    name, spec = job.spec.name, job.spec
+    if draft.contested:
+        draft.waits.append((name, "waits: replicas need slots, they go first"))
+        return
+    room = unclaimed(state, usable, name)
+    if len(room) < spec.workers_min:
+        kept = f", {config.reserve} in reserve" if config.reserve else ""
+        draft.waits.append((name, f"waits: needs {spec.workers_min} slots, {len(room)} are free for it{kept}"))
+        return
+    slots = packed(state, room, min(len(room), spec.workers_max))
+    _take(draft, slots)
+    draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}"))
+
+
+def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft) -> bool:
+    calm = not draft.contested and not any(
+        seat.state in (SeatState.PLACING, SeatState.STARTING) for seat in state.seats.values()
+    )
+    room = unclaimed(state, usable, job.spec.name)
+    return calm and bool(room) and len(job.gang) < job.spec.workers_max
+
+
+def _grow(
+    now_s: float, job: JobRecord, usable: list[SlotId], since_s: float, draft: Draft, config: PolicyConfig
+) -> None:
+    name, spec = job.spec.name, job.spec
+    if now_s - since_s < config.grow_after_s or now_s - job.ran_since_s < spec.min_runtime_s:
+        return
+    if any(getattr(move, "job", None) == name for move in draft.moves):
+        return
+    count = min(len(job.gang) + len(usable), spec.workers_max)
+    draft.free = draft.free[: len(draft.free) - (count - len(job.gang))]
+    why = f"{len(usable)} slots have been free for {now_s - since_s:.0f} s"
+    draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers instead of {len(job.gang)}", preempts=False))

@@ -1,0 +1,111 @@
+"""The pool's state as JSON for people and scripts: what ``ebbtide status`` prints. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JobState
+from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
+from ebbtide_autoscaler.seen import Seen
+
+
+def view(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
+    """Slots, endpoints, seats and jobs, each with what it is waiting for."""
+    return {
+        "slots": [
+            _slot(state, slot) for slot in sorted(state.slots.values(), key=lambda r: (r.slot.node, r.slot.index))
+        ],
+        "endpoints": _endpoints(state, seen, waits, now_s),
+        "jobs": [_job(state, name, seen, waits, now_s) for name in sorted(state.jobs)],
+        "gateways": [
+            {"url": heard.report.url, "heard_s_ago": round(now_s - heard.at_s, 2)}
+            for heard in seen.gateways.values()
+            if now_s - heard.at_s < 10 * GATEWAY_FRESH_S
+        ],
+        "nodes": [
+            {"node": node, "host_bytes": size, "parked_bytes": state.parked_bytes(node)}
+            for node, size in state.nodes.items()
+        ],
+    }
+
+
+def _slot(state: PoolState, record: Any) -> dict[str, Any]:
+    return {
+        "slot": record.slot.id,
+        "node": record.slot.node,
+        "index": record.slot.index,
+        "state": record.state.value,
+        "occupant": record.occupant,
+        "epoch": record.epoch or None,
+        "parked": list(state.claims_on(record.slot.id)),
+        "since_s": record.since_s,
+        "foreign": record.foreign or None,
+    }
+
+
+def _endpoints(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -> list[dict[str, Any]]:
+    signals = traffic(state, seen, now_s)
+    found = []
+    for name, record in sorted(state.endpoints.items()):
+        spec, now = record.spec, signals[name]
+        found.append(
+            {
+                "endpoint": name,
+                "replicas_min": spec.replicas_min,
+                "replicas_max": spec.replicas_max,
+                "held": now.held,
+                "inflight": now.inflight,
+                "arrivals": now.arrivals,
+                "ttft_p90_s": now.ttft_p90_s,
+                "ttft_slo_s": spec.ttft_slo_s,
+                "waits": waits.get(name),
+                "seats": [_seat(state, seat, seen, waits) for seat in state.seats.values() if seat.endpoint == name],
+            }
+        )
+    return found
+
+
+def _seat(state: PoolState, seat: Any, seen: Seen, waits: Mapping[str, str]) -> dict[str, Any]:
+    heard = seen.replicas.get(seat.id)
+    return {
+        "seat": seat.id,
+        "state": seat.state.value,
+        "slots": list(seat.slots),
+        "replica": seat.replica or None,
+        "pid": heard.report.pid if heard and seat.slots else None,
+        "inflight": heard.report.inflight if heard and seat.slots else 0,
+        "starts": seat.starts,
+        "failures": seat.failures,
+        "since_s": seat.since_s,
+        "waits": waits.get(seat.id),
+    }
+
+
+def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
+    job = state.jobs[name]
+    ranks = [
+        heard for (of, _), heard in seen.ranks.items() if of == name and heard.report.incarnation == job.incarnation
+    ]
+    fresh = [heard.report for heard in ranks if now_s - heard.at_s < 5.0 and heard.report.rank < len(job.gang)]
+    return {
+        "job": name,
+        "owner": job.spec.owner,
+        "team": job.spec.team,
+        "class": job.spec.workload_class.value,
+        "priority": job.spec.priority,
+        "state": job.state.value,
+        "slots": list(job.gang),
+        "workers_min": job.spec.workers_min,
+        "workers_max": job.spec.workers_max,
+        "step": max([job.step, *(report.step for report in fresh)]),
+        "durable_step": job.durable_step,
+        "step_s": max((report.step_s for report in fresh), default=0.0),
+        "pids": {str(report.rank): report.pid for report in fresh},
+        "parks": job.parks,
+        "restarts": job.restarts,
+        "crashes": job.crashes,
+        "crash_lost_steps": job.crash_lost_steps,
+        "outcome": job.outcome or None,
+        "since_s": job.since_s,
+        "waits": waits.get(name) if job.state is not JobState.RUNNING else None,
+    }
