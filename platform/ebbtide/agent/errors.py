@@ -1,0 +1,32 @@
+"""What can go wrong on a node.
+
+::
+
+    AgentError
+    ├── SlotBusy          somebody else holds the slot lock: wait, or give the lease back
+    └── LockDirUnusable   the lock directory cannot be used: no GPU may be touched until a person has mended it
+"""
+
+from ebbtide.client.messages import LockHolder
+
+
+class AgentError(Exception):
+    """Base of this package's errors."""
+
+
+class SlotBusy(AgentError):
+    """The slot lock is held by another process; nothing was changed.
+
+    ``holder`` is what that process wrote about itself, or None when it let go while we looked.
+    """
+
+    def __init__(self, text: str, holder: LockHolder | None) -> None:
+        super().__init__(text, holder)
+        self.holder = holder
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class LockDirUnusable(AgentError):
+    """Locks cannot be taken in this directory; the message says why and what to do."""

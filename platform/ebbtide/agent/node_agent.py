@@ -1,0 +1,75 @@
+"""The node agent: a small Ray actor on each node that proves to the arbiter who sits on the node's GPUs.
+
+A thin shell around ``watch``. It keeps nothing: after a restart the arbiter names the slots again, and until then it
+reports none. It has no privileges; it can signal only processes of its own user, and kills only holders of slot locks.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ebbtide.agent.nvml import GpuProcesses
+from ebbtide.agent.watch import ReportLoop, SlotWatch
+from ebbtide.client.link import NAMESPACE, ArbiterLink
+from ebbtide.client.messages import AgentReport, SlotRef
+
+_SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
+
+
+class NodeAgent:
+    """The actor's class; make actors with :func:`start_agent`."""
+
+    def __init__(self, node_id: str, lock_dir: str) -> None:
+        self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=GpuProcesses().pids)
+        link = ArbiterLink()
+
+        def send(report: AgentReport) -> None:
+            link.call("report_agent", report, timeout_s=_SEND_TIMEOUT_S)
+
+        self._loop = ReportLoop(self._watch, send)
+        self._loop.start()
+
+    def probe(self) -> AgentReport:
+        """Who sits on the watched slots now."""
+        return self._watch.observe()
+
+    def watch(self, slots: Sequence[SlotRef]) -> None:
+        """From now on watch exactly these slots; to be called again and again."""
+        self._watch.watch(slots)
+
+    def kill_holder(self, index: int, epoch_at_most: int) -> bool:
+        """See :meth:`SlotWatch.kill_holder`."""
+        return self._watch.kill_holder(index, epoch_at_most)
+
+
+def agent_name(node_id: str) -> str:
+    """The actor's name, in namespace "ebbtide"."""
+    return f"agent-{node_id[:8]}"
+
+
+def start_agent(node_id: str, lock_dir: str) -> Any:
+    """The handle of the node's agent, which is started if it does not run.
+
+    Args:
+        node_id: Ray's node id, hex; the actor never runs anywhere else.
+        lock_dir: node-local directory of the slot locks.
+
+    Returns at once: the first call on the handle waits for the actor.
+    """
+    return (
+        ray.remote(NodeAgent)
+        .options(
+            name=agent_name(node_id),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_concurrency=4,  # a probe must not wait behind a kill
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+        )
+        .remote(node_id, lock_dir)
+    )

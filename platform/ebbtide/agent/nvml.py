@@ -1,0 +1,36 @@
+"""What the driver says about processes on a GPU, where there is a driver to ask.
+
+Not guaranteed: in a container of its own pid namespace the pids are the host's; that there are any still counts.
+"""
+
+import logging
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class GpuProcesses:
+    """Answers which processes hold memory on a GPU; knows nothing on a machine without NVML."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        try:
+            import pynvml  # noqa: PLC0415 - optional: machines without a GPU do not have it
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+        except ImportError:
+            _log.info("no NVML on this machine: slot locks alone prove that a slot is free")
+        except pynvml.NVMLError as error:
+            _log.info("NVML does not start (%s): slot locks alone prove that a slot is free", error)
+
+    def pids(self, uuid: str) -> frozenset[int] | None:
+        """The processes with a compute context on GPU ``uuid``; None: it cannot be told."""
+        if self._nvml is None or not uuid:
+            return None
+        try:
+            device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            return frozenset(one.pid for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(device))
+        except self._nvml.NVMLError as error:
+            _log.warning("NVML cannot tell who is on GPU %s: %s", uuid, error)
+            return None

@@ -1,0 +1,250 @@
+"""The slot lock: the proof of who may touch a GPU, held by the very process that owns the memory.
+
+It is ``flock`` on one node-local file per GPU, because the kernel drops it when its holder dies in whatever way, and
+because nobody needs to be running for that. The content (JSON, written after the lock is had, emptied before it is
+let go) only says who holds it; the lock itself never depends on it. The file is never removed.
+
+- *exec*: the descriptor is close-on-exec, so started programs do not inherit the lock.
+- *fork without exec*: the child shares the lock and keeps it beyond the parent's death. That is wanted: such a child
+  inherits the driver's descriptors too, and the GPU's memory stays taken until it has gone as well. When the parent
+  releases, the lock is free at once, whatever children live. In the child ``held`` is False and ``release()`` only
+  drops the child's share.
+- *the file was deleted while held*: an acquirer that had opened the deleted file notices and starts over. One that
+  comes later makes a new file and cannot see the old holder; the directory is 0700 so that only its owner can do
+  such a thing, and the node agent keeps on watching the deleted file (see ``watch``).
+
+Not guaranteed: nothing on a network filesystem; and that memory is gone when the lock is: where there is a real GPU,
+ask NVML as well.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ebbtide.agent.errors import LockDirUnusable, SlotBusy
+from ebbtide.agent.occupancy import AllocationLog
+from ebbtide.agent.process import started_ticks
+from ebbtide.client.messages import LockHolder, SlotRef
+
+UNKNOWN_HOLDER = LockHolder(workload="unknown", epoch=0, pid=0, started=0)
+"""Somebody holds the lock and has not (yet) written who: it is not free, and nobody can be killed for it."""
+
+_RETRY_S = 0.005
+# A probe holds the file for microseconds, longer when it is preempted; probers alone never make an acquirer give up
+# before this time.
+_PROBE_PATIENCE_S = 1.0
+_CONTENT_LIMIT_BYTES = 4096  # ours is about 120 bytes
+
+
+class SlotLock:
+    """One process's lock on one slot; take it before the first device allocation, release it after the last free.
+
+    Args:
+        lock_dir: node-local directory, made with mode 0700 if it is not there.
+        slot: which GPU; its file is named after the uuid, or the index where there is none.
+        workload, epoch, rank: what the holder says about itself: lease epoch, rank within a job.
+        log_dir: where the allocation log goes; None: none is kept. It may hang or fail without harm to the lock.
+    """
+
+    def __init__(
+        self,
+        lock_dir: Path,
+        slot: SlotRef,
+        *,
+        workload: str,
+        epoch: int,
+        rank: int = 0,
+        log_dir: Path | None = None,
+    ) -> None:
+        self._path = lock_file(lock_dir, slot)
+        self._slot = slot
+        self._workload, self._epoch, self._rank = workload, epoch, rank
+        self._log_dir = log_dir
+        self._log: AllocationLog | None = None
+        self._fd = -1
+        self._owner = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds the lock (a forked child never does)."""
+        return self._fd >= 0 and self._owner == os.getpid()
+
+    def acquire(self, timeout_s: float) -> None:
+        """Take the lock within ``timeout_s`` seconds; does nothing when it is held already.
+
+        Raises:
+            SlotBusy: another process still holds it.
+            LockDirUnusable: the directory is missing and cannot be made, is not ours alone, or refuses writes.
+        """
+        if self.held:
+            return
+        _make_directory(self._path.parent)
+        deadline_s = time.monotonic() + timeout_s
+        while (fd := _try_lock(self._path)) < 0:
+            late_s = time.monotonic() - deadline_s
+            if late_s >= 0:
+                holder = read_holder(self._path)
+                if holder is not None or late_s > _PROBE_PATIENCE_S:
+                    raise self._busy(holder)
+            time.sleep(_RETRY_S if late_s < 0 else _RETRY_S / 10)
+        pid = os.getpid()
+        started = started_ticks(pid) or 0
+        try:
+            _write_holder(fd, LockHolder(self._workload, self._epoch, pid, started, self._rank))
+        except OSError as error:
+            os.close(fd)
+            raise LockDirUnusable(f"cannot write {self._path}: {error.strerror}; free some space there") from error
+        self._fd, self._owner = fd, pid
+        if self._log_dir is not None:
+            self._log = AllocationLog(self._log_dir, self._slot, workload=self._workload, epoch=self._epoch)
+
+    def release(self) -> None:
+        """Let go, after the last of the memory was freed; does nothing when it is not held."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        log, self._log = self._log, None
+        if self._owner != os.getpid():
+            os.close(fd)  # a forked child: the lock is its parent's
+            return
+        if log is not None:
+            log.note_released()  # before the lock goes, so that no successor's interval can overlap by clock order
+        try:
+            os.ftruncate(fd, 0)
+        finally:
+            # Unlocked and not just closed: forked children may have copies of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+        if log is not None:
+            log.close()
+
+    def _busy(self, holder: LockHolder | None) -> SlotBusy:
+        who = f"{holder.workload} (epoch {holder.epoch}, pid {holder.pid})" if holder else "nobody any more"
+        return SlotBusy(
+            f"{self._workload} (epoch {self._epoch}) cannot have GPU {self._slot.index}: {self._path} is held by "
+            f"{who}; ask again, or give the lease back",
+            holder,
+        )
+
+    def __enter__(self) -> Self:
+        if not self.held:
+            self.acquire(0.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def probe(lock_dir: Path, slot: SlotRef) -> LockHolder | None:
+    """Who holds the slot's lock now, by its own words; None: nobody. Disturbs neither holders nor other probes.
+
+    Raises:
+        LockDirUnusable: the lock file is there but cannot be read, so nothing is proven.
+    """
+    return read_holder(lock_file(lock_dir, slot))
+
+
+def lock_file(lock_dir: Path, slot: SlotRef) -> Path:
+    """The slot's file.
+
+    Raises:
+        ValueError: the uuid is not fit for a file name.
+    """
+    if os.sep in slot.uuid or slot.uuid in (".", ".."):
+        raise ValueError(f"GPU uuid {slot.uuid!r} of {slot.node}:{slot.index} cannot be a file name")
+    return lock_dir / f"{slot.uuid or f'gpu-{slot.index}'}.lock"
+
+
+def read_holder(path: Path) -> LockHolder | None:
+    """Like :func:`probe`, for a lock file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LockDirUnusable(f"cannot read {path}: {error.strerror}; whether its GPU is free is unknown") from error
+    try:
+        return holder_of(fd)
+    finally:
+        os.close(fd)
+
+
+def holder_of(fd: int) -> LockHolder | None:
+    """Like :func:`probe`, for an open lock file, which may have been deleted since."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _parse(os.pread(fd, _CONTENT_LIMIT_BYTES, 0))
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return None
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        mode = os.stat(directory).st_mode
+    except OSError as error:
+        raise LockDirUnusable(
+            f"cannot make the lock directory {directory}: {error.strerror}; name a writable node-local one"
+        ) from error
+    if mode & 0o002:
+        raise LockDirUnusable(f"everybody may write to the lock directory {directory}; `chmod 700` it")
+
+
+def _try_lock(path: Path) -> int:
+    """The descriptor of the locked file, or -1 while somebody else has it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise LockDirUnusable(
+            f"cannot open {path}: {error.strerror}; the lock directory must be writable and on this node"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine, there = os.fstat(fd), os.stat(path)
+        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass  # held by another, or deleted between open and lock: the caller tries again
+    except OSError as error:
+        os.close(fd)
+        name = errno.errorcode.get(error.errno or 0, "error")
+        raise LockDirUnusable(f"cannot lock {path}: {name}; its filesystem must support flock") from error
+    os.close(fd)
+    return -1
+
+
+def _write_holder(fd: int, holder: LockHolder) -> None:
+    text = json.dumps(
+        {
+            "workload": holder.workload,
+            "epoch": holder.epoch,
+            "pid": holder.pid,
+            "started": holder.started,
+            "rank": holder.rank,
+        }
+    ).encode()
+    # Emptied first: what a killed predecessor left must not be read as ours, an empty file reads as "unknown".
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
+
+
+def _parse(content: bytes) -> LockHolder:
+    try:
+        found = json.loads(content)
+        return LockHolder(
+            workload=str(found["workload"]),
+            epoch=int(found["epoch"]),
+            pid=int(found["pid"]),
+            started=int(found["started"]),
+            rank=int(found["rank"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return UNKNOWN_HOLDER

@@ -1,0 +1,67 @@
+"""Records of the ledger as sentences for people. Works on their JSON form, so that old records can be told too."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Body = Mapping[str, Any]
+
+
+def _slots(body: Body) -> str:
+    return ", ".join(short(slot) for slot in body.get("slots", ()))
+
+
+def short(slot: object) -> str:
+    """A slot with the first 8 characters of its node, as `status` prints it."""
+    node, _, index = str(slot).rpartition(":")
+    return f"{node[:8]}:{index}"
+
+
+def _stages(body: Body) -> str:
+    return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in body.get("stages_s", ()))
+
+
+_SENTENCES: Mapping[str, Callable[[Body], str]] = {
+    "grant_job": lambda b: f"job {b['job']} is granted {_slots(b)}: {b['reason']}",
+    "park_job": lambda b: f"job {b['job']} is asked to park: {b['reason']}",
+    "resume_job": lambda b: f"job {b['job']} may resume in place: {b['reason']}",
+    "stop_job": lambda b: f"job {b['job']} is asked to stop and restart: {b['reason']}",
+    "cancel_job": lambda b: f"job {b['job']} is cancelled: {b['reason']}",
+    "grant_seat": lambda b: f"seat {b['seat']} is granted {_slots(b)}: {b['reason']}",
+    "drain_seat": lambda b: f"seat {b['seat']} is asked to drain: {b['reason']}",
+    "node_found": lambda b: f"node {b['node'][:8]} joins the pool",
+    "node_lost": lambda b: f"node {b['node'][:8]} is lost",
+    "slot_found": lambda b: f"slot {short(b['slot']['id'])} joins the pool",
+    "slot_freed": lambda b: f"slot {short(b['slot'])} is proven free",
+    "slot_unfenced": lambda b: f"slot {short(b['slot'])} has no fence",
+    "slot_foreign": lambda b: f"slot {short(b['slot'])} is foreign: {b['who']}",
+    "endpoint_declared": lambda b: f"endpoint {b['spec']['name']} is declared",
+    "endpoint_removed": lambda b: f"endpoint {b['endpoint']} is removed",
+    "job_submitted": lambda b: f"job {b['spec']['name']} is submitted",
+    "job_running": lambda b: f"job {b['job']} trains, {b['step']} steps done",
+    "job_parked": lambda b: f"job {b['job']} is parked after step {b['step']}",
+    "job_durable": lambda b: f"job {b['job']} is durable up to step {b['step']}",
+    "job_stopped": lambda b: f"job {b['job']} has stopped after step {b['step']}",
+    "job_crashed": lambda b: f"job {b['job']} crashed, {b['lost_steps']} steps to repeat: {b['why']}",
+    "job_recovered": lambda b: f"job {b['job']} can be granted slots again",
+    "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
+    "seat_landed": lambda b: f"the replica of {b['seat']} landed on its slots",
+    "seat_ready": lambda b: f"seat {b['seat']} is ready ({_stages(b)})",
+    "seat_died": lambda b: f"the replica of {b['seat']} died: {b['why']}",
+    "seat_stopped": lambda b: f"the replica of {b['seat']} is told to exit: {b['why']}",
+    "seat_gone": lambda b: f"seat {b['seat']} is empty",
+}
+
+
+def sentence(body: Body) -> str:
+    """What happened; a kind that is not known here is shown as it is."""
+    tell = _SENTENCES.get(str(body.get("kind")))
+    try:
+        return tell(body) if tell else str(dict(body))
+    except (KeyError, TypeError, ValueError):
+        return str(dict(body))
+
+
+def clock(at_s: float) -> str:
+    """Local time with milliseconds."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s)) + f".{int(at_s % 1 * 1000):03d}"

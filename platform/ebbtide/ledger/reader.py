@@ -1,0 +1,198 @@
+"""Which records count, and in what order.
+
+One file per epoch. The first record of each (sequence number 0, written by :class:`~ebbtide.ledger.log.EpochLog`)
+fixes up to which offset every earlier epoch counts; epochs that it does not name count for nothing. So the newest
+file with a valid first record decides about all older ones, and its own valid part counts whole. What a stale writer
+adds to an older file lies beyond the offset, and changes nothing.
+
+Two moments are worth knowing:
+
+- Between the creation of a new file and its first record nobody can tell yet where the old epoch ends. A reader then
+  shows what the old file holds; records that were never acknowledged may be seen and taken back later. Acknowledged
+  ones are never taken back: see ``log``.
+- On a network filesystem another node may see a file shorter than it is, for as long as attributes are cached. Below
+  a fixed offset that is a :class:`LedgerCorrupt` that goes away when asked again.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ebbtide.ledger.errors import LedgerCorrupt, LedgerUnusable
+from ebbtide.ledger.record import LedgerRecord, scan
+
+OPENING = "epoch_opened"
+"""``type`` of every file's first record; readers do not yield it."""
+
+_FILE_NAME = re.compile(r"epoch-(\d{8,})\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far an epoch was read: the offset behind the last record, and the number of the next one."""
+
+    offset: int = 0
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """Which epochs count: ``top`` whole (0: the ledger is empty), the others up to their ``limits`` in bytes."""
+
+    top: int = 0
+    limits: Mapping[int, int] = field(default_factory=dict)
+
+    def epochs(self) -> list[tuple[int, int | None]]:
+        """(epoch, limit), oldest first."""
+        older: list[tuple[int, int | None]] = sorted(self.limits.items())
+        return [*older, (self.top, None)] if self.top else older
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What is new since the last poll: first drop, for each (epoch, offset), what was read from there on."""
+
+    dropped: tuple[tuple[int, int], ...] = ()
+    records: tuple[LedgerRecord, ...] = ()
+
+
+def epoch_path(directory: Path, epoch: int) -> Path:
+    """The file of an epoch."""
+    return directory / f"epoch-{epoch:08d}.log"
+
+
+def list_epochs(directory: Path) -> list[int]:
+    """The epochs that have a file, valid or not, oldest first; empty when there is no directory.
+
+    Raises:
+        LedgerUnusable: the directory cannot be read.
+    """
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LedgerUnusable(f"cannot list the ledger {directory}: {error.strerror}") from error
+    return sorted(int(match.group(1)) for name in names if (match := _FILE_NAME.fullmatch(name)))
+
+
+def survey(directory: Path, *, up_to: int | None = None) -> LedgerView:
+    """Which epochs count now; with ``up_to``: as that epoch sees it, as if there were no later ones.
+
+    Raises:
+        LedgerUnusable: the directory or a file cannot be read.
+    """
+    for epoch in reversed(list_epochs(directory)):
+        if up_to is not None and epoch > up_to:
+            continue
+        for first in _read(directory, epoch, Position(), None):
+            fixed = first.payload.get("counts")
+            if first.payload.get("type") != OPENING or not isinstance(fixed, Mapping):
+                break
+            return LedgerView(epoch, {int(key): int(str(value)) for key, value in fixed.items()})
+    return LedgerView()
+
+
+def replay(directory: Path, *, up_to: int | None = None) -> Iterator[LedgerRecord]:
+    """Exactly the records that count, in order; with ``up_to``: as that epoch sees it, as if there were no later ones.
+
+    Raises:
+        LedgerCorrupt: a record that must count is damaged.
+        LedgerUnusable: the directory or a file cannot be read.
+    """
+    follower = Follower(directory, up_to=up_to)
+    while records := follower.poll().records:
+        yield from records
+
+
+def follow(
+    directory: Path, *, stop: Callable[[], bool], poll_s: float = 0.1, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[LedgerRecord]:
+    """Like :func:`replay`, and goes on with what is appended, until ``stop`` answers True."""
+    follower = Follower(directory)
+    while not stop():
+        records = follower.poll().records
+        yield from records
+        if not records:
+            sleep(poll_s)
+
+
+class Follower:
+    """Reads on from where it was, and says when something that was read turned out not to count."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        positions: Mapping[int, Position] | None = None,
+        up_to: int | None = None,
+        batch: int = 1000,
+    ) -> None:
+        self._directory, self._up_to, self._batch = directory, up_to, batch
+        self.positions: dict[int, Position] = dict(positions or {})
+
+    def poll(self) -> Polled:
+        """At most one batch of new records; no records: there are no more for now.
+
+        Raises:
+            LedgerCorrupt, LedgerUnusable: see :func:`replay`; the positions are as before.
+        """
+        view = survey(self._directory, up_to=self._up_to)
+        positions = dict(self.positions)
+        dropped = self._drop(view, positions)
+        records: list[LedgerRecord] = []
+        for epoch, limit in view.epochs():
+            position = positions.get(epoch, Position())
+            if limit is not None and position.offset >= limit:
+                continue
+            reached = position
+            for record in _read(self._directory, epoch, position, limit):
+                reached = Position(record.end, record.seq + 1)
+                if record.seq > 0:
+                    records.append(record)
+                if len(records) >= self._batch:
+                    break
+            positions[epoch] = reached
+            if len(records) >= self._batch:
+                break
+            if limit is not None and reached.offset != limit:
+                raise LedgerCorrupt(
+                    f"{epoch_path(self._directory, epoch)} is damaged at offset {reached.offset}, but counts up to "
+                    f"{limit} by the word of epoch {view.top}; restore the file, nothing can be decided without it"
+                )
+        self.positions = positions
+        return Polled(tuple(dropped), tuple(records))
+
+    def _drop(self, view: LedgerView, positions: dict[int, Position]) -> list[tuple[int, int]]:
+        dropped: list[tuple[int, int]] = []
+        for epoch, position in sorted(positions.items()):
+            limit = view.limits.get(epoch, position.offset if epoch == view.top else 0)
+            if position.offset <= limit:
+                continue
+            kept = Position()
+            for record in _read(self._directory, epoch, Position(), limit) if limit else ():
+                kept = Position(record.end, record.seq + 1)
+            positions[epoch] = kept
+            dropped.append((epoch, limit))
+        return dropped
+
+
+def valid_end(directory: Path, epoch: int) -> int:
+    """The offset behind the last valid record of an epoch's file."""
+    end = 0
+    for record in _read(directory, epoch, Position(), None):
+        end = record.end
+    return end
+
+
+def _read(directory: Path, epoch: int, position: Position, limit: int | None) -> Iterator[LedgerRecord]:
+    path = epoch_path(directory, epoch)
+    try:
+        with path.open("rb") as file:
+            yield from scan(file, epoch=epoch, offset=position.offset, seq=position.seq, limit=limit)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LedgerUnusable(f"cannot read {path}: {error.strerror}") from error

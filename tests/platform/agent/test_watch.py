@@ -1,0 +1,168 @@
+"""The node agent's core, without Ray."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.platform.agent.conftest import WAIT_S, StartHolder, wait_until
+
+from ebbtide.agent.process import boot_id
+from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, SlotLock, lock_file
+from ebbtide.agent.watch import UNLOCKED, ReportLoop, SlotWatch
+from ebbtide.client.messages import AgentReport, SlotRef
+
+SLOTS = [SlotRef("node0", 0), SlotRef("node0", 1)]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> SlotWatch:
+    found = SlotWatch("node0", tmp_path)
+    found.watch([*SLOTS, SlotRef("elsewhere", 5)])
+    return found
+
+
+def test_a_report_says_who_is_on_each_slot_of_this_node(
+    watch: SlotWatch, tmp_path: Path, start_holder: StartHolder
+) -> None:
+    report = watch.observe()
+    assert (report.node, report.boot_id, report.holders) == ("node0", boot_id(), {0: None, 1: None})
+    holder = start_holder(tmp_path, 1, "job-a", 5)
+    found = watch.observe().holders
+    assert found[0] is None and found[1] is not None
+    assert (found[1].workload, found[1].epoch, found[1].rank, found[1].pid) == ("job-a", 5, 2, holder.pid)
+    holder.kill()
+    holder.wait()
+    assert watch.observe().holders == {0: None, 1: None}
+    watch.watch([SLOTS[1]])
+    assert watch.observe().holders == {1: None}
+    watch.watch([])
+    assert watch.observe().holders == {}
+
+
+def test_a_deleted_lock_file_stays_watched_until_its_holder_is_gone(
+    watch: SlotWatch, tmp_path: Path, start_holder: StartHolder
+) -> None:
+    holder = start_holder(tmp_path, 0, "job-a")
+    first = watch.observe().holders[0]
+    lock_file(tmp_path, SLOTS[0]).unlink()
+    assert watch.observe().holders[0] == first is not None
+    lock_file(tmp_path, SLOTS[0]).touch()
+    assert watch.observe().holders[0] == first
+    holder.kill()
+    holder.wait()
+    assert watch.observe().holders[0] is None
+    with SlotLock(tmp_path, SLOTS[0], workload="new", epoch=9):
+        seen = watch.observe().holders[0]
+        assert seen is not None and seen.workload == "new"
+
+
+def test_what_cannot_be_read_is_not_free(watch: SlotWatch, tmp_path: Path) -> None:
+    lock_file(tmp_path, SLOTS[0]).symlink_to(tmp_path / "elsewhere")
+    assert watch.observe().holders == {0: UNKNOWN_HOLDER, 1: None}
+
+
+def test_a_process_without_a_lock_on_a_real_gpu_is_seen(tmp_path: Path) -> None:
+    pids: frozenset[int] | None = frozenset({os.getpid()})
+    watch = SlotWatch("node0", tmp_path, gpu_pids=lambda uuid: pids if uuid == "GPU-1" else frozenset())
+    watch.watch([SlotRef("node0", 0, "GPU-0"), SlotRef("node0", 1, "GPU-1")])
+    found = watch.observe().holders
+    assert found[0] is None and found[1] is not None
+    assert (found[1].workload, found[1].pid) == (UNLOCKED, os.getpid())
+    assert not watch.kill_holder(1, 99), "only holders of slot locks may be killed"
+    pids = None
+    assert watch.observe().holders[1] is None
+
+
+def test_only_a_holder_of_the_named_epoch_or_an_older_one_is_killed(
+    watch: SlotWatch, tmp_path: Path, start_holder: StartHolder
+) -> None:
+    holder = start_holder(tmp_path, 0, "job-a", 5)
+    other = start_holder(tmp_path, 1, "job-b", 1)
+    assert not watch.kill_holder(0, 4)
+    assert not watch.kill_holder(7, 99)
+    assert holder.poll() is None
+    assert watch.kill_holder(0, 5)
+    assert holder.wait(WAIT_S) == -9
+    assert not watch.kill_holder(0, 5)
+    assert other.poll() is None
+
+
+def test_a_process_that_others_claim_holds_the_lock_is_spared(
+    watch: SlotWatch, tmp_path: Path, start_holder: StartHolder
+) -> None:
+    """The content names a living process with another start time: a pid that was used again."""
+    holder = start_holder(tmp_path, 0, "job-a", 5)
+    path = lock_file(tmp_path, SLOTS[0])
+    text = path.read_text()
+    started = watch.observe().holders[0]
+    assert started is not None
+    path.write_text(text.replace(str(started.started), str(started.started + 1)))
+    assert not watch.kill_holder(0, 99)
+    path.write_text("")
+    assert not watch.kill_holder(0, 99)
+    assert holder.poll() is None
+
+
+class Sent:
+    """Collects reports, as an arbiter would."""
+
+    def __init__(self) -> None:
+        self.reports: list[AgentReport] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.fail = False
+
+    def __call__(self, report: AgentReport) -> None:
+        assert self.open.wait(WAIT_S)
+        if self.fail:
+            raise RuntimeError("the arbiter is not well")
+        self.reports.append(report)
+
+    def workloads(self, index: int = 0) -> list[str]:
+        """Who was seen on a slot, one after the other."""
+        seen = [holder.workload if (holder := one.holders[index]) else "-" for one in self.reports]
+        return [who for n, who in enumerate(seen) if n == 0 or seen[n - 1] != who]
+
+
+@pytest.fixture
+def sent(watch: SlotWatch) -> Iterator[Sent]:
+    found = Sent()
+    loop = ReportLoop(watch, found, every_s=0.2)
+    loop.start()
+    yield found
+    found.open.set()
+    loop.stop()
+
+
+def test_changes_are_told_at_once_and_the_state_again_and_again(sent: Sent, tmp_path: Path) -> None:
+    wait_until(lambda: len(sent.reports) >= 3)
+    assert sent.workloads() == ["-"]
+    lock = SlotLock(tmp_path, SLOTS[0], workload="mine", epoch=1)
+    lock.acquire(0.0)
+    begin_s = time.monotonic()
+    wait_until(lambda: sent.workloads() == ["-", "mine"])
+    assert time.monotonic() - begin_s < 0.2
+    lock.release()
+    wait_until(lambda: sent.workloads() == ["-", "mine", "-"])
+
+
+def test_a_slow_arbiter_gets_the_newest_state_and_a_failing_one_is_told_again(sent: Sent, tmp_path: Path) -> None:
+    wait_until(lambda: len(sent.reports) > 0)
+    sent.open.clear()
+    for name in ("one", "two", "three"):
+        lock = SlotLock(tmp_path, SLOTS[0], workload=name, epoch=1)
+        lock.acquire(0.0)
+        time.sleep(0.1)  # several looks of the loop; nothing can be seen from outside while it cannot send
+        if name != "three":
+            lock.release()
+    sent.open.set()
+    wait_until(lambda: sent.workloads()[-1] == "three")
+    assert "two" not in sent.workloads()
+    sent.fail = True
+    lock.release()
+    time.sleep(0.05)
+    sent.fail = False
+    wait_until(lambda: sent.workloads()[-1] == "-")
