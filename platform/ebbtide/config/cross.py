@@ -1,0 +1,138 @@
+"""What can be wrong between sections that are each right: names, references, sizes that contradict each other.
+
+It works on parts, because the loader also runs it on what is left of a file whose other parts are broken: a user
+sees every problem at once. A finding names the place by keys and indexes; the loader turns these into lines.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ebbtide.config.access import KeySection
+from ebbtide.config.endpoint import RESERVED_ENGINE_KEYS, EndpointSection
+from ebbtide.config.finding import Finding, Loc
+from ebbtide.config.gateway import GatewaySection
+from ebbtide.config.job import JobSection
+from ebbtide.config.nearest import did_you_mean
+from ebbtide.config.pool import PoolSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The valid sections of a file, by their index in their list, and the names of all, valid or not."""
+
+    LISTS: ClassVar = ("endpoints", "jobs", "keys")
+
+    pool: PoolSection | None = None
+    gateway: GatewaySection | None = None
+    endpoints: Mapping[int, EndpointSection] = field(default_factory=dict)
+    jobs: Mapping[int, JobSection] = field(default_factory=dict)
+    keys: Mapping[int, KeySection] = field(default_factory=dict)
+    names: Mapping[str, Sequence[tuple[int, str]] | None]  # None: that list cannot be read at all
+    has_keys: bool
+
+
+def cross_check(parts: Parts) -> list[Finding]:
+    """All contradictions between the parts of one file; none means that they fit together."""
+    findings = [*_duplicate_names(parts), *_engine_arguments(parts), *_unknown_endpoints(parts)]
+    if parts.gateway is not None and not parts.gateway.is_loopback and not parts.has_keys:
+        findings.append(
+            Finding(
+                ("gateway", "host"),
+                f"{parts.gateway.host!r} is open to other machines, and no keys are given: "
+                "add one under `keys`, or listen on 127.0.0.1",
+            )
+        )
+    if parts.pool is not None:
+        findings += _pool_or_submission(parts, parts.pool)
+        findings += _sizes(parts, parts.pool)
+    return findings
+
+
+def _duplicate_names(parts: Parts) -> Iterator[Finding]:
+    # Endpoints and jobs share one space of names: `ebbtide why NAME` must mean one workload.
+    for group in (("endpoints", "jobs"), ("keys",)):
+        seen: dict[str, str] = {}
+        for kind in group:
+            for index, name in parts.names.get(kind) or ():
+                if name in seen:
+                    yield Finding((kind, index, "name"), f"the name {name!r} is already taken by {seen[name]}")
+                else:
+                    seen[name] = f"{kind}[{index}]"
+
+
+def _engine_arguments(parts: Parts) -> Iterator[Finding]:
+    for index, endpoint in parts.endpoints.items():
+        for key, value in endpoint.engine.items():
+            loc: Loc = ("endpoints", index, "engine", key)
+            plain = key.removeprefix("--").replace("-", "_")
+            if plain in RESERVED_ENGINE_KEYS:
+                yield Finding(loc, f"{key!r} is not yours to set: {RESERVED_ENGINE_KEYS[plain]}", at_key=True)
+            elif plain == "trust_remote_code" and value is not False:
+                yield Finding(loc, "code from a model directory is never run: only false is accepted")
+            elif plain != key or not key.isidentifier():
+                yield Finding(loc, f"{key!r} is no Python name", f"write {plain!r}", at_key=True)
+
+
+def _unknown_endpoints(parts: Parts) -> Iterator[Finding]:
+    named = parts.names.get("endpoints")
+    if named is None:
+        return
+    known = [name for _, name in named]
+    for index, key in parts.keys.items():
+        for position, name in enumerate(() if key.endpoints == "all" else key.endpoints):
+            if name not in known:
+                loc = ("keys", index, "endpoints", position)
+                yield Finding(loc, f"there is no endpoint {name!r}", did_you_mean(name, known))
+
+
+def _pool_or_submission(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
+    if pool.shared_dir is not None:
+        return
+    for kind in ("endpoints", "keys"):
+        if parts.names.get(kind):
+            yield Finding(
+                ("pool",),
+                f"shared_dir is required because the file has {kind} "
+                "(only a file with nothing but jobs for a running pool may leave it out)",
+                at_key=True,
+            )
+            return
+
+
+def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
+    if pool.shared_dir is not None:
+        for index, job in parts.jobs.items():
+            if job.in_place and job.host_memory_per_worker > pool.host_memory_per_node:
+                yield Finding(
+                    ("jobs", index, "host_memory_per_worker"),
+                    f"one parked worker needs {job.host_memory_per_worker} bytes and a node lends "
+                    f"{pool.host_memory_per_node}: raise pool.host_memory_per_node, or set in_place: false",
+                )
+    if pool.slots == "all":
+        return
+    if pool.reserve >= pool.slots:
+        yield Finding(
+            ("pool", "reserve"), f"reserve is {pool.reserve}, and the pool has {pool.slots} slots: none is left"
+        )
+    for index, job in parts.jobs.items():
+        if job.workers.min > pool.slots - pool.reserve > 0:
+            yield Finding(
+                ("jobs", index, "workers", "min"),
+                f"min is {job.workers.min}, and jobs can have at most {pool.slots - pool.reserve} slots "
+                f"({pool.slots} less the reserve of {pool.reserve}): it would wait for ever",
+            )
+    always = 0
+    for index, endpoint in parts.endpoints.items():
+        if endpoint.gpus_per_replica > pool.slots:
+            yield Finding(
+                ("endpoints", index, "gpus_per_replica"),
+                f"gpus_per_replica is {endpoint.gpus_per_replica}, and the pool has {pool.slots} slots",
+            )
+            continue
+        before, always = always, always + endpoint.replicas.min * endpoint.gpus_per_replica
+        if before <= pool.slots < always:
+            yield Finding(
+                ("endpoints", index, "replicas", "min"),
+                f"replicas that always run need {always} slots up to here, and the pool has {pool.slots}",
+            )

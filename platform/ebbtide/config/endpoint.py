@@ -1,0 +1,115 @@
+"""One LLM that is served: its model, its replicas, its SLO and how it scales."""
+
+from pydantic import Field, JsonValue, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from ebbtide.config.scalars import Count, CountOrZero, RelativePath, Seconds, SecondsOrZero, Slug
+from ebbtide.config.section import Section
+from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.spec import EndpointSpec, WorkloadClass
+
+RESERVED_ENGINE_KEYS = {
+    "model": "write it as `model` of the endpoint",
+    "served_model_name": "the endpoint's name is what clients ask for",
+    "worker_cls": "ebbtide's own worker takes the slot lock",
+    "tensor_parallel_size": "write it as `gpus_per_replica` of the endpoint",
+    "load_format": "ebbtide chooses how weights are read",
+    "hf_token": "models are local directories, and secrets are never written inline",
+}
+"""Engine arguments that are ebbtide's to set, with the reason that the error gives."""
+
+
+class ReplicasSection(Section):
+    """How many replicas an endpoint may have."""
+
+    min: CountOrZero = Field(0, description="Replicas that always run. Default 0: idle endpoints cost nothing.")
+    max: Count = Field(1, validate_default=True, description="Most replicas at once. Default 1: growth is asked for.")
+
+    @field_validator("max")
+    @classmethod
+    def _not_below_min(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data.get("min", 0):
+            raise PydanticCustomError(
+                "range", "max is {max}, less than min, which is {min}", {"max": value, "min": info.data["min"]}
+            )
+        return value
+
+
+class SloSection(Section):
+    """What clients were promised; replicas are added when it is missed."""
+
+    ttft_s: Seconds = Field(
+        2.0, description="Seconds to the first token. Default 2: about when a reader gets restless."
+    )
+    tpot_s: Seconds = Field(0.1, description="Seconds per further token. Default 0.1: faster than most people read.")
+
+
+class EndpointSection(Section):
+    """An LLM that is served under its name."""
+
+    name: Slug = Field(description="What clients write as `model` in a request.")
+    model: RelativePath = Field(
+        description="Directory of the model: config.json, tokenizer.json, *.safetensors. Relative to this file."
+    )
+    owner: str = Field("unassigned", min_length=1, description="Person or service that answers for it.")
+    team: str = Field("unassigned", min_length=1, description="Group whose use of the pool it counts to.")
+    workload_class: WorkloadClass = Field(
+        WorkloadClass.NON_PREEMPTIBLE,
+        alias="class",
+        description="How far others may push it aside. Default non-preemptible: users wait for its answers.",
+    )
+    priority: int = Field(
+        100, ge=-(10**6), le=10**6, description="Larger goes first. Default 100: before the 0 of a job."
+    )
+    replicas: ReplicasSection = Field(ReplicasSection(max=1), description="Least and most replicas.")
+    gpus_per_replica: Count = Field(
+        1, description="Slots of one replica, all on one node (tensor parallel). Default 1: the smallest."
+    )
+    slo: SloSection = Field(SloSection(), description="Latency that clients were promised.")
+    target_requests: Count = Field(
+        8,
+        description="Requests in flight that one replica serves within its SLO. "
+        "Default 8: a cautious batch; measure yours.",
+    )
+    idle_after_s: SecondsOrZero = Field(
+        30, description="Seconds without a request before the last replica may go. Default 30: about one start-up."
+    )
+    down_after_s: SecondsOrZero = Field(
+        15, description="Seconds of lower demand before a replica goes. Default 15: rides out gaps in a burst."
+    )
+    min_uptime_factor: float = Field(
+        2.0,
+        ge=0,
+        le=1000,
+        description="A replica lives at least this many times its measured start-up. "
+        "Default 2: a start must pay for itself.",
+    )
+    drain_s: SecondsOrZero = Field(
+        30, description="Seconds at most for running requests to end when a replica goes. Default 30: a long answer."
+    )
+    cpus_per_replica: float = Field(
+        1, ge=0, le=4096, description="Logical CPUs of one replica. Default 1: the engine's main thread."
+    )
+    engine: dict[str, JsonValue] = Field(
+        {}, description="vLLM engine arguments by their Python names, except those that ebbtide sets itself."
+    )
+
+    def spec(self) -> EndpointSpec:
+        """What the pool must know of this endpoint."""
+        return EndpointSpec(
+            name=EndpointName(self.name),
+            owner=self.owner,
+            team=self.team,
+            workload_class=self.workload_class,
+            priority=self.priority,
+            replicas_min=self.replicas.min,
+            replicas_max=self.replicas.max,
+            slots_per_replica=self.gpus_per_replica,
+            target_requests=self.target_requests,
+            ttft_slo_s=self.slo.ttft_s,
+            tpot_slo_s=self.slo.tpot_s,
+            idle_after_s=self.idle_after_s,
+            down_after_s=self.down_after_s,
+            min_uptime_factor=self.min_uptime_factor,
+            drain_s=self.drain_s,
+        )

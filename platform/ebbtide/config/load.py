@@ -1,0 +1,157 @@
+"""A YAML file to a :class:`PoolFile`, or every problem of it at once, each with its line and column.
+
+Three looks at one file: the YAML itself, each section by its model, and what sections say about each other, the last
+also over what is left when some sections are broken. Nothing outside the file is looked at: see ``check.py``.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from ebbtide.config.access import KeySection
+from ebbtide.config.cross import Parts, cross_check
+from ebbtide.config.document import MAX_BYTES, Document, Place, as_mapping, parse
+from ebbtide.config.endpoint import EndpointSection
+from ebbtide.config.errors import ConfigErrors, ConfigProblem
+from ebbtide.config.finding import Finding, Loc, text_path
+from ebbtide.config.gateway import GatewaySection
+from ebbtide.config.job import JobSection
+from ebbtide.config.pool import PoolSection
+from ebbtide.config.root import PoolFile
+from ebbtide.config.scalars import BASE_DIR
+from ebbtide.config.section import Section
+from ebbtide.config.wording import finding
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """A valid file: its models, and where in the text each of their values stands."""
+
+    path: Path
+    config: PoolFile
+    document: Document
+
+    def problem(self, found: Finding) -> ConfigProblem:
+        """A later finding (see ``check.py``) as a problem with line and column."""
+        return _problem(self.path, self.document.place(found.loc, at_key=found.at_key), found)
+
+
+def load(path: Path | str) -> PoolFile:
+    """The configuration in ``path``; relative paths in it are made absolute, from the file's own directory.
+
+    Raises:
+        ConfigErrors: the file cannot be read or is wrong; holds every problem.
+    """
+    return load_file(path).config
+
+
+def load_file(path: Path | str) -> LoadedFile:
+    """Like :func:`load`, and keeps the positions for checks that come later.
+
+    Raises:
+        ConfigErrors: the file cannot be read or is wrong; holds every problem.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)  # no more than shows that it is too large
+        # Half a character at the cut end must not hide that.
+        text = content.decode("utf-8-sig", errors="strict" if len(content) <= MAX_BYTES else "replace")
+    except OSError as error:
+        raise ConfigErrors([_problem(path, Place(1, 1), Finding((), f"cannot be read: {error.strerror}"))]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigErrors([_problem(path, Place(1, 1), Finding((), f"is not UTF-8 text: {error.reason}"))]) from error
+    return load_text(text, path=path)
+
+
+def load_text(text: str, *, path: Path) -> LoadedFile:
+    """Like :func:`load_file` for a text that is at hand; ``path`` names it and is where relative paths start.
+
+    Raises:
+        ConfigErrors: the text is wrong; holds every problem.
+    """
+    document = parse(text)
+    problems = [_problem(path, place, found) for place, found in document.findings]
+    if not isinstance(document.data, dict):
+        if not problems:
+            problems = [_problem(path, Place(1, 1), Finding((), _not_a_mapping(document.data)))]
+        raise ConfigErrors(problems)
+    base_dir = path.absolute().parent.resolve()
+    told = {found.loc for _, found in document.findings}
+    config, findings = _validate(document.data, base_dir)
+    problems += [_problem(path, document.place(f.loc, at_key=f.at_key), f) for f in findings if f.loc not in told]
+    if config is None or problems:
+        raise ConfigErrors(problems)
+    return LoadedFile(path, config, document)
+
+
+def _validate(data: dict[str, object], base_dir: Path) -> tuple[PoolFile | None, list[Finding]]:
+    try:
+        return _model(PoolFile, data, base_dir), []
+    except ValidationError as error:
+        # The root's own error (no place) repeats the cross checks: these are run below, with places.
+        own = [finding(details) for details in error.errors(include_url=False) if details["loc"]]
+    guessed = {(*f.loc[:-1], f.hint) for f in own if f.at_key}
+    own = [f for f in own if (*f.loc[:-1], f"did you mean {f.loc[-1]!r}?") not in guessed]
+    return None, own + cross_check(_salvage(data, base_dir))
+
+
+def _model(model: type[SectionT], data: object, base_dir: Path) -> SectionT:
+    # By way of JSON: only there does pydantic's strict mode know that a list may be a tuple and a text a path.
+    return model.model_validate_json(json.dumps(data), context={BASE_DIR: base_dir})
+
+
+def _salvage(data: dict[str, object], base_dir: Path) -> Parts:
+    """The sections of a broken file that are valid by themselves."""
+
+    def one(model: type[SectionT], value: object) -> SectionT | None:
+        try:
+            return _model(model, value, base_dir)
+        except ValidationError:
+            return None
+
+    def each(model: type[SectionT], kind: str) -> Iterator[tuple[int, SectionT]]:
+        items = data.get(kind)
+        for index, item in enumerate(items if isinstance(items, list) else []):
+            section = one(model, item)
+            if section is not None:
+                yield index, section
+
+    def names(kind: str) -> list[tuple[int, str]] | None:
+        items = data.get(kind, [])
+        if not isinstance(items, list):
+            return None
+        found = [(index, as_mapping(item).get("name")) for index, item in enumerate(items)]
+        return [(index, name) for index, name in found if isinstance(name, str)]
+
+    return Parts(
+        pool=one(PoolSection, data.get("pool")),
+        gateway=one(GatewaySection, data.get("gateway", {})),
+        endpoints=dict(each(EndpointSection, "endpoints")),
+        jobs=dict(each(JobSection, "jobs")),
+        keys=dict(each(KeySection, "keys")),
+        names={kind: names(kind) for kind in Parts.LISTS},
+        has_keys=bool(data.get("keys")),
+    )
+
+
+def _not_a_mapping(data: object) -> str:
+    return "the file is empty" if data is None else "the file must be a mapping (key: value) at its top level"
+
+
+def _problem(path: Path, place: Place, found: Finding) -> ConfigProblem:
+    loc: Loc = found.loc
+    return ConfigProblem(
+        file=path,
+        line=place.line,
+        column=place.column,
+        path=text_path(loc),
+        message=found.message,
+        hint=found.hint,
+    )

@@ -1,0 +1,44 @@
+"""How fast and how boldly the policy moves slots; one value for the whole pool each."""
+
+from pydantic import Field
+
+from ebbtide.config.scalars import Seconds, SecondsOrZero
+from ebbtide.config.section import Section
+
+
+class PolicySection(Section):
+    """Times of the policy, in seconds."""
+
+    tick_s: Seconds = Field(
+        0.1, description="Seconds between two decisions. Default 0.1: small beside any start of a replica."
+    )
+    restart_cost_s: SecondsOrZero = Field(
+        20,
+        description="Seconds that a stop and restart of a job costs, assumed until it was measured; a park that lasts "
+        "longer is turned into a restart with fewer workers. Default 20: start of a small gang.",
+    )
+    grow_after_s: SecondsOrZero = Field(
+        10,
+        description="Seconds that slots must stay free before a job restarts to grow into them. "
+        "Default 10: half of an assumed restart.",
+    )
+    up_after_s: SecondsOrZero = Field(
+        1.0,
+        description="Seconds with the time to first token over its SLO before one more replica is started. "
+        "Default 1: one slow request is no trend.",
+    )
+    placement_timeout_s: Seconds = Field(
+        30,
+        description="Seconds that Ray may take to place a replica on its slots before the placement is given up. "
+        "Default 30: many times the 0.2 to 0.7 s that it takes.",
+    )
+    start_timeout_s: Seconds = Field(
+        300,
+        description="Seconds from placed to ready before a replica's start is given up. "
+        "Default 300: a large model read from a slow disk.",
+    )
+    silence_s: Seconds = Field(
+        10,
+        description="Seconds without a report after which a job or replica counts as lost. "
+        "Default 10: many reports, yet a stalled process is not taken for a dead one.",
+    )

@@ -1,0 +1,58 @@
+"""The pool itself: which GPUs, on which Ray cluster, and the directory that all of it shares."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from ebbtide.config.scalars import Count, CountOrZero, RelativePath, SizeBytes, Slug
+from ebbtide.config.section import Section
+
+
+def _slots(value: object) -> object:
+    if value == "all" or (type(value) is int and 1 <= value <= 2**53):
+        return value
+    raise PydanticCustomError("slots", 'expected a whole number from 1, or "all"')
+
+
+class PoolSection(Section):
+    """One pool of GPUs on one Ray cluster."""
+
+    name: Slug = Field(description="Name of the pool; jobs say by it which pool they go to.")
+    ray_address: str | None = Field(
+        None,
+        min_length=1,
+        description="Address of a Ray cluster to join; null = `up` starts one on this machine.",
+    )
+    slots: Annotated[int | Literal["all"], BeforeValidator(_slots)] = Field(
+        "all",
+        description="GPUs of the pool. A number = so many logical GPUs of a cluster that `up` starts on this machine; "
+        '"all" = every GPU of the cluster joined or started. Default "all": nothing bought stays idle.',
+    )
+    num_cpus: Count | None = Field(
+        None, description="Logical CPUs of a cluster that `up` starts; null = as many as the machine has."
+    )
+    shared_dir: RelativePath | None = Field(
+        None,
+        description="Directory that every node sees: ledger, checkpoints, occupancy logs. Relative to this file. "
+        "Required, except in a file that only submits jobs to a running pool.",
+    )
+    reserve: CountOrZero = Field(
+        0,
+        description="Slots that no job ever gets, so that a replica can start at once. "
+        "Default 0: jobs step aside within seconds.",
+    )
+    host_memory_per_node: SizeBytes = Field(
+        4 * 2**30,
+        description='Host memory per node for the state of parked workers, in bytes or "8 GiB". Default 4 GiB: four '
+        "workers of the default size; keep it below Ray's memory threshold less the object store.",
+    )
+
+    @field_validator("slots", "num_cpus")
+    @classmethod
+    def _only_for_a_started_cluster(cls, value: object, info: ValidationInfo) -> object:
+        if value not in (None, "all") and info.data.get("ray_address") is not None:
+            raise PydanticCustomError(
+                "joined_cluster", "only a cluster that `up` starts can be sized here, and ray_address joins another one"
+            )
+        return value

@@ -1,0 +1,45 @@
+"""The whole file: one pool, its gateway and policy, and everything that runs in it."""
+
+from pydantic import Field, model_validator
+
+from ebbtide.config.access import KeySection
+from ebbtide.config.cross import Parts, cross_check
+from ebbtide.config.endpoint import EndpointSection
+from ebbtide.config.gateway import GatewaySection
+from ebbtide.config.job import JobSection
+from ebbtide.config.policy import PolicySection
+from ebbtide.config.pool import PoolSection
+from ebbtide.config.section import Section
+
+
+class PoolFile(Section):
+    """A pool and what runs in it; or, with only a pool's name and jobs, jobs for a running pool."""
+
+    pool: PoolSection = Field(description="The GPUs and the cluster they are on.")
+    gateway: GatewaySection = Field(GatewaySection(), description="The public HTTP face.")
+    policy: PolicySection = Field(PolicySection(), description="How fast slots move.")
+    endpoints: tuple[EndpointSection, ...] = Field((), description="LLMs that are served.")
+    jobs: tuple[JobSection, ...] = Field((), description="Training jobs, submitted by `up` or by `submit`.")
+    keys: tuple[KeySection, ...] = Field((), description="API keys; none = anyone who reaches the port.")
+
+    @property
+    def is_submission(self) -> bool:
+        """Whether the file describes no pool of its own, only jobs for one that runs."""
+        return self.pool.shared_dir is None
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> "PoolFile":
+        findings = cross_check(
+            Parts(
+                pool=self.pool,
+                gateway=self.gateway,
+                endpoints=dict(enumerate(self.endpoints)),
+                jobs=dict(enumerate(self.jobs)),
+                keys=dict(enumerate(self.keys)),
+                names={kind: [(i, s.name) for i, s in enumerate(getattr(self, kind))] for kind in Parts.LISTS},
+                has_keys=bool(self.keys),
+            )
+        )
+        if findings:
+            raise ValueError("; ".join(finding.message for finding in findings))
+        return self

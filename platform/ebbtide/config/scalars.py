@@ -1,0 +1,67 @@
+"""The kinds of single values that several sections share: names, sizes in bytes, seconds, paths."""
+
+import re
+from os.path import normpath
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+BASE_DIR = "base_dir"
+"""Key of the validation context under which ``load`` gives the directory of the file."""
+
+SIZE_TEXT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*$")
+SIZE_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def parse_size(value: object) -> object:
+    """``"8 GiB"`` as a number of bytes; anything that is no text passes through.
+
+    Raises:
+        PydanticCustomError: text that is no size.
+    """
+    if not isinstance(value, str):
+        return value
+    match = SIZE_TEXT.match(value)
+    if match is None or float(match[1]) * SIZE_UNITS[match[2] or ""] > 2**62:
+        raise PydanticCustomError("size", 'expected a number of bytes or a size such as "8 GiB" or "64 MiB"')
+    return int(float(match[1]) * SIZE_UNITS[match[2] or ""])
+
+
+def _from_file(path: Path, info: ValidationInfo) -> Path:
+    base_dir = info.context.get(BASE_DIR) if isinstance(info.context, dict) else None
+    if "\0" in str(path) or not path.parts:
+        raise PydanticCustomError("path", "expected a path")
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:
+        raise PydanticCustomError("path", "there is no such home directory") from error
+    return path if base_dir is None else Path(normpath(Path(base_dir) / path))
+
+
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+"""A name that is safe in a path, a URL, a Ray actor name and a metric label."""
+
+SizeBytes = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Field(gt=0),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string", "pattern": SIZE_TEXT.pattern}]}
+    ),
+]
+"""Bytes, as a number or as text with a unit."""
+
+RelativePath = Annotated[Path, AfterValidator(_from_file)]
+"""A path of this machine; a relative one is taken from the directory of the file it stands in."""
+
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year: more is a slip of units
+SecondsOrZero = Annotated[float, Field(ge=0, le=31_536_000)]
+Count = Annotated[int, Field(ge=1, le=2**53)]  # 2^53: every reader of JSON holds it exactly
+CountOrZero = Annotated[int, Field(ge=0, le=2**53)]

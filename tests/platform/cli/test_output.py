@@ -1,0 +1,31 @@
+"""Tables and JSON: whole cells in a pipe, no markup, valid JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ebbtide.cli.output import print_json, print_table, warn
+
+
+def test_a_table_in_a_pipe_is_neither_cut_nor_coloured_nor_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 200
+    print_table(["slot", "held by"], [["a:0", "[bold]tiny[/]"], ["a:1", long], ["a:2", None]])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["slot", "held", "by"],
+        ["a:0", "[bold]tiny[/]"],
+        ["a:1", long],
+        ["a:2"],
+    ]
+
+
+def test_json_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"path": Path("/a"), "name": "é"})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"path": "/a", "name": "é"} and "é" in out
+
+
+def test_warnings_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    warn("look")
+    assert capsys.readouterr() == ("", "ebbtide: look\n")
