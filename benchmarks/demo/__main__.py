@@ -18,10 +18,10 @@ from rich.table import Table
 from benchmarks.demo import account as accounts
 from benchmarks.demo.client import as_json
 from benchmarks.demo.exactness import Exactness, losses, prove
-from benchmarks.demo.occupancy import double_occupancy_s, read_stays
 from benchmarks.demo.report import write_report
 from benchmarks.demo.tide import DemoFailed, Tide, run_tide
 from benchmarks.demo.traffic import tide as make_tide
+from ebbtide.agent.occupancy import double_occupancy_s, read_occupancies
 from ebbtide.config.load import load
 from ebbtide.config.root import PoolFile
 from ebbtide_train.session.step_log import step_lines
@@ -119,7 +119,7 @@ def summarize(config: PoolFile, tide: Tide, found: accounts.Account, proof: Exac
         },
         "replica_start_s": {"p50": accounts.percentile(found.replica_start_s, 0.5)},
         "gpu_seconds": found.gpu_seconds(),
-        "double_occupancy_s": round(double_occupancy_s(read_stays(shared / "occupancy")), 3),
+        "double_occupancy_s": round(double_occupancy_s(read_occupancies(shared / "occupancy")), 3),
         "all_slots_back": tide.all_slots_back,
     }
 

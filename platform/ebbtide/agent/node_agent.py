@@ -1,7 +1,9 @@
 """The node agent: a small Ray actor on each node that proves to the arbiter who sits on the node's GPUs.
 
 A thin shell around ``watch``. It keeps nothing: after a restart the arbiter names the slots again, and until then it
-reports none. It has no privileges; it can signal only processes of its own user, and kills only holders of slot locks.
+reports none; a slot that is missing in a report is not known to be free. A ``watch`` that was answered may have reached
+the actor just before its death, so it must be sent again and again. It has no
+privileges: it can signal only processes of its own user, and kills only holders of slot locks.
 """
 
 from collections.abc import Sequence

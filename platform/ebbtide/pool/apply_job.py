@@ -196,6 +196,7 @@ def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
     record = job_record(state, body.job)
     moved = replace(
         _move(record, JobState.RECOVERING, event.at_s),
+        directive=record.directive + 1,  # whoever is left has carried out the last one and must hear of this
         crashes=record.crashes + 1,
         crash_lost_steps=record.crash_lost_steps + body.lost_steps,
         step=record.durable_step,
@@ -214,7 +215,12 @@ def _recovered(state: PoolState, event: Event, body: JobRecovered) -> PoolState:
 
 def _ended(state: PoolState, event: Event, body: JobEnded) -> PoolState:
     record = job_record(state, body.job)
-    moved = replace(_move(record, JobState.ENDED, event.at_s), outcome=f"{body.outcome}: {body.detail}", gang=())
+    moved = replace(
+        _move(record, JobState.ENDED, event.at_s),
+        directive=record.directive + 1,  # a gang that outlived its driver is to stop
+        outcome=f"{body.outcome}: {body.detail}",
+        gang=(),
+    )
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 

@@ -43,8 +43,17 @@ def _move(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
     return replace(record, state=then, since_s=at_s)
 
 
+def _must_be_cold(state: PoolState, endpoint: EndpointName, why: str) -> None:
+    seats = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
+    warm = [seat.id for seat in seats if seat.state is not SeatState.COLD]
+    if warm:
+        raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(warm)} still has a replica")
+
+
 def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolState:
     known = state.endpoints.get(body.spec.name)
+    if known is not None and known.spec.slots_per_replica != body.spec.slots_per_replica:
+        _must_be_cold(state, body.spec.name, f"cannot change to {body.spec.slots_per_replica} slots per replica")
     record = EndpointRecord(body.spec, start_s=known.start_s if known else 0.0)
     return replace(state, endpoints={**state.endpoints, body.spec.name: record})
 
@@ -52,10 +61,7 @@ def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolSta
 def _removed(state: PoolState, event: Event, body: EndpointRemoved) -> PoolState:
     if body.endpoint not in state.endpoints:
         raise IllegalTransition(f"endpoint {body.endpoint} is not in the pool")
-    seats = [seat for seat in state.seats.values() if seat.endpoint == body.endpoint]
-    warm = [seat.id for seat in seats if seat.state is not SeatState.COLD]
-    if warm:
-        raise IllegalTransition(f"endpoint {body.endpoint} cannot go: {', '.join(warm)} still has a replica")
+    _must_be_cold(state, body.endpoint, "cannot go")
     return replace(
         state,
         endpoints={name: record for name, record in state.endpoints.items() if name != body.endpoint},

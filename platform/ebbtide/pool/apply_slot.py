@@ -75,6 +75,11 @@ def _put(state: PoolState, record: SlotRecord) -> PoolState:
 
 
 def _node_found(state: PoolState, event: Event, body: NodeFound) -> PoolState:
+    if state.parked_bytes(body.node) > body.host_bytes:
+        raise IllegalTransition(
+            f"node {body.node} cannot lend only {body.host_bytes} bytes now: parked workers use "
+            f"{state.parked_bytes(body.node)} there"
+        )
     return replace(state, nodes={**state.nodes, body.node: body.host_bytes})
 
 
@@ -97,7 +102,14 @@ def _slot_found(state: PoolState, event: Event, body: SlotFound) -> PoolState:
     known = state.slots.get(body.slot.id)
     if known is None:
         return _put(state, SlotRecord(body.slot, SlotState.UNFENCED, since_s=event.at_s))
-    return _put(state, replace(move_slot(known, SlotState.UNFENCED, event.at_s), slot=body.slot))
+    moved = move_slot(known, SlotState.UNFENCED, event.at_s)
+    if known.state is not SlotState.LOST:
+        raise IllegalTransition(f"slot {body.slot.id} is {known.state.value}: it was not lost")
+    counts_on_it = [name for name, job in state.jobs.items() if body.slot.id in job.gang]
+    counts_on_it += [name for name, seat in state.seats.items() if body.slot.id in seat.slots]  # type: ignore[misc]
+    if counts_on_it:  # it was lost under them, and they have not noticed yet
+        raise IllegalTransition(f"slot {body.slot.id} comes back when {', '.join(counts_on_it)} has given it up")
+    return _put(state, replace(moved, slot=body.slot))
 
 
 def _slot_freed(state: PoolState, event: Event, body: SlotFreed) -> PoolState:
@@ -105,7 +117,10 @@ def _slot_freed(state: PoolState, event: Event, body: SlotFreed) -> PoolState:
 
 
 def _slot_unfenced(state: PoolState, event: Event, body: SlotUnfenced) -> PoolState:
-    return _put(state, move_slot(slot_record(state, body.slot), SlotState.UNFENCED, event.at_s))
+    record = slot_record(state, body.slot)
+    if record.state is SlotState.LOST:
+        raise IllegalTransition(f"slot {body.slot} is lost: only finding it again brings it back")
+    return _put(state, move_slot(record, SlotState.UNFENCED, event.at_s))
 
 
 def _slot_foreign(state: PoolState, event: Event, body: SlotForeign) -> PoolState:

@@ -85,6 +85,7 @@ SLOT_TABLE: Mapping[SlotState, Mapping[SlotState, str]] = {
     },
     SlotState.RECLAIMING: {
         SlotState.FREE: "slot lock free, memory gone, fence held: proven empty",
+        SlotState.FOREIGN: "its occupant is gone, but a stranger got the logical GPU before our fence",
         SlotState.LOST: "its node died",
     },
     SlotState.FOREIGN: {

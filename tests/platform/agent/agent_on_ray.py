@@ -5,8 +5,9 @@ usage: agent_on_ray.py LOCK_DIR TEMP_DIR
 A process of its own, so that a hanging cluster can be killed and the test's process stays free of Ray.
 """
 
-import os
+import contextlib
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.link import ARBITER_NAME, NAMESPACE
 from ebbtide.client.messages import AgentReport, SlotRef
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Arbiter:
@@ -31,16 +32,24 @@ class Arbiter:
     def report_agent(self, report: AgentReport) -> None:
         self.heard.append(report)
 
+    def forget(self) -> None:
+        self.heard.clear()
+
     def last_workload(self) -> str:
-        holder = self.heard[-1].holders.get(0) if self.heard else None
+        if not self.heard or 0 not in self.heard[-1].holders:
+            return "nothing heard"
+        holder = self.heard[-1].holders[0]
         return holder.workload if holder else "-"
 
 
-def wait_for(arbiter: Any, workload: str) -> None:
+def wait_for(arbiter: Any, agent: Any, slot: SlotRef, workload: str) -> None:
+    """Until the arbiter heard of the workload; the slots are named again and again, as an arbiter does."""
     end_s = time.monotonic() + WAIT_S
     while ray.get(arbiter.last_workload.remote(), timeout=WAIT_S) != workload:
         assert time.monotonic() < end_s, f"the arbiter never heard of {workload}"
-        time.sleep(0.01)
+        with contextlib.suppress(ray.exceptions.RayActorError):
+            ray.get(agent.watch.remote([slot]), timeout=WAIT_S)
+        time.sleep(0.05)
 
 
 def main() -> None:
@@ -66,33 +75,24 @@ def main() -> None:
     arbiter = ray.remote(Arbiter).options(name=ARBITER_NAME, namespace=NAMESPACE, num_cpus=0).remote()
     lock = SlotLock(lock_dir, slot, workload="mine", epoch=4)
     lock.acquire(0.0)
-    wait_for(arbiter, "mine")
+    wait_for(arbiter, agent, slot, "mine")
     assert ray.get(agent.kill_holder.remote(0, 3), timeout=WAIT_S) is False
 
     # Killed, the agent comes back empty and is told its slots again.
-    found = ray.get(arbiter.last_workload.remote(), timeout=WAIT_S)
-    assert found == "mine"
     ray.kill(agent, no_restart=False)
-    end_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            ray.get(agent.watch.remote([slot]), timeout=WAIT_S)
-            break
-        except ray.exceptions.RayActorError:
-            assert time.monotonic() < end_s, "the agent did not come back"
-            time.sleep(0.1)
+    ray.get(arbiter.forget.remote(), timeout=WAIT_S)
+    wait_for(arbiter, agent, slot, "mine")
     lock.release()
-    wait_for(arbiter, "-")
+    wait_for(arbiter, agent, slot, "-")
 
-    child = os.fork()
-    if child == 0:
-        lock.acquire(0.0)
-        time.sleep(60)
-        os._exit(0)
-    wait_for(arbiter, "mine")
+    program = Path(__file__).with_name("holder.py")
+    holder = subprocess.Popen(
+        [sys.executable, str(program), str(lock_dir), "0", "victim", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    wait_for(arbiter, agent, slot, "victim")
     assert ray.get(agent.kill_holder.remote(0, 4), timeout=WAIT_S) is True
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    wait_for(arbiter, "-")
+    assert holder.wait(WAIT_S) == -signal.SIGKILL
+    wait_for(arbiter, agent, slot, "-")
     ray.shutdown()
     print("all seen")
 

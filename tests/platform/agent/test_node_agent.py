@@ -26,7 +26,7 @@ def test_the_agent_reports_and_kills_and_comes_back_after_its_own_death(tmp_path
         start_new_session=True,
     )
     try:
-        told = process.communicate(timeout=150)[0]
+        told = process.communicate(timeout=240)[0]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
