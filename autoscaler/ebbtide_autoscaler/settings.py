@@ -90,7 +90,7 @@ def _key(key: KeySection) -> dict[str, object]:
         "name": key.name,
         "sha256": key.secret.sha256,
         "scopes": [name for scope in key.scopes for name in GATEWAY_SCOPES[scope]],
-        "endpoints": [] if key.endpoints == "all" else list(key.endpoints),
+        "endpoints": None if key.endpoints == "all" else list(key.endpoints),
         "requests_per_minute": key.requests_per_minute,
         "tokens_per_minute": key.tokens_per_minute,
         "concurrent_streams": key.concurrent_streams,

@@ -1,0 +1,74 @@
+"""What the arbiter is told of each endpoint's traffic.
+
+Monotone totals and the time of the last arrival, because a sampled gauge misses short requests (a replica was once
+stopped under traffic for that reason). At every instant arrivals = completed + failed + held + inflight.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ebbtide.client.messages import Traffic
+from ebbtide_serve.gateway.clock import Clock
+from ebbtide_serve.gateway.hold import Hold
+from ebbtide_serve.gateway.routes import Routes
+
+TTFT_WINDOW_S = 10.0
+TTFT_MAX_SAMPLES = 1000  # of the window, the latest: bounds the report at any request rate
+
+
+@dataclass
+class _Totals:
+    arrivals: int = 0
+    completed: int = 0
+    failed: int = 0
+    last_arrival_s: float = 0.0
+    ttft: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=TTFT_MAX_SAMPLES))
+
+
+class Counters:
+    """Totals per endpoint since the gateway started."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._totals: dict[str, _Totals] = {}
+
+    def arrived(self, endpoint: str) -> None:
+        """A valid request that its key's limits let in."""
+        totals = self._of(endpoint)
+        totals.arrivals += 1
+        totals.last_arrival_s = self._clock.epoch_s()
+
+    def first_byte(self, endpoint: str, ttft_s: float) -> None:
+        """A replica's answer began."""
+        self._of(endpoint).ttft.append((self._clock.monotonic_s(), ttft_s))
+
+    def ended(self, endpoint: str, *, completed: bool) -> None:
+        """Completed: a replica's answer below 500 was passed on to its end. Else failed, hang-ups included."""
+        totals = self._of(endpoint)
+        if completed:
+            totals.completed += 1
+        else:
+            totals.failed += 1
+
+    def traffic(self, endpoint: str, hold: Hold, routes: Routes) -> Traffic:
+        """The whole present state of one endpoint."""
+        totals = self._of(endpoint)
+        oldest_s = self._clock.monotonic_s() - TTFT_WINDOW_S
+        while totals.ttft and totals.ttft[0][0] < oldest_s:
+            totals.ttft.popleft()
+        return Traffic(
+            arrivals=totals.arrivals,
+            completed=totals.completed,
+            failed=totals.failed,
+            held=hold.held(endpoint),
+            held_bytes=hold.held_bytes(endpoint),
+            inflight=routes.inflight(endpoint),
+            oldest_held_s=hold.oldest_held_s(endpoint),
+            last_arrival_s=totals.last_arrival_s,
+            recent_ttft_s=tuple(ttft_s for _, ttft_s in totals.ttft),
+            held_max_s=hold.held_max_s(endpoint),
+            seat_inflight=routes.seat_inflight(endpoint),
+        )
+
+    def _of(self, endpoint: str) -> _Totals:
+        return self._totals.setdefault(endpoint, _Totals())

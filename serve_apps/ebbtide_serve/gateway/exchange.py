@@ -1,0 +1,224 @@
+"""One request from its admission to its last byte, as an ASGI response.
+
+It is a response, not a route function, so that all of it runs in one place: the wait for a seat, the wait for the first
+byte, and the stream. No header goes out before the first bytes of an answer are here; until then every failure can
+still be a proper status.
+
+A client that hangs up interrupts it wherever it is; so does the gateway when it must stop.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ebbtide_serve.gateway.clock import Clock
+from ebbtide_serve.gateway.counters import Counters
+from ebbtide_serve.gateway.errors import (
+    Refusal,
+    SeatLost,
+    SeatUnreachable,
+    StreamBroken,
+    error_event,
+    unavailable,
+)
+from ebbtide_serve.gateway.hold import Hold
+from ebbtide_serve.gateway.keys import Admission
+from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Reply, Upstream
+from ebbtide_serve.gateway.sse import total_tokens
+
+# How long a seat is left alone: one that refused may be draining or starting, one that died will leave the table soon.
+SHUN_REFUSED_S = 0.25
+SHUN_LOST_S = 1.0
+TRIES = 2  # of a request that a dying replica may have begun: once more elsewhere (promise 3), or it may kill them all
+# A replica's 401 and 403 are about our token, its 3xx about nothing that a client should follow.
+NOT_FOR_CLIENTS = (401, 403)
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What is to be done."""
+
+    endpoint: str
+    path: str
+    body: bytes
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an exchange works with; shared by all."""
+
+    hold: Hold
+    upstream: Upstream
+    counters: Counters
+    clock: Clock
+    request_timeout_s: float
+
+
+class Exchange(Response):
+    """Serves one errand. Awaited once, by the server."""
+
+    def __init__(self, errand: Errand, means: Means, admission: Admission, running: "set[Exchange]") -> None:
+        super().__init__()
+        self._running = running
+        self._errand = errand
+        self._means = means
+        self._admission = admission
+        self._task: asyncio.Task[object] | None = None
+        self._interrupted: Literal["", "client", "stopping"] = ""
+        self._begun = False
+        self._over = False
+        self._completed = False
+        self._tokens_used: int | None = None
+        self._arrived_s = means.clock.monotonic_s()
+        self._lacked_s = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hold, send, pass the answer on; counts itself, whatever happens."""
+        self._means.counters.arrived(self._errand.endpoint)
+        self._running.add(self)
+        self._task = asyncio.current_task()
+        watch = asyncio.create_task(self._watch(receive))
+        try:
+            failure = await self._outcome(send)
+        finally:
+            self._over = True
+            watch.cancel()
+            self._means.counters.ended(self._errand.endpoint, completed=self._completed)
+            self._admission.close(self._tokens_used)
+            self._running.discard(self)
+        if failure is not None:
+            await self._tell(failure, scope, receive, send)
+
+    def stop(self) -> None:
+        """The gateway stops and cannot wait for this exchange any longer."""
+        self._interrupt("stopping")
+
+    async def _outcome(self, send: Send) -> Refusal | StreamBroken | None:
+        """Serve; what is left to tell the client, or None."""
+        try:
+            await self._serve(send)
+        except (Refusal, StreamBroken) as failure:
+            return failure
+        except asyncio.CancelledError:
+            if not self._interrupted or self._task is None:
+                raise
+            self._task.uncancel()
+            if self._interrupted == "client":
+                return None
+            if self._begun:
+                return StreamBroken("the gateway stops")
+            return unavailable("The gateway is stopping.", code="stopping")
+        return None
+
+    async def _tell(self, failure: Refusal | StreamBroken, scope: Scope, receive: Receive, send: Send) -> None:
+        if isinstance(failure, StreamBroken):
+            event = error_event(f"The stream broke: {failure}.", code="replica_lost")
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+        else:
+            response = failure.response()
+            response.headers[REQUEST_ID_HEADER] = self._errand.request_id
+            await response(scope, receive, send)
+
+    async def _serve(self, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._means.request_timeout_s):
+                await self._until_answered(send)
+        except TimeoutError:
+            raise self._too_slow() from None
+
+    async def _until_answered(self, send: Send) -> None:
+        errand, means = self._errand, self._means
+        lost = 0
+        again = False
+        while True:
+            seated = await means.hold.seat(errand.endpoint, len(errand.body), again=again)
+            self._lacked_s += seated.lacked_s
+            try:
+                reply = await means.upstream.send(seated.seat, errand.path, errand.body, errand.request_id)
+                try:
+                    return await self._pass_on(reply, send)
+                finally:
+                    reply.close()
+            except SeatUnreachable:
+                means.hold.shun(errand.endpoint, seated.seat, SHUN_REFUSED_S)
+            except SeatLost as error:
+                means.hold.shun(errand.endpoint, seated.seat, SHUN_LOST_S)
+                lost += 1
+                if lost == TRIES:
+                    message = f"Two replicas of {errand.endpoint!r} were lost with this request ({error})."
+                    raise Refusal(502, message, kind="server_error", code="replica_lost") from error
+            finally:
+                means.hold.release(errand.endpoint, seated.seat)
+            again = True
+
+    def _too_slow(self) -> Refusal | StreamBroken:
+        message = f"no end of the answer within {self._means.request_timeout_s:g} s"
+        if self._begun:
+            return StreamBroken(message)
+        return Refusal(504, f"There was {message}.", kind="server_error", code="request_timeout")
+
+    async def _pass_on(self, reply: Reply, send: Send) -> None:
+        if not 200 <= reply.status < 600 or 300 <= reply.status < 400 or reply.status in NOT_FOR_CLIENTS:
+            message = f"A replica answered {reply.status}, which a gateway should never see."
+            raise Refusal(502, message, kind="server_error", code="replica_refused")
+        now_s = self._means.clock.monotonic_s()
+        if reply.status == 200:
+            self._means.counters.first_byte(self._errand.endpoint, now_s - self._arrived_s - self._lacked_s)
+        self._begun = True
+        await send(_start(reply, self._errand.request_id))
+        if reply.events is None:
+            self._count_tokens(reply.first)
+            await self._last(reply.first, send)
+        else:
+            await self._piece(reply.first, send)
+            async for data in reply.rest():
+                await self._piece(data, send)
+            if self._tokens_used is None:
+                # Nobody asked for usage: one token an event, and what the prompt was estimated at.
+                self._tokens_used = self._admission.prompt_estimate + reply.events.events
+            await self._last(b"", send)
+        failed = reply.status >= 500 or (reply.events is not None and reply.events.ended_in_error)
+        self._completed = not failed
+
+    async def _piece(self, data: bytes, send: Send) -> None:
+        self._count_tokens(data)
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _last(self, data: bytes, send: Send) -> None:
+        self._over = True  # what `receive` says from here on is not a hang-up
+        await send({"type": "http.response.body", "body": data, "more_body": False})
+
+    def _count_tokens(self, data: bytes) -> None:
+        if self._admission.counts_tokens:
+            found = total_tokens(data)
+            if found is not None:
+                self._tokens_used = found
+
+    async def _watch(self, receive: Receive) -> None:
+        while True:
+            message: Mapping[str, object] = await receive()
+            if message["type"] == "http.disconnect":
+                return self._interrupt("client")
+
+    def _interrupt(self, why: Literal["client", "stopping"]) -> None:
+        if self._task is not None and not self._over and not self._interrupted:
+            self._interrupted = why
+            self._task.cancel()
+
+
+def _start(reply: Reply, request_id: str) -> dict[str, object]:
+    headers = {**reply.headers, REQUEST_ID_HEADER: request_id}
+    if reply.events is None:
+        headers["content-length"] = str(len(reply.first))
+    else:
+        headers["cache-control"] = "no-cache"
+    return {
+        "type": "http.response.start",
+        "status": reply.status,
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+    }

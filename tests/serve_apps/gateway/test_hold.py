@@ -1,0 +1,130 @@
+"""The hold and the routes under any order of events, by a model that knows only the promises."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ebbtide.client.messages import RoutingTable, SeatRoute
+from ebbtide_serve.gateway.clock import SystemClock
+from ebbtide_serve.gateway.errors import Refusal
+from ebbtide_serve.gateway.hold import Hold, HoldLimits, Seated
+from ebbtide_serve.gateway.routes import Routes
+
+SEATS = [SeatRoute(f"m/{number}", "r", f"http://127.0.0.1:{number}") for number in range(3)]
+LIMITS = HoldLimits(max_requests=4, max_bytes=1000, max_age_s=60, retry_after_s=5)
+MAX_INFLIGHT = 2
+
+_EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.integers(1, 400)),
+        st.tuples(st.just("hang up"), st.integers(0, 10)),
+        st.tuples(st.just("finish"), st.integers(0, 10)),
+        st.tuples(st.just("table"), st.sets(st.integers(0, 2))),
+        # All of these in one instant, before anybody could run:
+        st.tuples(st.just("finish and hang up"), st.integers(0, 10)),
+    ),
+    max_size=40,
+)
+
+
+@hypothesis_settings(max_examples=150, deadline=None, derandomize=True)
+@given(events=_EVENTS)
+def test_seats_are_never_overfilled_or_leaked_and_waiters_go_in_order(events: list[tuple[str, Any]]) -> None:
+    asyncio.run(_play(events))
+
+
+async def _play(events: list[tuple[str, Any]]) -> None:
+    clock = SystemClock()
+    routes = Routes(clock, MAX_INFLIGHT)
+    hold = Hold(routes, LIMITS, clock)
+    waiting: list[asyncio.Task[Seated]] = []
+    seated: list[SeatRoute] = []
+    table: set[SeatRoute] = set()
+    version = 0
+    for event, value in events:
+        if event == "arrive":
+            waiting.append(asyncio.create_task(hold.seat("m", value)))
+        if event == "table":
+            version += 1
+            table = {SEATS[number] for number in value}
+            hold.adopt(RoutingTable(version, {"m": tuple(table)}))
+            assert routes.version == version
+        if "finish" in event and seated:
+            hold.release("m", seated.pop(value % len(seated)))
+        if "hang up" in event and waiting:
+            waiting[value % len(waiting)].cancel()
+        before = list(seated)
+        await _settle()
+        still = []
+        for task in waiting:
+            if not task.done():
+                still.append(task)
+            elif not task.cancelled() and task.exception() is None:
+                assert not still, "a later request was served before an earlier one"
+                assert task.result().seat in table, "a seat outside the table got a request"
+                seated.append(task.result().seat)
+            elif not task.cancelled():
+                refusal = task.exception()
+                assert isinstance(refusal, Refusal) and refusal.status == 429
+        waiting = still
+        assert hold.held("m") == len(waiting) <= LIMITS.max_requests
+        assert hold.held_bytes("m") <= LIMITS.max_bytes
+        assert routes.inflight("m") == len(seated)
+        load = routes.seat_inflight("m")
+        assert load == {seat.seat: seated.count(seat) for seat in set(seated)}
+        assert all(count <= MAX_INFLIGHT for count in load.values())
+        if waiting:
+            full = all(load.get(seat.seat, 0) == MAX_INFLIGHT for seat in table)
+            assert full, "a request waits though a seat is free"
+        assert len(before) <= len(seated) or not waiting
+    for task in waiting:
+        task.cancel()
+    await _settle()
+    assert hold.held("m") == 0 and hold.held_bytes("m") == 0
+
+
+async def _settle() -> None:
+    for _ in range(5):  # each wake-up costs a turn or two of the loop
+        await asyncio.sleep(0)
+
+
+async def test_a_request_that_lost_its_seat_comes_before_those_that_wait() -> None:
+    clock = SystemClock()
+    hold = Hold(Routes(clock, 1), LIMITS, clock)
+    order: list[str] = []
+
+    async def wait(name: str, *, again: bool) -> None:
+        seated = await hold.seat("m", 1, again=again)
+        order.append(name)
+        hold.release("m", seated.seat)
+
+    tasks = [asyncio.create_task(wait("new", again=False))]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(wait("lost its seat", again=True)))
+    await asyncio.sleep(0)
+    hold.adopt(RoutingTable(1, {"m": (SEATS[0],)}))
+    await asyncio.gather(*tasks)
+    assert order == ["lost its seat", "new"]
+
+
+async def test_the_least_busy_seat_is_chosen_and_equals_take_turns() -> None:
+    routes = Routes(SystemClock(), 8)
+    routes.adopt(RoutingTable(1, {"m": tuple(SEATS)}))
+    chosen = [routes.choose("m") for _ in range(6)]
+    assert [seat.seat for seat in chosen if seat] == ["m/0", "m/1", "m/2"] * 2
+    routes.release("m", SEATS[1])
+    assert routes.choose("m") == SEATS[1]
+
+
+async def test_a_shunned_replica_is_tried_again_after_its_time() -> None:
+    clock = SystemClock()
+    hold = Hold(Routes(clock, 1), LIMITS, clock)
+    hold.adopt(RoutingTable(1, {"m": (SEATS[0],)}))
+    first = await hold.seat("m", 1)
+    hold.shun("m", first.seat, 0.05)
+    hold.release("m", first.seat)
+    again = await asyncio.wait_for(hold.seat("m", 1, again=True), 2)
+    assert again.seat == SEATS[0] and 0.03 < again.lacked_s < 1
