@@ -1,5 +1,5 @@
 """One tide on one machine: ``python -m benchmarks.demo``.
 
-``traffic`` says who asks what and when, ``client`` asks it over HTTP, ``tide`` runs the pool through it, ``account`` and
-``exactness`` read afterwards what really happened, ``report`` shows it.
+``traffic`` says who asks what and when, ``client`` asks it over HTTP, ``tide`` runs the pool through it, ``account``
+and ``exactness`` read afterwards what really happened, ``report`` shows it.
 """
