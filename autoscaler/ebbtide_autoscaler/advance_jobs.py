@@ -16,7 +16,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.seen import Limits, Seen
+from ebbtide_autoscaler.seen import STRAGGLER_S, Limits, Seen
 
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
 STEPS_ASIDE = frozenset({JobState.PARKING, JobState.STOPPING})
@@ -28,7 +28,7 @@ def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterato
         if job.state is JobState.ENDED:
             continue
         ranks = _gang(job, seen)
-        durable = max((r.durable_step for r in ranks.values()), default=0)
+        durable = _durable(job, seen, ranks)
         if durable > job.durable_step:
             yield JobDurable(job.spec.name, durable)
         fact = _silent(job, seen, now_s, limits) or _next(state, job, seen, ranks, now_s)
@@ -48,6 +48,14 @@ def _gang(job: JobRecord, seen: Seen) -> dict[int, RankReport]:
     return found
 
 
+def _durable(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
+    """Finished steps that are published, by whoever knows most: the last rank may be gone before it could say."""
+    heard = seen.controllers.get(job.spec.name)
+    ours = heard is not None and heard.report.incarnation == job.incarnation
+    said = heard.report.durable_step if heard is not None and ours else 0
+    return max([job.durable_step, said, *(r.durable_step for r in ranks.values())])
+
+
 def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     heard = seen.controllers.get(job.spec.name)
     last_s = max(heard.at_s if heard else 0.0, seen.started_s, job.submitted_s)
@@ -59,7 +67,7 @@ def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | 
 def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], now_s: float) -> Body | None:
     name = job.spec.name
     step = max((r.step for r in ranks.values()), default=job.step)
-    durable = max([job.durable_step, *(r.durable_step for r in ranks.values())])
+    durable = _durable(job, seen, ranks)
     held = state.held_by(name, job.epoch)
     complete = len(ranks) == len(job.gang)
     if job.state in GANG_EXISTS and _gang_lost(job, seen):
@@ -81,7 +89,9 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
         return JobCrashed(name, "its gang left without a checkpoint", max(step, job.step) - durable)
     if job.state is JobState.RECOVERING and not held and _gang_lost(job, seen):
         return JobRecovered(name)
-    if job.state in STEPS_ASIDE and held and now_s - job.since_s > job.spec.grace_s:
+    # Also a gang that holds nothing any more: one that was parked and does not come to leave.
+    asked_for_s = now_s - max(job.since_s, seen.started_s)  # while no arbiter lived nobody could hear or answer
+    if job.state in STEPS_ASIDE and asked_for_s > job.spec.grace_s:
         why = f"it did not step aside within its grace of {job.spec.grace_s:g} s"
         return JobCrashed(name, why, max(0, max(step, job.step) - durable))
     return None
@@ -92,4 +102,9 @@ def _gang_lost(job: JobRecord, seen: Seen) -> bool:
     heard = seen.controllers.get(job.spec.name)
     if heard is None or heard.report.incarnation != job.incarnation:
         return False
-    return heard.report.phase is ControllerPhase.NO_GANG and heard.report.lease_epoch >= job.gang_epoch
+    if heard.report.phase is not ControllerPhase.NO_GANG:
+        return False
+    # A controller that was told to stop, or of a crash, before it took the lease never starts a gang under it.
+    aside = job.state in (JobState.STOPPING, JobState.RECOVERING)
+    told_to_wait = aside and heard.at_s > job.since_s + STRAGGLER_S
+    return told_to_wait or heard.report.lease_epoch >= job.gang_epoch

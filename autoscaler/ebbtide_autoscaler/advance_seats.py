@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from ebbtide.client.messages import GatewayReport, ReplicaPhase, ReplicaReport
 from ebbtide.pool.events import Body, SeatDied, SeatGone, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.state import PoolState, SeatRecord
-from ebbtide.pool.transitions import SeatState
+from ebbtide.pool.transitions import SeatState, SlotState
 from ebbtide_autoscaler.seen import Heard, Limits, Seen
-
-STARTS_MAX = 3  # replicas that Serve may start at a seat before we give the slots back
 
 
 def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
@@ -27,20 +25,37 @@ def _report(seat: SeatRecord, seen: Seen) -> ReplicaReport | None:
     return heard.report
 
 
+def _since(seat: SeatRecord, seen: Seen) -> bool:
+    """Whether the seat's replica was heard since the seat came into its state: before, it may have been another."""
+    heard = seen.replicas.get(seat.id)
+    return heard is not None and heard.at_s > seat.since_s
+
+
+def _silent_s(seat: SeatRecord, seen: Seen, now_s: float) -> float:
+    """For how long the seat's replica has said nothing that this arbiter could hear."""
+    heard = seen.replicas.get(seat.id)
+    return now_s - max(heard.at_s if heard else 0.0, seen.started_s, seat.since_s)
+
+
 def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     report = _report(seat, seen)
-    waited_s = now_s - seat.since_s
+    waited_s = now_s - max(seat.since_s, seen.started_s)  # while no arbiter lived nobody could report
+    lost = [slot for slot in seat.slots if state.slots[slot].state is SlotState.LOST]
+    if lost and seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.DRAINING):
+        return SeatStopped(seat.id, f"its node is gone, and {', '.join(lost)} with it")
+    if lost and seat.state is SeatState.READY:
+        return SeatDied(seat.id, "its node is gone")
     if seat.state is SeatState.PLACING:
         if report is not None:
             return SeatLanded(seat.id, report.replica)
         if waited_s > limits.placement_timeout_s:
             return SeatStopped(seat.id, f"no replica landed on {', '.join(seat.slots)} within {waited_s:.0f} s")
     if seat.state is SeatState.STARTING:
-        return _starting(seat, report, waited_s, limits)
+        return _starting(seat, report if _since(seat, seen) else None, waited_s, limits)
     if seat.state is SeatState.READY:
-        return _ready(seat, report, seen)
+        return _ready(seat, report, seen, now_s, limits)
     if seat.state is SeatState.DRAINING:
-        return _draining(state, seat, seen, now_s)
+        return _draining(state, seat, seen, now_s, limits)
     if seat.state is SeatState.STOPPING and not state.held_by(seat.id, seat.epoch):
         gone = seen.living_at_s > seat.since_s and not seen.living.get(seat.id)
         return SeatGone(seat.id) if gone else None
@@ -52,31 +67,39 @@ def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, l
         return SeatStopped(seat.id, f"its replica failed to start: {report.error[:500]}")
     if report is not None and report.phase is ReplicaPhase.READY:
         return SeatReady(seat.id, tuple(report.stages_s.items()))
-    if seat.failures >= STARTS_MAX:
-        return SeatStopped(seat.id, f"its replicas died {seat.failures} times in a row")
     if waited_s > limits.start_timeout_s:
         return SeatStopped(seat.id, f"its replica was not ready within {waited_s:.0f} s")
     return None
 
 
-def _ready(seat: SeatRecord, report: ReplicaReport | None, seen: Seen) -> Body | None:
+def _ready(seat: SeatRecord, report: ReplicaReport | None, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     if report is not None and report.phase is not ReplicaPhase.READY:
         return SeatDied(seat.id, report.error or "a new replica reported from its place")
     if seen.living_at_s > seat.since_s and not seen.living.get(seat.id):
         return SeatDied(seat.id, "its process is gone")
+    silent_s = _silent_s(seat, seen, now_s)
+    if silent_s > limits.silence_s:  # such as an actor that Serve started anew and that was not given the lease
+        return SeatDied(seat.id, f"its replica has been silent for {silent_s:.0f} s")
     return None
 
 
-def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float) -> Body | None:
+def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     drain_s = state.endpoints[seat.endpoint].spec.drain_s
     if now_s - seat.since_s > drain_s:
         return SeatStopped(seat.id, f"its requests did not end within {drain_s:g} s")
     if seen.living_at_s > seat.since_s and not seen.living.get(seat.id):
         return SeatStopped(seat.id, "it died while draining")
+    silent_s = _silent_s(seat, seen, now_s)
+    if silent_s > limits.silence_s:
+        return SeatStopped(seat.id, f"its replica has been silent for {silent_s:.0f} s while draining")
     heard = seen.replicas.get(seat.id)
     if heard is None or heard.at_s <= seat.since_s or heard.report.inflight:
         return None
-    if all(_obeys(gateway, seat, seen) for gateway in seen.gateways.values()):
+    # A gateway that has been silent that long is dead, or gets its requests refused here and sends them elsewhere.
+    heard_lately = [g for g in seen.gateways.values() if now_s - g.at_s <= limits.silence_s]
+    if not heard_lately and now_s - seen.started_s <= limits.silence_s:
+        return None  # this arbiter has just started: gateways have not had the time to report
+    if all(_obeys(gateway, seat, seen) for gateway in heard_lately):
         return SeatStopped(seat.id, "drained")
     return None
 

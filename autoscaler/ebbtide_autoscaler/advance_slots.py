@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from ebbtide.client.messages import ControllerPhase, RankPhase
 from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
-from ebbtide.pool.ids import JobName, SeatId
+from ebbtide.pool.ids import JobName, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import SlotState
-from ebbtide_autoscaler.seen import FenceView, Seen, lock_free, lock_taken
+from ebbtide_autoscaler.seen import STRAGGLER_S, FenceView, Seen, lock_free, lock_taken
 
 GAVE_UP = frozenset({RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE})
 ORPHAN_S = 2.0  # an ended job's rank that has not taken its lock within this time never will: its driver is gone
@@ -33,9 +33,16 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
         elif record.state is SlotState.FOREIGN:
             if fence is FenceView.HELD and free:
                 yield SlotUnfenced(name)
-        elif record.state is SlotState.RECLAIMING:
-            empty = fence is FenceView.HELD and free
-            yield from [SlotFreed(name)] if empty and _left(state, seen, record, now_s) else []
+        elif record.state is SlotState.RECLAIMING and free and _left(state, seen, record, now_s):
+            yield from _reclaimed(name, fence)
+
+
+def _reclaimed(slot: SlotId, fence: FenceView) -> Iterator[Body]:
+    """What a slot is whose occupant has left."""
+    if fence is FenceView.HELD:
+        yield SlotFreed(slot)
+    elif fence is FenceView.REFUSED:
+        yield SlotForeign(slot, "its logical GPU was taken by somebody who is not of this pool")
 
 
 def _holder(seen: Seen, record: SlotRecord) -> str:
@@ -61,8 +68,11 @@ def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> 
     controller = seen.controllers.get(name)
     if controller is not None and controller.at_s > record.since_s:
         report = controller.report
-        if report.incarnation == job.incarnation and report.phase is ControllerPhase.NO_GANG:
-            return True  # it is told nothing else but to wait while the job is not STARTING
+        ours = report.incarnation == job.incarnation and record.epoch == job.epoch  # no slot of an earlier submission
+        # Once its gang is gone, or it was told to wait before it started one, none comes under this lease any more.
+        gone = report.lease_epoch >= job.gang_epoch or controller.at_s > record.since_s + STRAGGLER_S
+        if ours and gone and report.phase is ControllerPhase.NO_GANG:
+            return True
     if record.epoch != job.epoch or not job.gang:
         return now_s - record.since_s > ORPHAN_S
     rank = job.gang.index(record.slot.id)

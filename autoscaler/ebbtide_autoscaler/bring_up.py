@@ -74,8 +74,9 @@ def up(config: PoolFile, config_file: Path, *, say: Say) -> ClusterRecord:
     if record is None:
         _port_is_free(config.gateway.host, config.gateway.port)
         record = _cluster(config, config_file, say)
-        join(record)
     try:
+        join(record)
+        _replicas_fit(config)
         lock_dir = str(local_ray.runtime_dir(pool) / "slots")
         arbiter = start_arbiter(pool, str(shared), lock_dir)
         say(f"arbiter: epoch {ray.get(arbiter.hello.remote(), timeout=60).arbiter_epoch}")
@@ -88,6 +89,19 @@ def up(config: PoolFile, config_file: Path, *, say: Say) -> ClusterRecord:
         raise
     save_cluster(record)
     return record
+
+
+def _replicas_fit(config: PoolFile) -> None:
+    """Each replica needs all its GPUs on one node."""
+    largest = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
+    if not largest:
+        raise UpFailed("the cluster has no GPUs; on a machine without any, name a number of logical ones: pool.slots")
+    for endpoint in config.endpoints:
+        if endpoint.gpus_per_replica > largest:
+            raise UpFailed(
+                f"endpoint {endpoint.name} wants {endpoint.gpus_per_replica} GPUs per replica; "
+                f"the largest node of the cluster has {largest}"
+            )
 
 
 def _port_is_free(host: str, port: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide.cli.errors import BadInput
+from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.output import json_option, print_json
 from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.join import ClusterUnreachable, join
@@ -45,7 +45,7 @@ def joined(name: str | None) -> ClusterRecord:
     try:
         join(record)
     except ClusterUnreachable as error:
-        raise click.ClickException(str(error)) from error
+        raise CommandFailed(str(error)) from error
     return record
 
 
@@ -98,8 +98,10 @@ def up(file: Path, as_json: bool) -> None:
         )
     try:
         record = bring_up.up(config, file.resolve(), say=lambda line: click.echo(line, err=True))
+    except ValueError as error:
+        raise BadInput(str(error)) from error
     except (bring_up.UpFailed, RayStartFailed, ClusterUnreachable) as error:
-        raise click.ClickException(str(error)) from error
+        raise CommandFailed(str(error)) from error
     if as_json:
         print_json({"pool": record.pool, "gateway": record.gateway_url, "address": record.address})
         return

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ebbtide.pool.events import Move
-from ebbtide.pool.ids import SlotId
+from ebbtide.pool.ids import NodeId, SlotId
 
 
 @dataclass(slots=True)
@@ -15,5 +15,8 @@ class Draft:
     waits: list[tuple[str, str]] = field(default_factory=list)
     missing: int = 0  # slots that replicas still need
     missing_for: str = ""
+    nodes: set[NodeId] = field(default_factory=set)  # where they must be, unless `anywhere`
+    anywhere: bool = False  # a replica of one slot lacks it: any node's will do
+    owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     need_age_s: float = 0.0  # how long the neediest endpoint has been busy
     contested: bool = False  # a replica waits for slots: jobs take nothing now

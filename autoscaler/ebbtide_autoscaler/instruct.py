@@ -69,30 +69,50 @@ def instruct(state: PoolState, seen: Seen, now_s: float) -> tuple[Instruction, .
 
 
 def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
-    unfenced = {
+    open_now = {
         record.slot.node
         for record in state.slots.values()
-        if record.state is SlotState.OPENING and seen.fences.get(record.slot.id, FenceView.ABSENT) is not FenceView.HELD
+        if record.state is SlotState.OPENING and _fence(seen, record) is not FenceView.HELD
     }
     for record in state.slots.values():
-        fence = seen.fences.get(record.slot.id, FenceView.ABSENT)
-        node = record.slot.node
+        fence, node = _fence(seen, record), record.slot.node
         if record.state is SlotState.OPENING:
-            if fence is FenceView.HELD and node not in seen.fencing and not _refencing(state, seen, node):
+            if fence is FenceView.HELD and (node in open_now or _calm(state, seen, node)):
                 yield DropFence(record.slot.id)
-        elif fence is not FenceView.HELD and node not in unfenced and _ours_to_fence(state, seen, record):
+        elif fence is FenceView.ABSENT and node not in open_now and _ours_to_fence(state, seen, record):
+            # One that was refused is asked for again when that is a while ago: in between, replicas get their turn.
             yield HoldFence(record.slot.id)
 
 
-def _refencing(state: PoolState, seen: Seen, node: NodeId) -> bool:
-    """Whether another slot of the node waits for its fence: its logical GPU would be taken by mistake."""
-    return any(
+def _fence(seen: Seen, record: SlotRecord) -> FenceView:
+    return seen.fences.get(record.slot.id, FenceView.ABSENT)
+
+
+def _calm(state: PoolState, seen: Seen, node: NodeId) -> bool:
+    """Whether whoever gets a logical GPU of ``node`` now can only be the replica that is to have it."""
+    if node in seen.fencing or any(_haunts(state, seat) for seat, actors in seen.living.items() if actors):
+        return False
+    return not any(
         record.slot.node == node
-        and seen.fences.get(record.slot.id, FenceView.ABSENT) is not FenceView.HELD
         and record.state is not SlotState.OPENING
-        and _ours_to_fence(state, seen, record)
+        and _fence(seen, record) is FenceView.ABSENT  # one that was just refused has a holder, if a strange one
+        and (_ours_to_fence(state, seen, record) or _stopping(state, record))
         for record in state.slots.values()
     )
+
+
+def _haunts(state: PoolState, seat: SeatId) -> bool:
+    """Whether an actor of ``seat`` is not wanted and may be pending: then it takes any logical GPU of the cluster."""
+    record = state.seats.get(seat)
+    if record is None or record.state is SeatState.COLD:
+        return True
+    return record.state is SeatState.STOPPING and not record.replica  # it never landed
+
+
+def _stopping(state: PoolState, record: SlotRecord) -> bool:
+    """Whether the slot's replica is on its way out: its logical GPU gets free at any moment."""
+    seat = state.seats.get(SeatId(str(record.occupant)))
+    return seat is not None and seat.state is SeatState.STOPPING
 
 
 def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
@@ -114,7 +134,7 @@ def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
             yield OpenSeat(seat.id)
             continue
         yield CloseSeat(seat.id)
-        if now_s - seat.since_s > KILL_MARGIN_S:
+        if now_s - max(seat.since_s, seen.started_s) > KILL_MARGIN_S:
             for actor in seen.living.get(seat.id, ()):
                 yield KillReplica(seat.id, actor)
 
@@ -132,5 +152,5 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
         else:
             endpoint = state.endpoints[state.seats[SeatId(str(record.occupant))].endpoint]
             limit_s = endpoint.spec.drain_s
-        if now_s - record.since_s > limit_s + KILL_MARGIN_S:
+        if now_s - max(record.since_s, seen.started_s) > limit_s + KILL_MARGIN_S:
             yield KillHolder(record.slot.id, record.epoch)

@@ -69,6 +69,7 @@ def _process_env(env: Mapping[str, str]) -> dict[str, str]:
         # the default 2 s would add up to 2 s to every stop and restart of a gang
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": os.environ.get("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2"),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a rank's CUDA_VISIBLE_DEVICES is ours to set
+        "RAY_prestart_worker_first_driver": "0",  # else one Python process per logical CPU starts with the first driver
         "HF_HUB_OFFLINE": "1",
     }
 

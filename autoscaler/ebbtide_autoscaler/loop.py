@@ -22,8 +22,9 @@ from ebbtide.client.seats import SeatActuator, SeatPlan
 from ebbtide.config.root import PoolFile
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.log import EpochLog
+from ebbtide.pool.apply_seat import warm_seats
 from ebbtide.pool.errors import PoolError
-from ebbtide.pool.events import Body
+from ebbtide.pool.events import Body, EndpointRemoved
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, SeatState
 from ebbtide_autoscaler import settings
@@ -286,6 +287,12 @@ class Loop:
             raise ValueError(f"this cluster runs the pool {self._config.pool.name}, the file names {config.pool.name}")
         text = config.model_dump_json(by_alias=True)
         bodies = settings.declarations(config, self.world.state)
+        for body in bodies:
+            if isinstance(body, EndpointRemoved) and (warm := warm_seats(self.world.state, body.endpoint)):
+                raise ValueError(
+                    f"endpoint {body.endpoint} cannot be removed yet: {', '.join(warm)} has a replica; it goes when no "
+                    "request comes any more, then run `ebbtide up` again"
+                )
         await self._durable(self._journal.write((), extra=[{"type": "config", "at_s": time.time(), "config": text}]))
         self._config, self.config_json = config, text
         self.reports.inbox.extend(bodies)

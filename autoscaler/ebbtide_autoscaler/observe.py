@@ -96,5 +96,9 @@ def orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
     """What the job's Train controller should do when it has no gang."""
     if job.state is JobState.STARTING and not job.cancelled:
         return ControllerOrders(lease(state, job.spec.name, job.epoch, job.gang))
-    done = job.cancelled and job.state in (JobState.WAITING, JobState.ENDED)
-    return ControllerOrders(None, why or f"the job is {job.state.value}", cancelled=done)
+    # A controller that still asks after its job was taken for lost must hear that it is over.
+    done = job.state is JobState.ENDED or (job.cancelled and job.state is JobState.WAITING)
+    said = f"the job is {job.state.value}" + (f" ({job.outcome})" if job.outcome else "")
+    return ControllerOrders(
+        None, why or said, cancelled=done, kill_gang=job.state in (JobState.RECOVERING, JobState.ENDED)
+    )

@@ -1,9 +1,10 @@
 """Which free slots a replica or a gang gets. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from ebbtide.pool.ids import JobName, NodeId, SlotId
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 
@@ -30,6 +31,36 @@ def for_replica(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[S
 
     best = min(fitting, key=disturbs)
     return tuple(sorted(best, key=lambda slot: (claims(slot), slot))[:count])
+
+
+def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeId, tuple[SlotId, ...]] | None:
+    """The node that lacks fewest of ``count`` slots, and its free ones; None if no node could ever give so many.
+
+    Slots of jobs can be had in time, slots of replicas and strangers cannot.
+    """
+    by_node: dict[NodeId, list[SlotId]] = defaultdict(list)
+    for slot in free:
+        by_node[state.slots[slot].slot.node].append(slot)
+    coming: Counter[NodeId] = Counter()
+    could_be: Counter[NodeId] = Counter()
+    fixed: Counter[NodeId] = Counter()  # of these, slots of jobs that are never asked to step aside
+    for record in state.slots.values():
+        node = record.slot.node
+        leaving = record.state is SlotState.RECLAIMING
+        coming[node] += leaving
+        job = None if leaving else state.jobs.get(JobName(str(record.occupant)))
+        could_be[node] += leaving or record.slot.id in by_node[node] or job is not None
+        fixed[node] += job is not None and job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE
+    fitting = [node for node in could_be if could_be[node] >= count]
+    if not fitting:
+        return None
+
+    def lacks(node: NodeId) -> tuple[bool, int, int, NodeId]:
+        here = len(by_node[node])
+        return could_be[node] - fixed[node] < count, -here - coming[node], -here, node
+
+    best = min(fitting, key=lacks)
+    return best, tuple(by_node[best])
 
 
 def unclaimed(state: PoolState, free: Iterable[SlotId], job: JobName) -> tuple[SlotId, ...]:

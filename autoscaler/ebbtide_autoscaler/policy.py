@@ -14,7 +14,7 @@ from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler import training
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.placement import for_replica
+from ebbtide_autoscaler.placement import for_replica, nearest
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 
@@ -34,7 +34,9 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
         The decision, every move with its reason, and the memory for the next call.
     """
     state = snapshot.state
-    draft = Draft(free=list(state.free_slots()))
+    free = list(state.free_slots())
+    owed = min(len(free), training.owed(state))
+    draft = Draft(free=free[: len(free) - owed], owed=free[len(free) - owed :])
     wanted, endpoints = wants(now_s, snapshot, memory, config)
     for want in wanted:
         if want.want > want.now:
@@ -59,19 +61,33 @@ def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
             draft.moves.append(GrantSeat(seat, slots, f"{want.reason}: {want.want} replicas instead of {want.now}"))
             continue
         draft.contested = True
-        if slots or len(draft.free) >= spec.slots_per_replica:
-            draft.free = draft.free[: len(draft.free) - spec.slots_per_replica]  # kept for its turn
-            draft.waits.append((seat, "waits for its turn: one replica at a time is placed on a node"))
-            continue
-        lacking = spec.slots_per_replica - len(draft.free)
-        draft.free = []
-        draft.missing += lacking
-        draft.missing_for = draft.missing_for or f"{want.endpoint} ({want.reason})"
-        draft.need_age_s = max(draft.need_age_s, want.busy_for_s)
-        draft.waits.append((seat, f"{want.reason}; waits for {lacking} more slots"))
+        _lack(state, want, seat, draft)
     if len(seats) < needed:
         why = f"the next try of a failed seat is in {backoff_s:.0f} s" if backoff_s else "all its seats are taken"
         draft.waits.append((want.endpoint, f"{want.reason}; {why}"))
+
+
+def _lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> None:
+    """Keep what is free for the replica of ``seat``, and note what it still lacks, and where."""
+    count = state.endpoints[want.endpoint].spec.slots_per_replica
+    found = nearest(state, draft.free, count)
+    if found is None:
+        draft.waits.append((seat, f"{want.reason}; no node has {count} slots that are not taken by replicas"))
+        return
+    node, here = found
+    kept = here[:count]
+    draft.free = [slot for slot in draft.free if slot not in kept]
+    lacking = count - len(kept)
+    if not lacking:
+        draft.waits.append((seat, "waits for its turn: one replica at a time is placed on a node"))
+        return
+    draft.missing += lacking
+    draft.missing_for = draft.missing_for or f"{want.endpoint} ({want.reason})"
+    draft.need_age_s = max(draft.need_age_s, want.busy_for_s)
+    draft.nodes.add(node)
+    draft.anywhere = draft.anywhere or count == 1
+    where = f" on node {node[:8]}" if count > 1 else ""
+    draft.waits.append((seat, f"{want.reason}; waits for {lacking} more slots{where}"))
 
 
 def _cold_seats(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> tuple[list[SeatId], float]:

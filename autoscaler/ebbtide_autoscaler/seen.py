@@ -50,6 +50,9 @@ class Seen:
     routes_version: int = 0
 
 
+STRAGGLER_S = 5.0  # a call to the arbiter is given up after 2 s; what comes in later than this was sent after, too
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How long the arbiter waits for others, in seconds; the reasons stand in the pool's file."""

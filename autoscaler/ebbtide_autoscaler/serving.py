@@ -79,9 +79,14 @@ def _want(
     slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     raw, why = _raw_want(now_s, spec, signals)
-    if slow and _for_s(slow_since_s, now_s) >= config.up_after_s:
+    too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
+    before = _remember_slowness(before, signals, have, raw, too_slow)
+    if too_slow:
         raw = max(raw, have + 1)
         why = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
+    elif before.slow_replicas and 2 * (signals.held + signals.inflight) >= before.slow_demand:
+        raw = max(raw, before.slow_replicas + 1)
+        why = f"{before.slow_replicas} replicas missed the SLO when {before.slow_demand} requests were in flight"
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
     after = replace(
         before,
@@ -91,11 +96,25 @@ def _want(
         under_since_s=_since(before.under_since_s, bounded < have, now_s),
     )
     want = bounded
-    if 0 < have < bounded and have >= spec.replicas_min and _for_s(after.over_since_s, now_s) < config.up_after_s:
+    if (
+        0 < have < bounded
+        and not too_slow
+        and have >= spec.replicas_min
+        and _for_s(after.over_since_s, now_s) < config.up_after_s
+    ):
         want, why = have, f"more demand, but for less than {config.up_after_s:g} s"
     if bounded < have:
         want, why = _down(now_s, record, seats, bounded, _for_s(after.under_since_s, now_s))
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
+
+
+def _remember_slowness(
+    before: EndpointMemory, signals: EndpointSignals, have: int, raw: int, too_slow: bool
+) -> EndpointMemory:
+    """With how many replicas the SLO was missed: going back there under like demand would only swing."""
+    if too_slow:
+        return replace(before, slow_replicas=have, slow_demand=max(1, signals.held + signals.inflight))
+    return before if raw else replace(before, slow_replicas=0, slow_demand=0)
 
 
 def _raw_want(now_s: float, spec: EndpointSpec, signals: EndpointSignals) -> tuple[int, str]:

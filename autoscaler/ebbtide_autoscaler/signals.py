@@ -45,6 +45,8 @@ class EndpointMemory:
     over_since_s: float | None = None  # wants more replicas than it has
     slow_since_s: float | None = None  # TTFT over its SLO
     under_since_s: float | None = None  # wants fewer replicas than it has
+    slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: never, or it has been idle since
+    slow_demand: int = 0  # requests in flight then
 
 
 @dataclass(frozen=True, slots=True)

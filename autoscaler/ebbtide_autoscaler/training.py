@@ -17,13 +17,16 @@ PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
 
 def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Ask jobs to step aside until the replicas' missing slots are on their way."""
-    missing = draft.missing - _on_their_way(state)
+    missing = draft.missing - _on_their_way(state, draft)
     if draft.missing <= 0:
         return
     held_back: list[str] = []
     for job in _victims(state):
         if missing <= 0:
             break
+        useful = sum(draft.anywhere or state.slots[slot].slot.node in draft.nodes for slot in job.gang)
+        if not useful:
+            continue
         why_not = protected(now_s, job)
         if why_not:
             held_back.append(f"job {job.spec.name} {why_not}")
@@ -33,13 +36,27 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
             held_back.append(f"job {job.spec.name} is semi-preemptible and at its minimum")
             continue
         draft.moves.append(move)
-        missing -= len(job.gang)
+        missing -= useful
     if missing > 0 and held_back:
         draft.waits.append((draft.missing_for.split(" ")[0], f"{missing} slots short: {'; '.join(held_back)}"))
 
 
-def _on_their_way(state: PoolState) -> int:
-    return sum(record.state is SlotState.RECLAIMING for record in state.slots.values())
+def _on_their_way(state: PoolState, draft: Draft) -> int:
+    return sum(
+        record.state is SlotState.RECLAIMING and (draft.anywhere or record.slot.node in draft.nodes)
+        for record in state.slots.values()
+    )
+
+
+def is_owed(job: JobRecord) -> bool:
+    """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum."""
+    away = job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING) and job.epoch > 0
+    return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
+
+
+def owed(state: PoolState) -> int:
+    """Slots that replicas leave to jobs which are restarting and may never lose all of theirs."""
+    return sum(job.spec.workers_min for job in state.jobs.values() if is_owed(job))
 
 
 def _victims(state: PoolState) -> list[JobRecord]:
@@ -102,16 +119,22 @@ def give(
 ) -> Mapping[JobName, float]:
     """Give what replicas leave free to jobs: resume, start, restart smaller, grow; the reserve stays free."""
     growing: dict[JobName, float] = {}
+    if not draft.contested:
+        together = {*draft.free, *draft.owed}
+        draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
     for job in sorted(state.jobs.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
         usable = draft.free[: max(0, len(draft.free) - config.reserve)]
         if job.state is JobState.PARKED:
             _unpark(now_s, state, job, draft, config)
         elif job.state is JobState.WAITING and not job.cancelled:
             _start(state, job, usable, draft, config)
+        elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
+            # It comes back in a moment: jobs after it must not take what it was stopped to run on.
+            _take(draft, unclaimed(state, usable, job.spec.name)[: job.spec.workers_max])
         elif job.state is JobState.RUNNING and _may_grow(state, job, usable, draft):
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
-            _grow(now_s, job, usable, since_s, draft, config)
+            _grow(now_s, job, unclaimed(state, usable, job.spec.name), since_s, draft, config)
     return growing
 
 
@@ -146,6 +169,11 @@ def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config
 
 def _start(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft, config: PolicyConfig) -> None:
     name, spec = job.spec.name, job.spec
+    if draft.contested and is_owed(job) and len(draft.owed) >= spec.workers_min:
+        slots = packed(state, draft.owed, spec.workers_min)
+        draft.owed = [slot for slot in draft.owed if slot not in slots]
+        draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
+        return
     if draft.contested:
         draft.waits.append((name, "waits: replicas need slots, they go first"))
         return
@@ -168,14 +196,14 @@ def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Dra
 
 
 def _grow(
-    now_s: float, job: JobRecord, usable: list[SlotId], since_s: float, draft: Draft, config: PolicyConfig
+    now_s: float, job: JobRecord, room: tuple[SlotId, ...], since_s: float, draft: Draft, config: PolicyConfig
 ) -> None:
     name, spec = job.spec.name, job.spec
     if now_s - since_s < config.grow_after_s or now_s - job.ran_since_s < spec.min_runtime_s:
         return
     if any(getattr(move, "job", None) == name for move in draft.moves):
         return
-    count = min(len(job.gang) + len(usable), spec.workers_max)
-    draft.free = draft.free[: len(draft.free) - (count - len(job.gang))]
-    why = f"{len(usable)} slots have been free for {now_s - since_s:.0f} s"
+    count = min(len(job.gang) + len(room), spec.workers_max)
+    _take(draft, room[: count - len(job.gang)])
+    why = f"{len(room)} slots have been free for {now_s - since_s:.0f} s"
     draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers instead of {len(job.gang)}", preempts=False))

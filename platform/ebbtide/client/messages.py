@@ -98,6 +98,7 @@ class ControllerReport:
     lease_epoch: int  # of the lease that its present or last gang was started with; 0 before the first
     failures: int = 0  # of its gangs so far, preemptions not counted
     last_error: str = ""
+    durable_step: int = 0  # of the job's own published checkpoint; known here also when no rank lives to report it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class ControllerOrders:
     lease: Lease | None
     why: str = ""
     cancelled: bool = False  # the job is to end
+    kill_gang: bool = False  # a rank is lost or it outlived its grace: end what is left of the gang, then NO_GANG
 
 
 # ---- serving ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class PoolFile(Section):
     gateway: GatewaySection = Field(GatewaySection(), description="The public HTTP face.")
     policy: PolicySection = Field(PolicySection(), description="How fast slots move.")
     endpoints: tuple[EndpointSection, ...] = Field((), description="LLMs that are served.")
-    jobs: tuple[JobSection, ...] = Field((), description="Training jobs, submitted by `up` or by `submit`.")
+    jobs: tuple[JobSection, ...] = Field((), description="Training jobs, for `ebbtide submit`.")
     keys: tuple[KeySection, ...] = Field((), description="API keys; none = anyone who reaches the port.")
 
     @property

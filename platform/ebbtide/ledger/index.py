@@ -10,16 +10,18 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ebbtide.ledger.errors import LedgerUnusable
-from ebbtide.ledger.reader import Follower, Position
+from ebbtide.ledger.reader import Follower, Position, epoch_path, list_epochs
 from ebbtide.ledger.record import JSON, LedgerRecord
 from ebbtide.ledger.subjects import subjects_of
 
-_VERSION = 1  # of the tables below; another number on disk means: build again
+_VERSION = 2  # of the tables below; another number on disk means: build again
+_HEAD_BYTES = 256  # an epoch file's first record names its writer and carries a hash; it never changes
 _TABLES = """
 CREATE TABLE source (directory TEXT NOT NULL);
 CREATE TABLE position (epoch INTEGER PRIMARY KEY, at INTEGER NOT NULL, seq INTEGER NOT NULL);
@@ -149,15 +151,24 @@ class LedgerIndex:
             source = db.execute("SELECT directory FROM source").fetchone()[0] if version == _VERSION else ""
             if version == 0:
                 db.executescript(_TABLES)
-                db.execute("INSERT INTO source VALUES (?)", [str(self._directory.resolve())])
+                db.execute("INSERT INTO source VALUES (?)", [self._source()])
                 db.execute(f"PRAGMA user_version={_VERSION}")
                 db.commit()
-            elif version != _VERSION or source != str(self._directory.resolve()):
+            elif version != _VERSION or source != self._source():
                 raise sqlite3.DatabaseError("of another version, or of another ledger")
         except BaseException:
             db.close()
             raise
         return db
+
+    def _source(self) -> str:
+        """Which ledger this is: its place, and the head of its first epoch, since a place may get another ledger."""
+        epochs = list_epochs(self._directory)
+        head = b""
+        if epochs:
+            with epoch_path(self._directory, epochs[0]).open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+        return f"{self._directory.resolve()} {sha256(head).hexdigest()[:16]}"
 
     def _discard(self) -> None:
         for name in (self._database.name, f"{self._database.name}-journal"):

@@ -109,6 +109,7 @@ class EpochLog:
             opening: dict[str, JSON] = {
                 "type": OPENING,
                 "writer": writer,
+                "made_ns": time.time_ns(),  # tells this ledger from another that was made in its place
                 "counts": {str(number): end for number, end in counts.items()},
             }
             _write_all(write, fd, frame(epoch, 0, encode_payload(opening)))

@@ -50,6 +50,12 @@ def _must_be_cold(state: PoolState, endpoint: EndpointName, why: str) -> None:
         raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(warm)} still has a replica")
 
 
+def warm_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatId, ...]:
+    """The endpoint's seats that have slots."""
+    mine = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
+    return tuple(seat.id for seat in mine if seat.state is not SeatState.COLD)
+
+
 def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolState:
     known = state.endpoints.get(body.spec.name)
     if known is not None and known.spec.slots_per_replica != body.spec.slots_per_replica:

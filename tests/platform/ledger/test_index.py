@@ -1,5 +1,6 @@
 """The index answers from what counts, however often it is thrown away."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,20 @@ def test_a_damaged_lost_or_foreign_index_is_built_again(ledger: Path, tmp_path: 
         other.update()
         assert ids(other) == []
     assert built() == before
+
+
+def test_another_ledger_in_the_same_place_is_not_taken_for_the_old_one(ledger: Path, tmp_path: Path) -> None:
+    database = tmp_path / "i.sqlite"
+    with LedgerIndex(ledger, database) as index:
+        index.update()
+    shutil.rmtree(ledger)
+    log = EpochLog.open(ledger, writer="w")
+    log.append([event("1-1", 20.0, None, kind="job_submitted", spec={"name": "other"}, incarnation="b")]).result(20)
+    log.close()
+    with LedgerIndex(ledger, database) as index:
+        index.update()
+        assert ids(index) == ["1-1"]
+        assert ids(index, subject="other") == ["1-1"]
 
 
 def test_an_index_in_an_impossible_place_is_refused(ledger: Path, tmp_path: Path) -> None:

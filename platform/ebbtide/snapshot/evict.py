@@ -1,0 +1,166 @@
+"""Evicting tensors in place: the bytes go to a host pool, the storages shrink to nothing, every object stays.
+
+``resize_(0)`` on a storage gives its memory back while all tensors and views over it stay valid objects; growing it
+again and copying the bytes back makes them whole. No allocator trick, no driver support, bit for bit.
+
+Two phases: `plan` checks every storage and touches none; `evict` then only does what cannot be refused. A CPU tensor
+counts as device memory on a machine without GPUs.
+
+Not guaranteed: tensors that nobody registered stay where they are; captured CUDA graphs hold addresses and must not
+be used across an eviction; nobody may touch a tracked tensor while it is away.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
+from ebbtide.snapshot.host_pool import HostPool
+
+_ALIGN_BYTES = 64  # a cache line; every dtype's size divides it, so that pool views of any dtype are aligned
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One storage and where its bytes lie in the pool."""
+
+    storage: torch.UntypedStorage
+    name: str
+    offset_bytes: int
+    size_bytes: int
+
+
+def tensors_in(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor inside nested mappings, lists and tuples, with a name that says where it was."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensors_in(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from tensors_in(f"{name}.{index}", item)
+
+
+def _identity(tensor: torch.Tensor) -> int:
+    """Equal for tensors over one storage; stable while the storage lives, also at size zero."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _refusal(name: str, tensor: torch.Tensor) -> str | None:
+    """Why this tensor cannot be evicted in place, with the remedy; None if it can."""
+    if tensor.layout is not torch.strided:
+        return f"{name} is {tensor.layout}, only strided tensors can be evicted; stop and restart this job instead"
+    if tensor.grad is not None:
+        return f"{name} still has a gradient; call optimizer.zero_grad(set_to_none=True) at the end of each step"
+    storage = tensor.untyped_storage()
+    if storage.device.type == "cpu" and storage.is_shared():
+        return f"{name} lies in shared memory; clone() it once after loading"
+    if getattr(storage, "filename", None) is not None:
+        return f"{name} is mapped from the file {storage.filename}; clone() it once after loading"
+    if not storage.resizable():
+        return f"{name} lies in memory that another owner allocated (a file, numpy); clone() it once after loading"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Checked storages with their places in a pool; made by `plan`."""
+
+    places: tuple[_Place, ...]
+    size_bytes: int  # of the pool that it needs
+    device: torch.device | None
+
+
+def plan(named: Iterable[tuple[str, torch.Tensor]]) -> Plan:
+    """Check all tensors and lay out their storages, each once however many tensors share it.
+
+    Raises:
+        NotEvictable: one of them cannot leave in place. Nothing was touched.
+    """
+    places: dict[int, _Place] = {}
+    offset = 0
+    device: torch.device | None = None
+    for name, tensor in named:
+        if (why := _refusal(name, tensor)) is not None:
+            raise NotEvictable(why)
+        key = _identity(tensor)
+        if key in places:
+            continue
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        places[key] = _Place(storage, name, offset, size)
+        offset += -(-size // _ALIGN_BYTES) * _ALIGN_BYTES
+        if storage.device.type != "cpu":
+            device = storage.device
+    return Plan(tuple(places.values()), offset, device)
+
+
+class Evicted:
+    """Tracked storages while they are away. Call `restore` exactly once before anybody uses a tensor again."""
+
+    def __init__(self, plan: Plan, pool: HostPool) -> None:
+        self._plan = plan
+        self._pool = pool
+        self._by_storage = {place.storage._cdata: place for place in plan.places}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that left the device."""
+        return sum(place.size_bytes for place in self._plan.places)
+
+    def in_pool(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What ``tensor`` held, as a CPU tensor over the pool's memory: read it, do not write it.
+
+        Raises:
+            KeyError: the tensor was not evicted.
+        """
+        place = self._by_storage[_identity(tensor)]
+        raw = self._pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
+        flat = raw.view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), flat.storage_offset() + tensor.storage_offset())
+
+    def restore(self) -> None:
+        """Grow every storage again and copy its bytes back."""
+        for place in self._plan.places:
+            place.storage.resize_(place.size_bytes)
+            raw = self._pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
+            _as_bytes(place.storage).copy_(raw, non_blocking=True)
+        _wait_for(self._plan.device)
+
+
+def evict(plan: Plan, pool: HostPool) -> Evicted:
+    """Copy every storage of the plan to the pool, then shrink it to nothing.
+
+    Raises:
+        PoolTooSmall: the pool cannot hold the plan. Nothing was touched.
+    """
+    if pool.size_bytes < plan.size_bytes:
+        raise PoolTooSmall(f"the host pool has {pool.size_bytes} bytes, the tracked state needs {plan.size_bytes}")
+    for place in plan.places:
+        raw = pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
+        raw.copy_(_as_bytes(place.storage), non_blocking=True)
+    _wait_for(plan.device)  # a storage may shrink only when its bytes have arrived
+    for place in plan.places:
+        place.storage.resize_(0)
+    if plan.device is not None:
+        torch.cuda.empty_cache()
+    return Evicted(plan, pool)
+
+
+def discard(plan: Plan) -> None:
+    """Shrink every storage to nothing without keeping its bytes: for a process that leaves its slot for good."""
+    for place in plan.places:
+        place.storage.resize_(0)
+    if plan.device is not None:
+        torch.cuda.empty_cache()
+
+
+def _as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _wait_for(device: torch.device | None) -> None:
+    if device is not None:
+        torch.cuda.synchronize(device)

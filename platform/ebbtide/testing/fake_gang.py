@@ -1,0 +1,272 @@
+"""A model of a training job: its driver with the Train controller, and the ranks of its gang.
+
+The controller asks for a grant while no worker is left, starts a gang, and when one rank dies takes the others down
+and only then reports that it has none. The ranks meet at a safe point after every step; there they follow what rank 0
+heard. A parked rank has given up its memory and then its slot lock; a rank that comes back takes the lock first.
+
+Not modelled: the training, more than one gang at a time, a rank that lies.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from ebbtide.client.messages import (
+    ControllerOrders,
+    ControllerPhase,
+    ControllerReport,
+    JobDirective,
+    Lease,
+    RankPhase,
+    RankReport,
+    Want,
+)
+from ebbtide.pool.ids import NodeId, SlotId, slot_id
+from ebbtide.testing.fake_cluster import FakeCluster, Process
+
+LOCK_TIMEOUT_S = 20.0
+
+
+@dataclass(eq=False, slots=True)
+class FakeRank:
+    """One rank."""
+
+    number: int
+    process: Process
+    slot: SlotId
+    lease_epoch: int
+    phase: RankPhase = RankPhase.STARTING
+    directive: int = 0
+
+
+class FakeGang:
+    """All ranks of one start."""
+
+    def __init__(self, driver: "FakeDriver", lease: Lease) -> None:
+        self.driver, self.lease = driver, lease
+        self.cluster = driver.cluster
+        self.gang_epoch = lease.epoch
+        self.done = 0  # number of the last directive carried out
+        self.heard: JobDirective | None = None
+        self.hangs = False  # never comes to a safe point again
+        self.over = False
+        self.left = False  # in good order
+        self.ranks = []
+        for number, ref in enumerate(lease.slots):
+            process = self.cluster.spawn(driver.job, lease.epoch, number)
+            process.on_death = self._rank_died
+            rank = FakeRank(number, process, slot_id(NodeId(ref.node), ref.index), lease.epoch)
+            self.ranks.append(rank)
+            self._later(*driver.start_s, lambda rank=rank: self._take(rank, lease.epoch))
+            self._later(0.1, 0.5, lambda rank=rank: self._beats(rank))
+
+    def _later(self, least_s: float, most_s: float, what: object) -> None:
+        self.cluster.clock.call_later(self.cluster.random.uniform(least_s, most_s), what)  # type: ignore[arg-type]
+
+    def alive(self) -> bool:
+        """Whether a process of it is left."""
+        return any(rank.process.alive for rank in self.ranks)
+
+    def _rank_died(self) -> None:
+        if not self.over:
+            self.over = True
+            self._later(0.2, 2.0, self.kill)  # the controller notices and takes the others down
+
+    def kill(self) -> None:
+        """End what is left."""
+        self.over = True
+        for rank in self.ranks:
+            self.cluster.kill(rank.process)
+
+    # ---- taking slots, training
+
+    def _take(self, rank: FakeRank, epoch: int) -> None:
+        def taken(came: bool) -> None:
+            if not came:
+                self.cluster.kill(rank.process)
+                return
+            rank.phase, rank.lease_epoch = RankPhase.RUNNING, epoch
+            if all(r.phase is RankPhase.RUNNING for r in self.ranks):
+                for r in self.ranks:
+                    r.directive = max(r.directive, self.done)
+                self._later(0.1, 0.3, lambda: self._safe_point(epoch))
+
+        if rank.process.alive and not self.over:
+            rank.process.epoch = epoch
+            self.cluster.take(rank.process, rank.slot, LOCK_TIMEOUT_S, taken)
+
+    def _safe_point(self, epoch: int) -> None:
+        if self.over or self.hangs or epoch != self.lease.epoch:
+            return
+        self.driver.step += 1
+        order = self._pending()
+        if self.driver.step >= self.driver.total:
+            self.driver.durable = self.driver.step
+            self._leave(RankPhase.DONE, self.done)
+        elif order is None:
+            if self.cluster.random.random() < 0.02:
+                self.driver.durable = self.driver.step
+            self._later(0.1, 0.3, lambda: self._safe_point(epoch))
+        elif order.want is Want.PARK:
+            self._park(order)
+        elif order.want is Want.RUN:
+            self.done = order.number
+            for rank in self.ranks:
+                rank.directive = order.number
+            self._later(0.1, 0.3, lambda: self._safe_point(epoch))
+        else:
+            self._publish(order)
+
+    def _pending(self) -> JobDirective | None:
+        """As the real session: only a newer number counts, and no stale lease."""
+        order = self.heard
+        if order is None or order.number <= self.done:
+            return None
+        if order.lease is not None and order.lease.epoch < self.lease.epoch:
+            return None
+        return order
+
+    def _publish(self, order: JobDirective) -> None:
+        self.done = order.number
+
+        def committed() -> None:
+            if not self.over:
+                self.driver.durable = self.driver.step
+                self._leave(RankPhase.STOPPED, order.number)
+
+        self._later(0.1, 2.0, committed)
+
+    def _leave(self, phase: RankPhase, number: int) -> None:
+        """All ranks let go and exit, each at its own pace."""
+        self.left = True
+        for rank in self.ranks:
+            rank.phase, rank.directive = phase, max(rank.directive, number)
+            rank.process.on_death = None
+            self._later(0.0, 0.5, lambda rank=rank: self.cluster.release(rank.process, rank.slot))
+            self._later(0.6, 1.5, lambda rank=rank: self.cluster.kill(rank.process))
+        if phase is RankPhase.DONE:
+            self.driver.finished = True
+
+    # ---- parking
+
+    def _park(self, order: JobDirective) -> None:
+        self.done = order.number
+        if self.driver.refuses_to_park:
+            for rank in self.ranks:
+                rank.directive = order.number
+            self._later(0.1, 0.3, lambda epoch=self.lease.epoch: self._safe_point(epoch))
+            return
+        for rank in self.ranks:
+            self._later(0.05, 1.0, lambda rank=rank: self._vacate(rank, order.number))
+        self._later(0.2, 0.3, self._gate)
+
+    def _vacate(self, rank: FakeRank, number: int) -> None:
+        if rank.process.alive and not self.over:
+            self.cluster.release(rank.process, rank.slot)
+            rank.phase, rank.directive = RankPhase.PARKED, number
+
+    def _gate(self) -> None:
+        """What a parked gang waits for."""
+        if self.over or self.hangs:
+            return
+        order = self._pending()
+        if order is None or any(rank.phase is not RankPhase.PARKED for rank in self.ranks):
+            self._later(0.1, 0.2, self._gate)
+            return
+        if order.want is Want.RUN and order.lease is not None:
+            self.done, self.lease = order.number, order.lease
+            for rank in self.ranks:
+                rank.phase, rank.directive = RankPhase.RESUMING, order.number
+                self._later(0.05, 1.0, lambda rank=rank: self._take(rank, self.lease.epoch))
+        elif order.want is Want.PARK:
+            self.done = order.number
+            for rank in self.ranks:
+                rank.directive = order.number
+            self._later(0.1, 0.2, self._gate)
+        else:
+            self._publish(order)
+
+    # ---- talking
+
+    def _beats(self, rank: FakeRank) -> None:
+        if not rank.process.alive:
+            return
+        refused = "says no" if self.driver.refuses_to_park and rank.phase is RankPhase.RUNNING else ""
+        report = RankReport(
+            job=self.driver.job,
+            incarnation=self.driver.incarnation,
+            rank=rank.number,
+            world=len(self.ranks),
+            node=rank.slot.rpartition(":")[0],
+            pid=rank.process.pid,
+            lease_epoch=rank.lease_epoch,
+            directive=rank.directive,
+            phase=rank.phase,
+            step=self.driver.step,
+            durable_step=self.driver.durable,
+            park_refused=refused if self.heard is not None and self.heard.want is Want.PARK else "",
+        )
+
+        def answered(directive: JobDirective | None) -> None:
+            if directive is not None and rank.number == 0:
+                self.heard = directive
+            self._later(0.1, 0.3, lambda: self._beats(rank))
+
+        self.cluster.link.call(lambda arbiter: arbiter.report_rank(report), answered)
+
+
+class FakeDriver:
+    """One submission of a job, from its driver's start to its end."""
+
+    def __init__(self, cluster: FakeCluster, random: Random, job: str, incarnation: str, *, total: int) -> None:
+        self.cluster, self.random = cluster, random
+        self.job, self.incarnation, self.total = job, incarnation, total
+        self.step = self.durable = 0
+        self.finished = False
+        self.cancelled = False
+        self.alive = True
+        self.gang: FakeGang | None = None
+        self.gang_epoch = 0
+        self.failures = 0
+        self.refuses_to_park = False
+        self.start_s = (1.0, 8.0)  # of a rank
+        self._beats()
+
+    def kill(self) -> None:
+        """SIGKILL of the driver: Ray takes its workers with it, a moment later."""
+        self.alive = False
+        gang = self.gang
+        if gang is not None:
+            gang.over = True
+            self.cluster.clock.call_later(self.random.uniform(0.0, 1.0), gang.kill)
+
+    def _beats(self) -> None:
+        if not self.alive:
+            return
+        if self.gang is not None and not self.gang.alive():
+            self.failures += not self.gang.left
+            self.gang = None
+            if not self.finished:
+                self.step = self.durable
+        if self.gang is None and (self.finished or self.cancelled):
+            outcome = "finished" if self.finished else "cancelled"
+            self.cluster.link.call(
+                lambda arbiter: arbiter.job_ended(self.job, self.incarnation, outcome, ""), lambda _: None
+            )
+            self.alive = False
+            return
+        phase = ControllerPhase.GANG if self.gang is not None else ControllerPhase.NO_GANG
+        report = ControllerReport(
+            self.job, self.incarnation, phase, self.gang_epoch, self.failures, durable_step=self.durable
+        )
+        self.cluster.link.call(lambda arbiter: arbiter.report_controller(report), self._answered)
+
+    def _answered(self, orders: ControllerOrders | None) -> None:
+        if orders is not None and self.alive:
+            self.cancelled = self.cancelled or orders.cancelled
+            if orders.kill_gang and self.gang is not None:
+                self.gang.kill()
+            lease = orders.lease
+            if self.gang is None and lease is not None and not self.cancelled and lease.epoch > self.gang_epoch:
+                self.gang_epoch = lease.epoch
+                self.gang = FakeGang(self, lease)
+        self.cluster.clock.call_later(self.random.uniform(0.2, 0.4), self._beats)

@@ -1,0 +1,101 @@
+"""A model of a gateway: holds requests while no replica is ready, balances over ready seats, tries again elsewhere.
+
+It obeys the last routing table that it heard, also when the arbiter is dead.
+"""
+
+from collections import defaultdict, deque
+from random import Random
+
+from ebbtide.client.messages import GatewayReport, RoutingTable, SeatRoute, Traffic
+from ebbtide.testing.fake_cluster import FakeCluster
+
+RECENT_S = 10.0
+
+
+class FakeGateway:
+    """One gateway process; ``rates`` are requests per second and endpoint, ``service_s`` how long each takes."""
+
+    def __init__(self, cluster: FakeCluster, random: Random, name: str, *, service_s: float = 2.0) -> None:
+        self.cluster, self.random, self.name, self.service_s = cluster, random, name, service_s
+        self.rates: dict[str, float] = {}
+        self.alive = True
+        self.table = RoutingTable()
+        self.held: dict[str, deque[float]] = defaultdict(deque)  # arrival times
+        self.at_seat: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.arrivals: dict[str, int] = defaultdict(int)
+        self.completed: dict[str, int] = defaultdict(int)
+        self.last_arrival_s: dict[str, float] = {}
+        self.ttft_s: tuple[float, ...] = (0.05,)  # with one ready replica, with two, ...; the last also with more
+        self.steady = False  # arrivals at even distances instead of by chance
+        self._owed: dict[str, float] = defaultdict(float)
+        self._beats()
+        self._turn()
+
+    def offer(self, endpoint: str) -> None:
+        """One request comes in."""
+        self.arrivals[endpoint] += 1
+        self.last_arrival_s[endpoint] = self.cluster.clock.now_s
+        self.held[endpoint].append(self.cluster.clock.now_s)
+
+    def _turn(self) -> None:
+        """New arrivals, then send what can be sent."""
+        if not self.alive:
+            return
+        for endpoint, rate in self.rates.items():
+            self._owed[endpoint] += rate * 0.1 if self.steady else float(self.random.random() < rate * 0.1)
+            if self._owed[endpoint] >= 1.0:
+                self._owed[endpoint] -= 1.0
+                self.offer(endpoint)
+        for endpoint, held in self.held.items():
+            routes = self.table.endpoints.get(endpoint, ())
+            for route in sorted(routes, key=lambda route: self.at_seat[endpoint][route.seat]):
+                if held and self._send(endpoint, route, held[0]):
+                    held.popleft()
+        self.cluster.clock.call_later(0.1, self._turn)
+
+    def _send(self, endpoint: str, route: SeatRoute, since_s: float) -> bool:
+        actor = self.cluster.actor(route.url)
+        if actor is None or actor.refuses or not actor.ready:
+            return False
+        actor.inflight += 1
+        self.at_seat[endpoint][route.seat] += 1
+
+        def over() -> None:
+            self.at_seat[endpoint][route.seat] -= 1
+            actor.inflight -= 1
+            if actor.alive:
+                self.completed[endpoint] += 1
+            elif self.alive:
+                self.held[endpoint].append(since_s)
+
+        self.cluster.clock.call_later(self.random.uniform(0.5, 1.5) * self.service_s, over)
+        return True
+
+    def _beats(self) -> None:
+        if not self.alive:
+            return
+        now_s = self.cluster.clock.now_s
+        traffic = {}
+        for endpoint in {*self.rates, *self.held}:
+            held = self.held[endpoint]
+            inflight = sum(self.at_seat[endpoint].values())
+            ready = len(self.table.endpoints.get(endpoint, ()))
+            recent = now_s - self.last_arrival_s.get(endpoint, 0.0) < RECENT_S
+            traffic[endpoint] = Traffic(
+                arrivals=self.arrivals[endpoint],
+                completed=self.completed[endpoint],
+                held=len(held),
+                inflight=inflight,
+                oldest_held_s=now_s - min(held) if held else 0.0,
+                last_arrival_s=self.last_arrival_s.get(endpoint, 0.0),
+                recent_ttft_s=(self.ttft_s[min(ready, len(self.ttft_s)) - 1],) if recent and inflight and ready else (),
+                seat_inflight=dict(self.at_seat[endpoint]),
+            )
+        report = GatewayReport(self.name, "n0", 0.0, "", self.table.version, traffic)
+
+        def answered(table: RoutingTable | None) -> None:
+            if table is not None:
+                self.table = table
+            self.cluster.clock.call_later(0.15, self._beats)
+
+        self.cluster.link.call(lambda arbiter: arbiter.report_gateway(report), answered)

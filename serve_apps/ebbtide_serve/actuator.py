@@ -1,0 +1,176 @@
+"""Serving's hands: the arbiter's wishes about seats and the gateway, carried out by Ray Serve.
+
+A seat is an application of its own with one deployment of at most one replica (docs/decisions/002-seats.md). It is
+deployed when it is first opened, right after the arbiter has taken exactly its fences away; later starts and stops
+only move the deployment's target between 1 and 0. ``serve.run`` is never used on a seat that has a replica, since it
+would replace it.
+
+Not guaranteed: that a closed seat is empty when ``close_seat`` returns; ``living`` and the slot lock say.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.api import RunTarget
+from ray.serve.schema import ApplicationStatus
+
+from ebbtide.client.seats import SeatPlan
+from ebbtide.pool.ids import EndpointName, SeatId, seat_id
+from ebbtide_serve.gateway.deployment import GatewayDeployment
+from ebbtide_serve.replica import Replica, ReplicaSettings
+from ebbtide_serve.serve_internals import kill_replica, replica_actors, set_replicas, with_version
+
+GATEWAY_APP = "ebbtide-gateway"
+SEAT_PREFIX = "seat-"
+DEPLOYMENT = "replica"
+HEALTH_PERIOD_S = 1.0
+HEALTH_TIMEOUT_S = 30.0  # an engine that starves on a loaded machine is slow, not dead
+GATEWAY_DRAIN_S = 30.0  # GatewaySettings.drain_s: begun streams may end
+STOP_MARGIN_S = 15.0  # beyond the drain: engine stop (3 s), slot lock gone (5 s), and some
+
+
+class ServeActuator:
+    """See ``ebbtide.client.seats.SeatActuator``. One instance per arbiter; calls for one seat are serialized."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[SeatId, int] = {}  # what Serve was last told and has accepted
+        self._deployed: dict[SeatId, SeatPlan] = {}
+        self._lock = asyncio.Lock()  # Serve's client is not made for concurrent deployments
+        self._gateway_json = ""
+        self._serve_started = False
+
+    async def start_gateway(self, settings_json: str) -> None:
+        """Have the gateway run with these settings (``GatewaySettings`` as JSON, with its ``internal_token``).
+
+        It has a port of its own; Serve's proxies stay off. A running gateway takes changed settings without a restart.
+        """
+        async with self._lock:
+            if settings_json != self._gateway_json:
+                await asyncio.to_thread(self._start_serve)
+                await asyncio.to_thread(_deploy_gateway, settings_json)
+                self._gateway_json = settings_json
+
+    async def open_seat(self, seat: SeatPlan) -> None:
+        """Want one replica at this seat.
+
+        Raises:
+            SeatRefused: Serve did not accept it.
+        """
+        async with self._lock:
+            if self._wanted.get(seat.seat) != 1:
+                await asyncio.to_thread(self._open, seat)
+                self._wanted[seat.seat] = 1
+
+    async def close_seat(self, seat_id: SeatId) -> None:
+        """Want no replica at this seat; one that runs drains first.
+
+        Raises:
+            SeatRefused: Serve did not accept it.
+        """
+        async with self._lock:
+            if self._wanted.get(seat_id) != 0:
+                await asyncio.to_thread(set_replicas, application_of(seat_id), DEPLOYMENT, 0)
+                self._wanted[seat_id] = 0
+
+    async def living(self) -> Mapping[SeatId, tuple[str, ...]]:
+        """The replica actors that exist, for each seat with any."""
+        actors = await asyncio.to_thread(replica_actors)
+        return {seat_of(app): tuple(names) for app, names in actors.items() if app.startswith(SEAT_PREFIX)}
+
+    async def kill(self, actor_name: str) -> None:
+        """Kill one of those actors at once."""
+        await asyncio.to_thread(kill_replica, actor_name)
+
+    async def stop(self) -> None:
+        """End every seat and the gateway; other applications on the cluster stay."""
+        async with self._lock:
+            self._wanted.clear()
+            self._deployed.clear()
+            self._gateway_json = ""
+            await asyncio.to_thread(_delete_ours)
+
+    def _start_serve(self) -> None:
+        if not self._serve_started:
+            serve.start(proxy_location="Disabled")
+            self._serve_started = True
+
+    def _open(self, seat: SeatPlan) -> None:
+        self._start_serve()
+        app = application_of(seat.seat)
+        # A living replica must not be replaced; an arbiter that has restarted does not know what it deployed.
+        lives = bool(replica_actors().get(app))
+        as_before = self._deployed.get(seat.seat) == seat and _is_well(app)
+        if not ((lives or as_before) and set_replicas(app, DEPLOYMENT, 1)):
+            target = RunTarget(_application(seat), name=app, route_prefix=None, external_scaler_enabled=True)
+            serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+            self._deployed[seat.seat] = seat
+
+
+def application_of(seat: SeatId) -> str:
+    """The Serve application of a seat: ``seat-<endpoint>-<number>``."""
+    endpoint, _, number = seat.rpartition("/")
+    if not endpoint or not number.isdigit() or "#" in endpoint:
+        raise ValueError(f"{seat!r} is no seat: expected <endpoint>/<number>, without '#'")
+    return f"{SEAT_PREFIX}{endpoint}-{number}"
+
+
+def seat_of(app: str) -> SeatId:
+    """The seat of an application named by :func:`application_of`."""
+    endpoint, _, number = app.removeprefix(SEAT_PREFIX).rpartition("-")
+    return seat_id(EndpointName(endpoint), int(number))
+
+
+def _application(seat: SeatPlan) -> Any:
+    settings = ReplicaSettings(
+        token=seat.token,
+        host=seat.host,
+        drain_s=seat.drain_s,
+        cache_dir=seat.cache_dir,
+        engine=seat.engine,
+    )
+    deployment = serve.deployment(
+        name=DEPLOYMENT,
+        num_replicas=1,
+        # One actor with all its GPUs is on one node by nature; a placement group would only hide the others' indices.
+        ray_actor_options={"num_cpus": seat.cpus, "num_gpus": seat.slots},
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=seat.drain_s + STOP_MARGIN_S,
+    )(Replica)
+    return deployment.bind(seat.endpoint, seat.seat, seat.model_dir, dict(seat.engine_args), settings)
+
+
+def _is_well(app: str) -> bool:
+    """False if Serve has given the application up: then a new target is ignored, and only deploying anew helps."""
+    found = serve.status().applications.get(app)
+    return found is not None and found.status is ApplicationStatus.RUNNING
+
+
+def _deploy_gateway(settings_json: str) -> None:
+    settings = json.loads(settings_json)
+    token = settings.pop("internal_token")  # apart from the settings, which Serve shows to whoever reads its status
+    deployment = serve.deployment(
+        name="gateway",
+        num_replicas=1,
+        user_config=settings,
+        ray_actor_options={"num_cpus": 0},
+        health_check_period_s=HEALTH_PERIOD_S,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=GATEWAY_DRAIN_S + STOP_MARGIN_S,
+    )(GatewayDeployment)
+    # Changed keys or endpoints reach the running gateway; another address or token needs another gateway.
+    place = json.dumps([token, settings.get("host"), settings.get("port")])
+    deployment = with_version(deployment, hashlib.sha256(place.encode()).hexdigest())
+    target = RunTarget(deployment.bind(token), name=GATEWAY_APP, route_prefix=None)
+    serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+
+
+def _delete_ours() -> None:
+    for app in list(serve.status().applications):
+        if app == GATEWAY_APP or app.startswith(SEAT_PREFIX):
+            serve.delete(app, _blocking=False)

@@ -1,0 +1,122 @@
+"""The Serve deployment class around ``ReplicaServer``: what only Ray can tell, and nothing else.
+
+Serve starts it when a seat is opened, kills it when it is unhealthy, and lets it end itself (an async ``__del__``,
+which Serve awaits) when the seat is closed. Requests never pass through Serve: the gateway talks to the replica's own
+port.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+from ray import serve
+
+from ebbtide.agent.process import started_ticks
+from ebbtide.client.link import ArbiterLink
+from ebbtide.client.messages import Lease, PoolRuntime, ReplicaOrders, ReplicaReport
+from ebbtide_serve.engine import Engine, EngineSettings
+from ebbtide_serve.engines import make_engine
+from ebbtide_serve.errors import NotGranted
+from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
+from ebbtide_serve.parent_watch import watch_children_from_birth
+from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer, in_device_order
+
+# Long enough for an arbiter that restarts (1.5-2.3 s, facts/line.md) and for one that is slow to see who landed.
+LEASE_TIMEOUT_S = 30.0
+LEASE_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """What the actuator passes besides the model; plain data, since Serve stores it."""
+
+    token: str
+    host: str
+    drain_s: float
+    cache_dir: str
+    engine: str
+
+
+class _LinkReports:
+    """``ArbiterLink`` as the port that ReplicaServer wants."""
+
+    def __init__(self, link: ArbiterLink) -> None:
+        self._link = link
+
+    async def report_replica(self, report: ReplicaReport) -> ReplicaOrders | None:
+        """None: nobody answered."""
+        return cast(ReplicaOrders | None, await self._link.acall("report_replica", report))
+
+
+class Replica:
+    """One replica at one seat; its actor may start children, which die with it."""
+
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self, endpoint: str, seat: str, model_dir: str, engine_args: Mapping[str, Any], settings: ReplicaSettings
+    ) -> None:
+        link = ArbiterLink()
+        identity = ReplicaIdentity(
+            seat=seat,
+            replica=serve.get_replica_context().replica_id.unique_id,
+            node=ray.get_runtime_context().get_node_id(),
+            pid=os.getpid(),
+        )
+        gpu_ids = tuple(int(gpu) for gpu in ray.get_gpu_ids())
+        host = ray.util.get_node_ip_address() if settings.host == "node" else settings.host
+        self._drain_s = settings.drain_s
+        self._server = ReplicaServer(identity, _LinkReports(link), token=settings.token, host=host)
+        lease = await _granted(link, identity, gpu_ids)
+        _prepare_environment(lease, Path(settings.cache_dir))
+        args = {"tensor_parallel_size": len(gpu_ids), **engine_args} if len(gpu_ids) > 1 else dict(engine_args)
+        engine_settings = EngineSettings(endpoint, model_dir, args)
+
+        async def load() -> Engine:
+            return await make_engine(settings.engine, engine_settings)
+
+        await self._server.start(lease, load)
+
+    async def check_health(self) -> None:
+        """Serve asks every second; raising makes it replace this replica."""
+        await self._server.check_health()
+
+    async def __del__(self) -> None:
+        """Serve awaits it before it kills the actor, for the deployment's graceful shutdown time."""
+        server = getattr(self, "_server", None)  # absent when __init__ was refused
+        if server is not None:
+            await server.stop(self._drain_s)
+
+
+async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, ...]) -> EngineLease:
+    """The lease for exactly these GPUs.
+
+    Raises:
+        NotGranted: none within ``LEASE_TIMEOUT_S``, or one for other GPUs.
+    """
+    deadline_s = time.monotonic() + LEASE_TIMEOUT_S
+    while True:
+        runtime = cast(PoolRuntime | None, await link.acall("hello"))
+        lease = cast(Lease | None, await link.acall("seat_lease", who.seat, who.replica, who.node, gpu_ids))
+        if runtime is not None and lease is not None:
+            granted = EngineLease(lease, Path(runtime.lock_dir), Path(runtime.shared_dir) / "occupancy")
+            return in_device_order(granted, who.node, gpu_ids)
+        if time.monotonic() >= deadline_s:
+            raise NotGranted(f"no lease for {who.seat} on {who.node}:{gpu_ids} within {LEASE_TIMEOUT_S:.0f} s")
+        await asyncio.sleep(LEASE_RETRY_S)
+
+
+def _prepare_environment(lease: EngineLease, cache_dir: Path) -> None:
+    """Set, once and before vLLM is imported, what the engine's processes inherit."""
+    pid = os.getpid()
+    started = started_ticks(pid)
+    assert started is not None  # this process lives
+    # Ray hides all GPUs that are not ours; a pool of logical GPUs has no CUDA device at all.
+    on_gpu = Path("/dev/nvidiactl").exists()
+    os.environ.update(vllm_environment(cache_dir, on_gpu=on_gpu))
+    os.environ[LEASE_VARIABLE] = lease.to_json()
+    os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
+    watch_children_from_birth(pid, started)

@@ -1,0 +1,188 @@
+"""The heart of a replica, without Ray: one engine, its HTTP face inside the pool, and what it tells the arbiter.
+
+Order of a start: ask for the lease (no lease: leave, the GPU untouched), start the engine under it, open the port.
+Order of a stop: refuse what is new, wait for what runs, end the engine, see the slot lock gone.
+
+It tells the arbiter its whole state five times a second from its first moment on, while the engine starts too; when
+nobody answers it goes on serving (fail static).
+
+Not guaranteed: that the arbiter hears of the last state; the slot lock says when the slot is free.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ebbtide.agent.slot_lock import probe
+from ebbtide.client.messages import ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
+from ebbtide_serve.engine import Engine, EngineStats
+from ebbtide_serve.errors import EngineFailed, NotGranted
+from ebbtide_serve.lease_env import EngineLease
+from ebbtide_serve.replica_http import ReplicaApp
+from ebbtide_serve.replica_port import PortServer
+
+REPORT_PERIOD_S = 0.2  # the arbiter ticks ten times a second; a replica's start takes seconds
+ENGINE_STOP_S = 3.0  # vLLM ends by itself in 1 to 5 s, or is killed then
+LOCK_GONE_S = 5.0  # from the engine's end until its lock must be free
+
+
+class Reports(Protocol):
+    """What a replica tells the arbiter (``ArbiterLink`` behind it)."""
+
+    async def report_replica(self, report: ReplicaReport) -> ReplicaOrders | None:
+        """None: nobody answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaIdentity:
+    """Who and where this replica is."""
+
+    seat: str
+    replica: str
+    node: str
+    pid: int
+
+
+@dataclass
+class StageClock:
+    """Where the start-up time goes: seconds per stage, in order."""
+
+    clock: Callable[[], float] = time.monotonic
+    stages_s: dict[str, float] = field(default_factory=dict)
+    _since_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since_s = self.clock()
+
+    def done(self, stage: str) -> None:
+        """The stage that began when the last one ended is done."""
+        now_s = self.clock()
+        self.stages_s[stage] = round(now_s - self._since_s, 3)
+        self._since_s = now_s
+
+
+class ReplicaServer:
+    """Runs one replica from lease to end. All methods on one event loop."""
+
+    def __init__(self, identity: ReplicaIdentity, reports: Reports, *, token: str, host: str) -> None:
+        self._identity = identity
+        self._reports = reports
+        self._host = host
+        self._app = ReplicaApp(token=token)
+        self._port = PortServer(self._app, host)
+        self._stages = StageClock()
+        self._phase = ReplicaPhase.STARTING
+        self._lease: EngineLease | None = None
+        self._engine: Engine | None = None
+        self._error = ""
+        self._reporter: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def start(self, lease: EngineLease, make_engine: Callable[[], Awaitable[Engine]]) -> None:
+        """Bring the engine up under ``lease`` and open the port.
+
+        Raises:
+            EngineFailed: the engine does not start; nothing of it is left.
+        """
+        self._lease = lease
+        self._stages.done("lease")  # from the construction of this object on
+        self._reporter = asyncio.create_task(self._report_for_ever())
+        try:
+            engine = await make_engine()
+            self._stages.done("import")
+            await engine.start()
+            self._stages.done("engine")
+        except EngineFailed as error:
+            self._error = str(error)
+            await self._report()
+            raise
+        self._engine = engine
+        self._app.serve(engine)
+        await self._port.start()
+        self._stages.done("server")
+        self._phase = ReplicaPhase.READY
+        await self._report()
+
+    def report(self) -> ReplicaReport:
+        """The whole present state."""
+        stats = EngineStats() if self._engine is None else self._engine.stats()
+        return ReplicaReport(
+            seat=self._identity.seat,
+            replica=self._identity.replica,
+            node=self._identity.node,
+            pid=self._identity.pid,
+            lease_epoch=0 if self._lease is None else self._lease.lease.epoch,
+            phase=self._phase,
+            url=self._port.url if self._phase is ReplicaPhase.READY else "",
+            inflight=self._app.inflight,
+            running=stats.running,
+            waiting=stats.waiting,
+            kv_usage=stats.kv_usage,
+            stages_s=dict(self._stages.stages_s),
+            error=self._error,
+        )
+
+    async def check_health(self) -> None:
+        """Raises EngineFailed when the engine is dead or was never started."""
+        if self._engine is None:
+            raise EngineFailed(f"replica {self._identity.replica} has no engine: {self._error or 'starting'}")
+        try:
+            await self._engine.check_health()
+        except EngineFailed as error:
+            self._error = str(error)
+            raise
+
+    async def stop(self, drain_s: float) -> None:
+        """Let running requests finish for at most ``drain_s`` seconds, then end the engine. Safe to call twice."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(drain_s))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, drain_s: float) -> None:
+        self._phase = ReplicaPhase.STOPPING
+        self._app.draining = True
+        await self._app.until_idle(drain_s)
+        await self._port.stop()
+        if self._engine is not None:
+            await self._engine.stop(ENGINE_STOP_S)
+        if self._lease is not None and not await locks_gone(self._lease, LOCK_GONE_S):
+            # Not ours to force: the engine's processes die with this one, and the arbiter waits for the lock.
+            self._error = f"a slot lock of {self._identity.seat} is still held after the engine's end"
+        await self._report()
+        if self._reporter is not None:
+            self._reporter.cancel()
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await self._report()
+            await asyncio.sleep(REPORT_PERIOD_S)
+
+    async def _report(self) -> None:
+        orders = await self._reports.report_replica(self.report())
+        if orders is not None and self._phase is not ReplicaPhase.STOPPING:
+            self._app.draining = orders.draining
+
+
+async def locks_gone(lease: EngineLease, timeout_s: float) -> bool:
+    """Wait until every slot lock of ``lease`` is free; False if one is still held after ``timeout_s`` seconds."""
+    deadline_s = time.monotonic() + timeout_s
+    while any(probe(lease.lock_dir, slot) is not None for slot in lease.lease.slots):
+        if time.monotonic() >= deadline_s:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+def in_device_order(lease: EngineLease, node: str, gpu_ids: tuple[int, ...]) -> EngineLease:
+    """The lease with its slots in the order in which this process sees its GPUs (local rank ``i`` has the i-th).
+
+    Raises:
+        NotGranted: Ray put us elsewhere than the arbiter granted: we are a stranger there and must leave.
+    """
+    by_index: dict[int, SlotRef] = {slot.index: slot for slot in lease.lease.slots if slot.node == node}
+    if len(by_index) != len(lease.lease.slots) or set(by_index) != set(gpu_ids):
+        raise NotGranted(f"{lease.lease.workload} was granted {lease.lease.slots} but sits on {node}:{gpu_ids}")
+    slots = tuple(by_index[index] for index in gpu_ids)
+    return replace(lease, lease=replace(lease.lease, slots=slots))

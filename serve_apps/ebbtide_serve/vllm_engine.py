@@ -1,0 +1,190 @@
+"""vLLM behind the engine port. With ``vllm_worker``, the only importer of vLLM.
+
+Importing this module imports vLLM (5 to 15 s), which reads its environment then: set it first (``lease_env``) and
+import this by name (``engines``).
+
+vLLM's own OpenAI serving classes do chat templates, usage counts, stop strings and streaming, so an answer is what
+``vllm serve`` would have sent. They are not a stable interface: ``tests/serve_apps/test_vllm_engine.py`` says what
+we lean on.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.datastructures import State
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import FrontendArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve import create_error_response
+from vllm.exceptions import VLLMError
+from vllm.platforms import current_platform
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
+from ebbtide_serve.errors import EngineFailed
+
+# What vLLM's own HTTP server turns into an answer (entrypoints/serve/exception_handling/register.py).
+REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
+
+
+class _Load:
+    """The last figures that vLLM's engine reported; it reports only while it steps."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting = 0
+        self.kv_usage = 0.0
+        self.preemptions = 0
+        self.generated_tokens = 0
+
+    def logger_factory(self) -> Callable[[Any, int], StatLoggerBase]:
+        """What vLLM calls to make its stat logger."""
+        load = self
+
+        class LoadLogger(StatLoggerBase):  # type: ignore[misc] # vLLM is not typed for us
+            """Keeps the last figures."""
+
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+                self.engine_index = engine_index
+
+            def log_engine_initialized(self) -> None:
+                """vLLM asks for it; nothing to log."""
+
+            def record(
+                self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+            ) -> None:
+                """Called once per engine step."""
+                if scheduler_stats is not None:
+                    load.running = scheduler_stats.num_running_reqs
+                    load.waiting = scheduler_stats.num_waiting_reqs
+                    load.kv_usage = scheduler_stats.kv_cache_usage
+                if iteration_stats is not None:
+                    load.preemptions += iteration_stats.num_preempted_reqs
+                    load.generated_tokens += iteration_stats.num_generation_tokens
+
+        return LoadLogger
+
+
+class VllmEngine:
+    """One AsyncLLM with its engine process."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._load = _Load()
+        self._llm: AsyncLLM | None = None
+        self._state = State()
+
+    async def start(self) -> None:
+        """See the port. The long part runs in a thread, so that the caller can report meanwhile."""
+        defaults: dict[str, object] = {
+            "worker_cls": "ebbtide_serve.vllm_worker."
+            + ("PoolCPUWorker" if current_platform.is_cpu() else "PoolGPUWorker")
+        }
+        if current_platform.is_cpu():
+            defaults["distributed_executor_backend"] = "uni"
+        try:
+            args = AsyncEngineArgs(
+                model=self._settings.model_dir,
+                served_model_name=[self._settings.model_name],
+                **(defaults | dict(self._settings.args)),
+            )
+            loggers = [self._load.logger_factory()]
+            llm: Any = await asyncio.to_thread(AsyncLLM.from_engine_args, args, stat_loggers=loggers)
+            self._llm = llm
+            flags = argparse.Namespace(**(vars(FrontendArgs()) | vars(args)))
+            await init_app_state(llm, self._state, flags, await llm.get_supported_tasks())
+            await self._warm_up()
+        except (*REQUEST_ERRORS, RuntimeError, OSError) as error:
+            await self.stop(timeout_s=1.0)
+            raise EngineFailed(f"vLLM does not start with {self._settings}: {error}") from error
+
+    async def _warm_up(self) -> None:
+        """One token by each route: the first answer loads templates and kernels, and no user should wait for that."""
+        common = {"model": self._settings.model_name, "max_tokens": 1}
+        await self._answer(Route.COMPLETIONS, json.dumps(common | {"prompt": "a"}).encode())
+        # A model without a chat template answers this one with an error, which harms nobody.
+        with contextlib.suppress(*REQUEST_ERRORS):
+            messages = [{"role": "user", "content": "a"}]
+            await self._answer(Route.CHAT, json.dumps(common | {"messages": messages}).encode())
+
+    async def handle(self, route: Route, body: bytes) -> Reply:
+        """See the port."""
+        if self._llm is None:
+            raise EngineFailed("the engine is not started")
+        try:
+            reply = await self._answer(route, body)
+        except EngineDeadError as error:
+            raise EngineFailed(f"vLLM's engine process is dead: {error}") from error
+        except ValidationError as error:
+            return error_reply(_first_problem(error), "invalid_request_error", 400)
+        except REQUEST_ERRORS as error:
+            return _whole(create_error_response(error))
+        if isinstance(reply, AsyncGenerator):
+            return StreamReply(_as_bytes(reply))
+        return _whole(reply)
+
+    async def _answer(self, route: Route, body: bytes) -> Any:
+        raw = json.loads(body)
+        if not isinstance(raw, dict):
+            raise ValueError("the request body is not a JSON object")
+        if route is Route.CHAT:
+            return await self._state.openai_serving_chat.create_chat_completion(ChatCompletionRequest(**raw))
+        return await self._state.openai_serving_completion.create_completion(CompletionRequest(**raw))
+
+    def stats(self) -> EngineStats:
+        """See the port. An idle engine reports nothing, so its last figures are replaced by what the front knows."""
+        load, llm = self._load, self._llm
+        busy = llm is not None and llm.get_num_unfinished_requests() > 0
+        return EngineStats(
+            running=load.running if busy else 0,
+            waiting=load.waiting if busy else 0,
+            kv_usage=load.kv_usage if busy else 0.0,
+            preemptions=load.preemptions,
+            generated_tokens=load.generated_tokens,
+        )
+
+    async def check_health(self) -> None:
+        """See the port."""
+        if self._llm is None:
+            raise EngineFailed("the engine is not started")
+        try:
+            await self._llm.check_health()
+        except EngineDeadError as error:
+            raise EngineFailed(f"vLLM's engine process is dead: {error}") from error
+
+    async def stop(self, timeout_s: float) -> None:
+        """See the port."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown, timeout_s)
+
+
+def _whole(answer: Any) -> JsonReply:
+    """One of vLLM's pydantic answers, errors included, as bytes."""
+    error = getattr(answer, "error", None)
+    return JsonReply(200 if error is None else int(error.code), answer.model_dump_json().encode())
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place}: {problem['msg']}" if place else str(problem["msg"])
+
+
+async def _as_bytes(events: AsyncGenerator[str, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async for event in events:
+            yield event.encode()
+    except EngineDeadError as error:
+        raise EngineFailed(f"vLLM's engine process died in mid-stream: {error}") from error
+    finally:
+        await events.aclose()  # a hang-up must not wait for the garbage collector

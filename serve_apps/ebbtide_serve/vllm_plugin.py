@@ -1,0 +1,14 @@
+"""Our entry in ``vllm.general_plugins``: vLLM calls it in every process that it starts, and in the replica itself.
+
+It must be harmless where no replica is near (somebody's own ``vllm serve`` in the same environment) and when it is
+called twice. It imports nothing of vLLM.
+"""
+
+import os
+
+from ebbtide_serve.parent_watch import arm_from_environment
+
+
+def register() -> None:
+    """End this process with its replica, if it belongs to one and is not the replica itself."""
+    arm_from_environment(os.environ)

@@ -1,0 +1,67 @@
+"""vLLM workers that take their slot's lock before they touch the device: no lock, no allocation.
+
+vLLM makes the class named by its ``worker_cls`` argument in the process that will own the memory, and calls
+``init_device`` first. So that is where the lock is taken, and it is held until the process is gone: there is no
+release here, for only the process's end proves that the memory is free.
+
+Not guaranteed: protection from a process that has nothing to do with ebbtide; the arbiter sees such a stranger.
+"""
+
+import os
+from typing import Any
+
+from vllm.platforms import current_platform
+from vllm.v1.worker.gpu_worker import Worker
+
+from ebbtide.agent.slot_lock import SlotLock
+from ebbtide_serve.errors import NotGranted
+from ebbtide_serve.lease_env import lease_from_environment
+from ebbtide_serve.parent_watch import arm_from_environment
+
+# The last occupant was proven gone before we were granted the slot; what can remain is a probe's moment, or the
+# predecessor at the same seat in its last breath (vLLM needs up to 5 s to end, facts/vllm.md section 1).
+LOCK_TIMEOUT_S = 10.0
+
+
+def lock_slot(local_rank: int) -> SlotLock:
+    """Take the lock of this local rank's slot, from the lease in the environment; held as long as the process lives.
+
+    Raises:
+        NotGranted: the environment holds no lease, or none for this rank.
+        SlotBusy: somebody else holds the slot.
+    """
+    arm_from_environment(os.environ)
+    granted = lease_from_environment(os.environ)
+    if granted is None or local_rank >= len(granted.lease.slots):
+        raise NotGranted(f"no lease for local rank {local_rank} in this process's environment: {granted}")
+    lock = SlotLock(
+        granted.lock_dir,
+        granted.lease.slots[local_rank],
+        workload=granted.lease.workload,
+        epoch=granted.lease.epoch,
+        rank=local_rank,
+        log_dir=granted.log_dir,
+    )
+    lock.acquire(LOCK_TIMEOUT_S)
+    return lock
+
+
+class PoolGPUWorker(Worker):  # type: ignore[misc] # vLLM is not typed for us
+    """vLLM's GPU worker under the slot lock."""
+
+    def init_device(self) -> Any:
+        """Lock the slot, then let vLLM take the device."""
+        self.slot_lock = lock_slot(self.local_rank)
+        return super().init_device()
+
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    class PoolCPUWorker(CPUWorker):  # type: ignore[misc] # vLLM is not typed for us
+        """vLLM's CPU worker under the slot lock of its logical GPU."""
+
+        def init_device(self) -> Any:
+            """Lock the slot, then let vLLM allocate."""
+            self.slot_lock = lock_slot(self.local_rank)
+            return super().init_device()

@@ -1,0 +1,506 @@
+"""What the policy decides, one situation at a time, and what it must never do in any."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.autoscaler.closed_loop import a_job, an_endpoint
+
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Body,
+    Decision,
+    DrainSeat,
+    EndpointDeclared,
+    Event,
+    GrantJob,
+    GrantSeat,
+    JobParked,
+    JobRunning,
+    JobStopped,
+    JobSubmitted,
+    NodeFound,
+    ParkJob,
+    ResumeJob,
+    SeatGone,
+    SeatLanded,
+    SeatReady,
+    SeatStopped,
+    Slot,
+    SlotFound,
+    SlotFreed,
+    StopJob,
+)
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
+from ebbtide.pool.promises import violations
+from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+
+NOW = 10_000.0
+CHAT, TRAIN = EndpointName("chat"), JobName("train")
+SEAT0, SEAT1 = seat_id(CHAT, 0), seat_id(CHAT, 1)
+CONFIG = PolicyConfig(restart_cost_s=20.0, grow_after_s=10.0, up_after_s=1.0)
+
+
+def slots(count: int, node: str = "n0") -> tuple[SlotId, ...]:
+    return tuple(slot_id(NodeId(node), index) for index in range(count))
+
+
+S0, S1, S2 = slots(3)
+
+
+def fold(state: PoolState, *bodies: Body, at_s: float = 1_000.0) -> PoolState:
+    for number, body in enumerate(bodies):
+        state = apply(state, Event(RecordId(f"1-{number}"), at_s, None, body))
+    return state
+
+
+def a_pool(
+    *, nodes: Mapping[str, int] | None = None, endpoints: tuple[EndpointSpec, ...] = (an_endpoint(),), host: int = 1000
+) -> PoolState:
+    state = PoolState()
+    for node, count in (nodes or {"n0": 3}).items():
+        state = fold(state, NodeFound(NodeId(node), host))
+        for index, name in enumerate(slots(count, node)):
+            state = fold(state, SlotFound(Slot(name, NodeId(node), index)), SlotFreed(name))
+    return fold(state, *(EndpointDeclared(spec) for spec in endpoints))
+
+
+def with_job(state: PoolState, spec: JobSpec, gang: tuple[SlotId, ...], at_s: float = 1_000.0) -> PoolState:
+    return fold(state, JobSubmitted(spec, "i"), GrantJob(spec.name, gang, "r"), JobRunning(spec.name, 1), at_s=at_s)
+
+
+def with_ready(state: PoolState, seat: SeatId, gang: tuple[SlotId, ...], at_s: float = 1_000.0) -> PoolState:
+    return fold(state, GrantSeat(seat, gang, "r"), SeatLanded(seat, "a"), SeatReady(seat, ()), at_s=at_s)
+
+
+def parked(state: PoolState, name: JobName = TRAIN, at_s: float = NOW - 5.0) -> PoolState:
+    gang = state.jobs[name].gang
+    return fold(state, ParkJob(name, "r"), *(SlotFreed(s) for s in gang), JobParked(name, 3), at_s=at_s)
+
+
+def signals(**changes: object) -> EndpointSignals:
+    return replace(EndpointSignals(known=True), **changes)  # type: ignore[arg-type]
+
+
+IDLE = signals(last_arrival_s=NOW - 1000.0)
+HELD = signals(held=1, last_arrival_s=NOW)
+
+
+def look(
+    state: PoolState,
+    *,
+    traffic: Mapping[EndpointName, EndpointSignals] | EndpointSignals = IDLE,
+    memory: Memory | None = None,
+    config: PolicyConfig = CONFIG,
+    for_s: float = 0.0,
+) -> Decision:
+    """What is decided at NOW, when all this has been so for ``for_s`` seconds."""
+    seen = {CHAT: traffic} if isinstance(traffic, EndpointSignals) else traffic
+    memory = memory or Memory()
+    if for_s:
+        _, memory = decide(NOW - for_s, Snapshot(state, seen), memory, config)
+    decision, _ = decide(NOW, Snapshot(state, seen), memory, config)
+    for move in decision.moves:
+        assert len(move.reason) > 5, "every move has a reason"
+    return decision
+
+
+def kinds(decision: Decision) -> list[str]:
+    return [type(move).__name__ for move in decision.moves]
+
+
+RUNNING3 = with_job(a_pool(), a_job(), (S0, S1, S2))
+
+
+def test_a_held_request_wakes_an_endpoint_from_zero_at_once() -> None:
+    assert next(m for m in look(a_pool(), traffic=HELD).moves if isinstance(m, GrantSeat)).seat == SEAT0
+
+
+def test_silence_starts_nothing() -> None:
+    assert look(a_pool()).moves == ()
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "lasting_s", "drains"), [(4.0, 3.5, False), (6.0, 0.0, False), (20.0, 3.5, True), (20.0, 2.0, False)]
+)
+def test_the_last_replica_goes_when_it_was_idle_and_lower_demand_has_lasted(
+    quiet_s: float, lasting_s: float, drains: bool
+) -> None:
+    state = with_ready(a_pool(), SEAT0, (S0,))
+    found = look(state, traffic=signals(last_arrival_s=NOW - quiet_s), for_s=lasting_s)
+    assert kinds(found) == (["DrainSeat"] if drains else [])
+
+
+def test_a_replica_lives_a_multiple_of_its_measured_start() -> None:
+    state = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=NOW - 70.0)
+    state = fold(state, SeatReady(SEAT0, ()), at_s=NOW - 30.0)  # started for 40 s, up for 30 s
+    assert look(state, for_s=5.0).moves == ()
+    older = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=NOW - 100.0)
+    assert kinds(look(fold(older, SeatReady(SEAT0, ()), at_s=NOW - 60.0), for_s=5.0)) == ["DrainSeat"]
+
+
+def test_replicas_min_stays() -> None:
+    state = with_ready(a_pool(endpoints=(an_endpoint(replicas_min=1),)), SEAT0, (S0,))
+    assert look(state, for_s=100.0).moves == ()
+    assert kinds(look(a_pool(endpoints=(an_endpoint(replicas_min=1),)))) == ["GrantSeat"]
+
+
+@pytest.mark.parametrize(("ttft_s", "lasting_s", "adds"), [(2.0, 1.5, True), (2.0, 0.5, False), (0.9, 50.0, False)])
+def test_ttft_over_its_slo_adds_a_replica(ttft_s: float, lasting_s: float, adds: bool) -> None:
+    state = with_ready(a_pool(), SEAT0, (S0,))
+    found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
+    assert kinds(found) == (["GrantSeat"] if adds else [])
+    if adds:
+        assert "over its SLO of 1 s" in found.moves[0].reason
+
+
+def test_more_demand_than_a_replica_serves_adds_one_after_a_moment() -> None:
+    state = with_ready(a_pool(), SEAT0, (S0,))
+    busy = signals(inflight=5, last_arrival_s=NOW)
+    assert look(state, traffic=busy).moves == ()
+    assert kinds(look(state, traffic=busy, for_s=1.5)) == ["GrantSeat"]
+
+
+def test_silent_gateways_move_nothing() -> None:
+    state = with_ready(with_job(a_pool(), a_job(workers_max=2), (S1, S2)), SEAT0, (S0,))
+    for silent in (EndpointSignals(), EndpointSignals(held=50, last_arrival_s=NOW)):
+        assert look(state, traffic=silent, for_s=500.0).moves == ()
+
+
+def test_one_replica_is_placed_at_a_time_and_the_other_says_why_it_waits() -> None:
+    found = look(a_pool(), traffic=signals(held=8, last_arrival_s=NOW))
+    assert kinds(found) == ["GrantSeat"]
+    assert dict(found.waits)[SEAT1].startswith("waits for its turn")
+
+
+def test_endpoints_race_by_priority() -> None:
+    high, low = an_endpoint("high", priority=9), an_endpoint("alow", priority=1)
+    state = a_pool(nodes={"n0": 1}, endpoints=(low, high))
+    found = look(state, traffic={high.name: HELD, low.name: HELD})
+    assert [getattr(move, "seat", "") for move in found.moves] == ["high/0"]
+    assert "alow/0" in dict(found.waits)
+
+
+# ---- who steps aside
+
+
+def test_a_job_parks_first() -> None:
+    found = look(RUNNING3, traffic=HELD)
+    assert kinds(found) == ["ParkJob"]
+    assert "1 slots for chat" in found.moves[0].reason
+
+
+def test_an_old_need_shrinks_the_job_directly() -> None:
+    found = look(RUNNING3, traffic=HELD, for_s=21.0)
+    assert kinds(found) == ["StopJob"]
+    assert "goes on with 2 workers" in found.moves[0].reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "kind", "why"),
+    [
+        ({"in_place": False}, 1000, "StopJob", "in_place is off"),
+        ({"workload_class": WorkloadClass.SEMI_PREEMPTIBLE}, 1000, "StopJob", "goes on with 2 workers"),
+        ({}, 29, "StopJob", "no 30 bytes of host memory"),
+        ({"workers_min": 3}, 1000, "ParkJob", "in place"),
+    ],
+)
+def test_how_a_job_steps_aside(changes: dict[str, object], host: int, kind: str, why: str) -> None:
+    state = with_job(a_pool(host=host), a_job(**changes), (S0, S1, S2))  # type: ignore[arg-type]
+    found = look(state, traffic=HELD)
+    assert kinds(found) == [kind]
+    assert why in found.moves[0].reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "ran_since_s", "why"),
+    [
+        ({"workload_class": WorkloadClass.NON_PREEMPTIBLE}, 1000.0, "non-preemptible"),
+        ({"workload_class": WorkloadClass.SEMI_PREEMPTIBLE, "workers_min": 3}, 1000.0, "at its minimum"),
+        ({"min_runtime_s": 60.0}, NOW - 20.0, "minimum runtime for 40 s more"),
+        ({"max_preemptions_per_h": 0}, 1000.0, "preempted 0 times within the hour"),
+    ],
+)
+def test_a_protected_job_stays_and_the_endpoint_says_why_it_waits(
+    changes: dict[str, object], ran_since_s: float, why: str
+) -> None:
+    state = with_job(a_pool(), a_job(**changes), (S0, S1, S2), at_s=ran_since_s)  # type: ignore[arg-type]
+    found = look(state, traffic=HELD)
+    assert found.moves == ()
+    assert why in dict(found.waits)["chat"]
+    assert "waits for 1 more slots" in dict(found.waits)[SEAT0]
+
+
+def test_the_bound_on_preemptions_counts_an_hour() -> None:
+    spec = a_job(max_preemptions_per_h=1)
+    state = parked(with_job(a_pool(), spec, (S0, S1, S2)), at_s=NOW - 1800.0)
+    state = fold(state, ResumeJob(TRAIN, "r"), JobRunning(TRAIN, 3), at_s=NOW - 1700.0)
+    assert look(state, traffic=HELD).moves == ()
+    state = parked(with_job(a_pool(), spec, (S0, S1, S2)), at_s=NOW - 3700.0)
+    state = fold(state, ResumeJob(TRAIN, "r"), JobRunning(TRAIN, 3), at_s=NOW - 3650.0)
+    assert kinds(look(state, traffic=HELD)) == ["ParkJob"]
+
+
+def test_the_least_important_job_steps_aside_and_only_as_many_as_needed() -> None:
+    state = with_job(a_pool(), a_job("low", priority=0, workers_max=1), (S0,))
+    state = with_job(state, a_job("high", priority=5, workers_max=2), (S1, S2))
+    assert [getattr(move, "job", "") for move in look(state, traffic=HELD).moves] == ["low"]
+
+
+def test_slots_that_are_on_their_way_are_not_asked_for_again() -> None:
+    state = with_job(a_pool(), a_job("low", workers_max=1), (S0,))
+    state = with_job(state, a_job("high", priority=5, workers_max=2), (S1, S2))
+    state = fold(state, ParkJob(JobName("low"), "r"), at_s=NOW - 1.0)
+    assert look(state, traffic=HELD).moves == ()
+
+
+def test_a_replica_of_two_slots_makes_room_on_one_node() -> None:
+    """One slot is free on each node; the jobs are small. One of them steps aside, not both."""
+    n1 = slots(2, "n1")
+    state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
+    state = with_job(state, a_job("a", workers_max=1), (S0,))
+    state = with_job(state, a_job("b", workers_max=1), n1[:1])
+    found = look(state, traffic=HELD)
+    assert len(found.moves) == 1 and isinstance(found.moves[0], ParkJob)
+    assert "on node" in dict(found.waits)[SEAT0]
+    gone = found.moves[0].job
+    state = fold(state, ParkJob(gone, "r"), SlotFreed(state.jobs[gone].gang[0]), JobParked(gone, 1), at_s=NOW)
+    grant = look(state, traffic=HELD).moves[0]
+    assert isinstance(grant, GrantSeat) and len({slot.partition(":")[0] for slot in grant.slots}) == 1
+
+
+def test_a_replica_larger_than_any_node_can_give_says_so_and_disturbs_nobody() -> None:
+    state = a_pool(nodes={"n0": 2}, endpoints=(an_endpoint(slots_per_replica=2), an_endpoint("other")))
+    state = with_ready(state, SeatId("other/0"), (S0,))
+    state = with_job(state, a_job(workers_max=1), (S1,))
+    busy = signals(inflight=1, last_arrival_s=NOW)
+    found = look(state, traffic={CHAT: HELD, EndpointName("other"): busy})
+    assert found.moves == ()
+    assert "no node has 2 slots" in dict(found.waits)[SEAT0]
+
+
+# ---- who gets what is left
+
+
+def test_a_waiting_job_gets_what_is_free() -> None:
+    state = fold(a_pool(), JobSubmitted(a_job(workers_max=2), "i"))
+    grant = look(state).moves[0]
+    assert isinstance(grant, GrantJob) and len(grant.slots) == 2
+
+
+@pytest.mark.parametrize(("reserve", "workers"), [(0, 3), (1, 2), (2, 1), (3, 0)])
+def test_the_reserve_is_respected(reserve: int, workers: int) -> None:
+    state = fold(a_pool(), JobSubmitted(a_job(), "i"))
+    found = look(state, config=replace(CONFIG, reserve=reserve))
+    granted = [move for move in found.moves if isinstance(move, GrantJob)]
+    assert sum(len(move.slots) for move in granted) == workers
+    if not workers:
+        assert "3 in reserve" in dict(found.waits)[TRAIN]
+    replica = look(state, traffic=HELD, config=replace(CONFIG, reserve=3))
+    assert kinds(replica) == ["GrantSeat"], "replicas may use it"
+
+
+def test_a_job_that_must_wait_says_why() -> None:
+    state = fold(with_ready(a_pool(), SEAT0, (S0,)), JobSubmitted(a_job(workers_min=3), "i"))
+    found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW))
+    assert (found.moves, dict(found.waits)[TRAIN]) == ((), "waits: needs 3 slots, 2 are free for it")
+
+
+def test_a_parked_job_resumes_in_place_when_its_slots_are_back() -> None:
+    assert kinds(look(parked(RUNNING3))) == ["ResumeJob"]
+
+
+def test_a_parked_job_waits_as_long_as_a_restart_costs_then_goes_on_smaller() -> None:
+    busy = signals(inflight=1, last_arrival_s=NOW)
+    state = with_ready(parked(RUNNING3, at_s=NOW - 19.0), SEAT0, (S0,), at_s=NOW - 10.0)
+    found = look(state, traffic=busy)
+    assert (found.moves, "chat/0" in dict(found.waits)[TRAIN]) == ((), True)
+    state = with_ready(parked(RUNNING3, at_s=NOW - 20.0), SEAT0, (S0,), at_s=NOW - 10.0)
+    found = look(state, traffic=busy)
+    assert kinds(found) == ["StopJob"]
+    assert "goes on with 2 workers" in found.moves[0].reason
+
+
+def test_replicas_that_wait_for_slots_go_before_parked_and_waiting_jobs() -> None:
+    state = fold(parked(RUNNING3), JobSubmitted(a_job("other"), "i"))
+    state = fold(state, GrantSeat(SEAT0, (S0,), "r"), at_s=NOW)
+    found = look(state, traffic=signals(held=9, last_arrival_s=NOW), for_s=2.0)
+    assert {kind for kind in kinds(found)} <= {"GrantSeat"}
+    assert "replicas" in dict(found.waits)[TRAIN]
+    assert "replicas" in dict(found.waits)["other"]
+
+
+def test_nobody_of_the_same_priority_takes_the_slots_that_a_parked_job_waits_for() -> None:
+    state = with_ready(parked(RUNNING3), SEAT0, (S0,), at_s=NOW - 4.0)
+    busy = signals(inflight=1, last_arrival_s=NOW)
+    same = fold(state, JobSubmitted(a_job("other"), "i"))
+    assert look(same, traffic=busy).moves == ()
+    higher = fold(state, JobSubmitted(a_job("other", priority=5), "i"))
+    assert kinds(look(higher, traffic=busy)) == ["GrantJob"]
+
+
+def test_a_job_grows_when_slots_have_stayed_free() -> None:
+    state = with_job(a_pool(), a_job(), (S0, S1))
+    assert look(state, for_s=9.0).moves == ()
+    found = look(state, for_s=11.0)
+    assert kinds(found) == ["StopJob"]
+    move = found.moves[0]
+    assert isinstance(move, StopJob) and not move.preempts
+    assert "3 workers instead of 2" in move.reason
+
+
+def test_a_job_does_not_grow_into_what_a_parked_job_waits_for_nor_while_a_replica_starts() -> None:
+    parked_one = parked(with_job(a_pool(), a_job("p", workers_min=2, workers_max=2), (S1, S2)), JobName("p"))
+    state = with_ready(with_job(parked_one, a_job(priority=0), (S0,)), SEAT0, (S1,), at_s=NOW - 4.0)
+    assert look(state, traffic=signals(inflight=1, last_arrival_s=NOW), for_s=15.0).moves == ()
+    starting = fold(with_job(a_pool(), a_job(), (S0,)), GrantSeat(SEAT0, (S1,), "r"), SeatLanded(SEAT0, "a"))
+    assert look(starting, traffic=signals(inflight=1, last_arrival_s=NOW), for_s=15.0).moves == ()
+
+
+def test_what_a_job_was_stopped_to_run_on_is_not_taken_by_a_job_after_it() -> None:
+    state = with_job(a_pool(), a_job("first", priority=1, workers_min=1), (S0, S1))
+    state = fold(state, JobSubmitted(a_job("second", workers_min=2), "i"))
+    state = fold(state, StopJob(JobName("first"), "r", preempts=False), SlotFreed(S0))
+    assert look(state).moves == ()
+    state = fold(state, SlotFreed(S1), JobStopped(JobName("first"), 4))
+    assert [getattr(move, "job", "") for move in look(state).moves] == ["first"]
+
+
+@pytest.mark.parametrize("kind", [WorkloadClass.SEMI_PREEMPTIBLE, WorkloadClass.NON_PREEMPTIBLE])
+def test_a_job_that_may_not_lose_all_its_workers_keeps_its_minimum_through_a_restart(kind: WorkloadClass) -> None:
+    spec = a_job(workload_class=kind)
+    state = with_job(a_pool(), spec, (S0, S1, S2))
+    state = fold(state, StopJob(TRAIN, "r", preempts=kind is WorkloadClass.SEMI_PREEMPTIBLE), at_s=NOW - 3.0)
+    flood = signals(held=50, last_arrival_s=NOW)
+    state = fold(state, SlotFreed(S0))
+    assert look(state, traffic=flood).moves == (), "the first slot that is free is its own"
+    state = fold(state, SlotFreed(S1), SlotFreed(S2), JobStopped(TRAIN, 4))
+    assert kinds(look(state, traffic=flood)) == ["GrantSeat", "GrantJob"]
+
+
+def test_a_failed_seat_is_tried_again_later_and_says_when() -> None:
+    state = fold(a_pool(endpoints=(an_endpoint(replicas_max=1),)), GrantSeat(SEAT0, (S0,), "r"))
+    state = fold(state, SeatStopped(SEAT0, "nobody landed"), SlotFreed(S0), SeatGone(SEAT0), at_s=NOW - 1.0)
+    found = look(state, traffic=HELD)
+    assert (found.moves, dict(found.waits)["chat"].endswith("the next try of a failed seat is in 1 s")) == ((), True)
+    state = replace(state, seats={SEAT0: replace(state.seats[SEAT0], since_s=NOW - 2.0)})
+    assert kinds(look(state, traffic=HELD)) == ["GrantSeat"]
+
+
+# ---- properties
+
+
+def random_states() -> st.SearchStrategy[PoolState]:
+    """Pools with a job in some state and some ready replicas."""
+
+    def build(total: int, gang: int, replicas: int, in_place: bool, kind: WorkloadClass, stage: int) -> PoolState:
+        state = a_pool(nodes={"n0": total})
+        names = slots(total)
+        gang = min(gang, total)
+        replicas = min(replicas, total - gang)
+        if gang:
+            state = with_job(state, a_job(in_place=in_place, workers_max=4, workload_class=kind), names[:gang])
+        for number in range(replicas):
+            state = with_ready(state, seat_id(CHAT, number), (names[gang + number],))
+        if gang and kind is WorkloadClass.PREEMPTIBLE and in_place and stage == 1:
+            state = parked(state)
+        if gang and kind is WorkloadClass.PREEMPTIBLE and stage == 2:
+            state = fold(state, StopJob(TRAIN, "r", preempts=True), SlotFreed(names[0]))
+        return state
+
+    return st.builds(
+        build,
+        st.integers(1, 5),
+        st.integers(0, 4),
+        st.integers(0, 3),
+        st.booleans(),
+        st.sampled_from(WorkloadClass),
+        st.integers(0, 2),
+    )
+
+
+def traffics() -> st.SearchStrategy[EndpointSignals]:
+    return st.builds(
+        lambda held, inflight, quiet_s, ttft_s, known: EndpointSignals(
+            held, inflight, 0, NOW - quiet_s, ttft_s, known=known
+        ),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.sampled_from([0.0, 4.0, 100.0]),
+        st.sampled_from([0.0, 0.5, 3.0]),
+        st.booleans(),
+    )
+
+
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@given(random_states(), traffics(), st.integers(0, 2), st.sampled_from([0.0, 2.0, 30.0]))
+def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
+    state: PoolState, traffic: EndpointSignals, reserve: int, for_s: float
+) -> None:
+    config = replace(CONFIG, reserve=reserve)
+    found = look(state, traffic=traffic, config=config, for_s=for_s)
+    after = state
+    for number, move in enumerate(found.moves):
+        try:
+            after = apply(after, Event(RecordId(f"2-{number}"), NOW, None, move))
+        except IllegalTransition as error:
+            pytest.fail(f"{move}: {error}")
+    assert violations(after) == []
+    assert len({getattr(move, "job", None) or getattr(move, "seat", None) for move in found.moves}) == len(found.moves)
+    moved = {str(getattr(move, "job", "")) for move in found.moves}
+    for name, job in state.jobs.items():
+        if job.state.value in ("waiting", "parked") and name not in moved:
+            assert name in dict(found.waits)
+    if not traffic.known:
+        assert not any(isinstance(move, GrantSeat | DrainSeat | ParkJob) for move in found.moves)
+
+
+@settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@given(random_states(), traffics(), st.sampled_from([0.0, 2.0, 30.0]))
+def test_deciding_twice_gives_the_same(state: PoolState, traffic: EndpointSignals, for_s: float) -> None:
+    assert look(state, traffic=traffic, for_s=for_s) == look(state, traffic=traffic, for_s=for_s)
+
+
+def renamed(value: object, names: Mapping[str, str]) -> str:
+    text = repr(value)
+    for old, new in names.items():
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("traffic", [IDLE, HELD, signals(inflight=9, last_arrival_s=NOW)])
+def test_other_names_change_nothing_but_names(traffic: EndpointSignals) -> None:
+    def story(endpoint: str, job: str) -> list[Decision]:
+        state = a_pool(endpoints=(an_endpoint(endpoint),))
+        state = with_job(state, a_job(job), (S0, S1, S2))
+        seen = {EndpointName(endpoint): traffic}
+        long = look(state, traffic=seen, for_s=30.0)
+        return [look(state, traffic=seen), look(parked(state, JobName(job)), traffic=seen), long]
+
+    names = {"zz-endpoint": "chat", "aa-job": "train"}
+    assert renamed(story("zz-endpoint", "aa-job"), names) == repr(story("chat", "train"))
+
+
+@pytest.mark.parametrize("held", [1, 5, 9, 20])
+def test_more_slots_never_leave_more_replicas_wanting(held: int) -> None:
+    """Replicas still missing after the pool has done what it can, for pools of 1 to 6 slots."""
+    missing = []
+    for total in range(1, 7):
+        state = a_pool(nodes={"n0": total}, endpoints=(an_endpoint(replicas_max=4),))
+        got = 0
+        for _ in range(8):
+            found = look(state, traffic=signals(held=held, last_arrival_s=NOW), for_s=2.0)
+            grants = [move for move in found.moves if isinstance(move, GrantSeat)]
+            if not grants:
+                break
+            state = fold(state, grants[0], SeatLanded(grants[0].seat, "a"), SeatReady(grants[0].seat, ()), at_s=NOW)
+            got += 1
+        missing.append(min(4, -(-held // 4)) - got)
+    assert missing == sorted(missing, reverse=True)
+    assert missing[-1] == 0

@@ -1,0 +1,50 @@
+"""Every kind of event can be told, from its JSON form."""
+
+from typing import Any, get_args
+
+import pytest
+
+from ebbtide.cli.narrate import sentence, short
+from ebbtide.pool import events
+from ebbtide.pool.ids import JobName, RecordId, SlotId
+from ebbtide_autoscaler.journal import encode_event
+
+KINDS = [cls.__dataclass_fields__["kind"].default for cls in get_args(events.Body)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_sentence_of_its_own(kind: str) -> None:
+    body: dict[str, Any] = {
+        "kind": kind,
+        "job": "j",
+        "seat": "e/0",
+        "endpoint": "e",
+        "node": "n" * 20,
+        "slot": {"id": "n:0"} if kind == "slot_found" else "n:0",
+        "slots": ["n:0"],
+        "reason": "r",
+        "why": "w",
+        "who": "w",
+        "step": 1,
+        "lost_steps": 1,
+        "outcome": "finished",
+        "detail": "d",
+        "stages_s": [["import", 1.0]],
+        "spec": {"name": "s"},
+        "replica": "x",
+        "preempts": True,
+        "incarnation": "i",
+    }
+    told = sentence(body)
+    assert not told.startswith("{"), f"{kind} has no sentence"
+
+
+def test_an_unknown_or_damaged_body_is_shown_as_it_is() -> None:
+    assert sentence({"kind": "of the future"}) == "{'kind': 'of the future'}"
+    assert sentence({"kind": "grant_job"}) == "{'kind': 'grant_job'}"
+
+
+def test_a_real_event_reads_well() -> None:
+    event = events.Event(RecordId("1.2"), 0.0, None, events.GrantJob(JobName("j"), (SlotId("abcdefghij:2"),), "free"))
+    assert sentence(encode_event(event)["body"]) == "job j is granted abcdefgh:2: free"
+    assert short("abcdefghij:2") == "abcdefgh:2"

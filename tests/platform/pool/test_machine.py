@@ -1,0 +1,265 @@
+"""Random legal and illegal events against the promises and against an independent model of who may touch a GPU.
+
+The model knows no transition table. It only believes what a careful operator would: a grant hands slots over, and a
+slot is empty again when somebody proved it so or its node died.
+"""
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pydantic import TypeAdapter
+from tests.platform.pool.builder import ENDPOINT, SPEC, a_slot
+
+from ebbtide.pool.apply import apply, replay
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Body,
+    CancelJob,
+    DrainSeat,
+    EndpointDeclared,
+    Event,
+    GrantJob,
+    GrantSeat,
+    JobCrashed,
+    JobDurable,
+    JobEnded,
+    JobParked,
+    JobRecovered,
+    JobRunning,
+    JobStopped,
+    JobSubmitted,
+    NodeFound,
+    NodeLost,
+    ParkJob,
+    ResumeJob,
+    SeatDied,
+    SeatGone,
+    SeatLanded,
+    SeatReady,
+    SeatStopped,
+    SlotForeign,
+    SlotFound,
+    SlotFreed,
+    SlotUnfenced,
+    StopJob,
+)
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, seat_id, slot_id
+from ebbtide.pool.promises import violations
+from ebbtide.pool.spec import JobSpec, WorkloadClass
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, OCCUPIED, JobState, SlotState
+
+NODES = (NodeId("n"), NodeId("m"))
+SLOTS = tuple(slot_id(node, index) for node in NODES for index in range(3))
+JOBS = tuple(JobName(name) for name in ("a", "b", "c"))
+ENDPOINTS = (EndpointName("one"), EndpointName("two"))  # of one and two slots per replica
+SEATS = tuple(seat_id(endpoint, number) for endpoint in ENDPOINTS for number in range(2))
+EVENTS: TypeAdapter[Event] = TypeAdapter(Event)
+
+slot = st.sampled_from(SLOTS)
+some_slots = st.lists(slot, min_size=0, max_size=4).map(tuple)
+job = st.sampled_from(JOBS)
+seat = st.sampled_from(SEATS)
+step = st.integers(0, 50)
+flag = st.booleans()
+
+
+def specs() -> st.SearchStrategy[JobSpec]:
+    """Jobs of every kind."""
+    return st.builds(
+        lambda name, least, more, kind, in_place: replace(
+            SPEC, name=name, workers_min=least, workers_max=least + more, workload_class=kind, in_place=in_place
+        ),
+        job,
+        st.integers(1, 2),
+        st.integers(0, 2),
+        st.sampled_from(WorkloadClass),
+        st.sampled_from([True, True, False]),
+    )
+
+
+ANYTHING: st.SearchStrategy[Body] = st.one_of(
+    st.builds(GrantJob, job, some_slots, st.just("r")),
+    st.builds(ParkJob, job, st.just("r")),
+    st.builds(ResumeJob, job, st.just("r")),
+    st.builds(StopJob, job, st.just("r"), flag),
+    st.builds(CancelJob, job, st.just("r")),
+    st.builds(GrantSeat, seat, some_slots, st.just("r")),
+    st.builds(DrainSeat, seat, st.just("r")),
+    st.builds(NodeFound, st.sampled_from(NODES), st.sampled_from([0, 20, 1000])),
+    st.builds(NodeLost, st.sampled_from(NODES)),
+    st.builds(SlotFound, slot.map(a_slot)),
+    st.builds(SlotFreed, slot),
+    st.builds(SlotUnfenced, slot),
+    st.builds(SlotForeign, slot, st.just("who")),
+    st.builds(JobSubmitted, specs(), st.sampled_from(["i1", "i2"])),
+    st.builds(JobRunning, job, step),
+    st.builds(JobParked, job, step),
+    st.builds(JobDurable, job, step),
+    st.builds(JobStopped, job, step),
+    st.builds(JobCrashed, job, st.just("w"), step),
+    st.builds(JobRecovered, job),
+    st.builds(JobEnded, job, st.sampled_from(["finished", "failed", "cancelled", "lost"]), st.just("")),
+    st.builds(SeatLanded, seat, st.just("a")),
+    st.builds(SeatReady, seat, st.just((("load", 1.5),))),
+    st.builds(SeatDied, seat, st.just("w")),
+    st.builds(SeatStopped, seat, st.just("w")),
+    st.builds(SeatGone, seat),
+)
+
+
+class Pool(RuleBasedStateMachine):
+    """The pool under fire."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = PoolState()
+        self.events: list[Event] = []
+        self.sitting: dict[str, tuple[str, int]] = {}  # slot -> who may have memory there, under which epoch
+        self.epochs: set[int] = set()
+        for node in NODES:
+            self.send(NodeFound(node, 1000))
+        for name in SLOTS:
+            self.send(SlotFound(a_slot(name)))
+            self.send(SlotFreed(name))
+        for endpoint, size in zip(ENDPOINTS, (1, 2), strict=True):
+            self.send(EndpointDeclared(replace(ENDPOINT, name=endpoint, slots_per_replica=size)))
+        for job_name in JOBS:
+            self.send(JobSubmitted(replace(SPEC, name=job_name), "i1"))
+
+    def send(self, body: Body) -> None:
+        event = Event(RecordId(f"1-{len(self.events)}"), float(len(self.events)), None, body)
+        before, copy = self.state, replace(self.state)
+        try:
+            after = apply(self.state, event)
+        except IllegalTransition:
+            assert self.state is before
+            assert self.state == copy
+            return
+        assert before == copy, "the old state is a value: it never changes"
+        self.believe(before, after, body)
+        self.state = after
+        self.events.append(event)
+
+    def believe(self, before: PoolState, after: PoolState, body: Body) -> None:
+        """What the independent model makes of a legal event."""
+        match body:
+            case SlotFreed(slot=name):
+                self.sitting.pop(name, None)
+            case SlotForeign(slot=name):
+                self.sitting.pop(name, None)
+            case NodeLost(node=node):
+                self.sitting = {s: who for s, who in self.sitting.items() if not s.startswith(f"{node}:")}
+            case GrantJob(job=name, slots=slots):
+                self.grant(before, name, slots, after.jobs[name].epoch)
+                least, most = after.jobs[name].spec.workers_min, after.jobs[name].spec.workers_max
+                assert least <= len(slots) <= most, "all or nothing"
+            case ResumeJob(job=name):
+                assert after.jobs[name].gang == before.jobs[name].gang, "exactly its slots"
+                self.grant(before, name, after.jobs[name].gang, after.jobs[name].epoch)
+            case GrantSeat(seat=name, slots=slots):
+                self.grant(before, name, slots, after.seats[name].epoch)
+                assert len({s.partition(":")[0] for s in slots}) == 1
+                assert len(slots) == after.endpoints[after.seats[name].endpoint].spec.slots_per_replica
+            case JobParked(job=name) | JobStopped(job=name) | JobRecovered(job=name):
+                epoch = before.jobs[name].epoch
+                assert (name, epoch) not in self.sitting.values(), f"{name} is said to have left"
+            case SeatGone(seat=name):
+                assert (name, before.seats[name].epoch) not in self.sitting.values()
+
+    def grant(self, before: PoolState, who: str, slots: tuple[str, ...], epoch: int) -> None:
+        assert len(set(slots)) == len(slots) > 0
+        assert epoch not in self.epochs, "an epoch is used once"
+        assert all(epoch > old for old in self.epochs)
+        self.epochs.add(epoch)
+        for name in slots:
+            assert name not in self.sitting, f"{name} was granted before it was proven free"
+            assert before.slots[name].state is SlotState.FREE  # type: ignore[index]
+            self.sitting[name] = (who, epoch)
+
+    @rule(body=ANYTHING)
+    def anything(self, body: Body) -> None:
+        self.send(body)
+
+    @rule(name=job, data=st.data())
+    def job_goes_its_way(self, name: JobName, data: st.DataObject) -> None:
+        """What would usually come next, so that deep states are reached."""
+        record = self.state.jobs[name]
+        if record.state is JobState.WAITING:
+            free = self.state.free_slots()
+            count = data.draw(st.integers(record.spec.workers_min, record.spec.workers_max))
+            self.send(GrantJob(name, free[:count], "r"))
+        elif record.state in (JobState.STARTING, JobState.RESUMING):
+            self.send(JobRunning(name, record.step + 1))
+        elif record.state is JobState.RUNNING:
+            asides: tuple[Body, ...] = (ParkJob(name, "r"), StopJob(name, "r", preempts=True))
+            self.send(data.draw(st.sampled_from(asides)))
+        elif record.state in (JobState.PARKING, JobState.STOPPING, JobState.RECOVERING):
+            for held in self.state.held_by(name, record.epoch)[: data.draw(st.integers(1, 4))]:
+                self.send(SlotFreed(held))
+            done: dict[JobState, Body] = {JobState.PARKING: JobParked(name, 5), JobState.STOPPING: JobStopped(name, 50)}
+            self.send(done.get(record.state, JobRecovered(name)))
+        elif record.state is JobState.PARKED:
+            self.send(ResumeJob(name, "r"))
+
+    @rule(name=seat, data=st.data())
+    def seat_goes_its_way(self, name: SeatId, data: st.DataObject) -> None:
+        size = 1 if name.startswith("one") else 2
+        node = data.draw(st.sampled_from(NODES))
+        free = tuple(s for s in self.state.free_slots() if s.startswith(f"{node}:"))
+        held = tuple(s for s, record in self.state.slots.items() if record.occupant == name)
+        way: tuple[Body, ...] = (
+            GrantSeat(name, free[:size], "r"),
+            SeatLanded(name, "a"),
+            SeatReady(name, ()),
+            DrainSeat(name, "r"),
+            SeatStopped(name, "w"),
+            *(SlotFreed(s) for s in held),
+            SeatGone(name),
+        )
+        for body in way[data.draw(st.integers(0, 6)) :]:
+            self.send(body)
+            if data.draw(flag):
+                return
+
+    @invariant()
+    def promises_hold(self) -> None:
+        assert violations(self.state) == []
+
+    @invariant()
+    def ledger_and_model_agree(self) -> None:
+        occupied = {
+            str(name): (str(record.occupant), int(record.epoch))
+            for name, record in self.state.slots.items()
+            if record.state in OCCUPIED
+        }
+        assert occupied == self.sitting
+
+    @invariant()
+    def whoever_runs_has_its_slots(self) -> None:
+        for name, record in self.state.jobs.items():
+            if record.state in JOB_HOLDS_SLOTS:
+                here = [s for s in record.gang if self.state.slots[s].state is not SlotState.LOST]
+                assert all(self.sitting[s] == (name, record.epoch) for s in here)
+
+    @invariant()
+    def host_memory_is_bounded(self) -> None:
+        for node, lent in self.state.nodes.items():
+            parked = [
+                record.spec.host_bytes_per_worker * sum(s.startswith(f"{node}:") for s in record.gang)
+                for record in self.state.jobs.values()
+                if record.state in (JobState.PARKING, JobState.PARKED)
+            ]
+            assert sum(parked) <= lent
+
+    def teardown(self) -> None:
+        assert replay(self.events) == self.state
+        again = [EVENTS.validate_json(EVENTS.dump_json(event)) for event in self.events]
+        assert again == self.events
+        assert replay(again) == self.state
+
+
+TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=60, deadline=None, database=None, derandomize=True)

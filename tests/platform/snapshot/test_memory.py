@@ -1,0 +1,55 @@
+"""A park must really lower the process's own memory."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ebbtide.snapshot.evict import evict, plan
+from ebbtide.snapshot.host_pool import HostPool
+from ebbtide.snapshot.memory import anonymous_bytes, malloc_trim
+
+
+@pytest.mark.parametrize("size_bytes", [64 << 10, 32 << 20])
+def test_anonymous_memory_falls_by_what_was_evicted(size_bytes: int) -> None:
+    """Small blocks matter: they stay in glibc's heap unless it is trimmed."""
+    for _ in range(2):  # the first frees raise glibc's mmap threshold; from then on big blocks come from the heap too
+        tensors = [torch.ones(size_bytes // 4) for _ in range((128 << 20) // size_bytes)]
+        checked = plan([(str(index), tensor) for index, tensor in enumerate(tensors)])
+        pool = HostPool(checked.size_bytes)
+        before = anonymous_bytes()
+        away = evict(checked, pool)
+        malloc_trim()
+        assert before - anonymous_bytes() > 0.9 * checked.size_bytes  # small blocks leave part-filled pages
+        away.restore()
+        assert anonymous_bytes() > before - 0.1 * checked.size_bytes
+        del tensors, checked, away
+        pool.close()
+
+
+def test_the_pool_is_not_anonymous_memory_and_goes_when_closed() -> None:
+    before = anonymous_bytes()
+    pool = HostPool(64 << 20)
+    pool.bytes.fill_(7)
+    assert anonymous_bytes() - before < 8 << 20
+    pool.close()
+    pool.close()
+
+
+def test_an_open_view_keeps_its_pages_after_close() -> None:
+    pool = HostPool(4096)
+    view = pool.bytes[:4]
+    view.fill_(3)
+    pool.close()
+    assert view.tolist() == [3, 3, 3, 3]
+
+
+def test_another_process_can_be_measured() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert anonymous_bytes(child.pid) > 0
+    finally:
+        child.communicate(b"\n")
+    with pytest.raises(OSError):
+        anonymous_bytes(child.pid)

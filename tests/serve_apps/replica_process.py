@@ -1,0 +1,53 @@
+"""A replica without Ray in a process of its own: ``python replica_process.py '<json>'``, for tests that kill it.
+
+Prints its reports to stdout, one JSON object a line. Not a test itself.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from ebbtide.agent.process import started_ticks
+from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaReport, SlotRef
+from ebbtide_serve.engine import Engine, EngineSettings
+from ebbtide_serve.engines import make_engine
+from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
+from ebbtide_serve.parent_watch import watch_children_from_birth
+from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
+
+
+class PrintedReports:
+    """An arbiter that only listens."""
+
+    async def report_replica(self, report: ReplicaReport) -> ReplicaOrders | None:
+        """Print it; give no orders."""
+        print(json.dumps(asdict(report) | {"phase": report.phase.value}), flush=True)
+        return None
+
+
+async def main() -> None:
+    """Serve until killed."""
+    told = json.loads(sys.argv[1])
+    pid = os.getpid()
+    started = started_ticks(pid)
+    assert started is not None
+    lease = EngineLease(Lease("m/0", 7, (SlotRef("n", 1),)), Path(told["lock_dir"]), None)
+    os.environ.update(vllm_environment(Path(told["cache_dir"]), on_gpu=False))
+    os.environ[LEASE_VARIABLE] = lease.to_json()
+    os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
+    if told["watch_at_birth"]:
+        watch_children_from_birth(pid, started)
+
+    async def load() -> Engine:
+        return await make_engine(told["engine"], EngineSettings("tiny", told["model_dir"], told["args"]))
+
+    server = ReplicaServer(ReplicaIdentity("m/0", "r1", "n", pid), PrintedReports(), token="secret", host="127.0.0.1")
+    await server.start(lease, load)
+    await asyncio.sleep(3600)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

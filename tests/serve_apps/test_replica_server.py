@@ -1,0 +1,160 @@
+"""A replica from lease to end, with fakes for the arbiter and the engine."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
+from ebbtide_serve.engine import Engine, EngineSettings
+from ebbtide_serve.errors import EngineFailed, NotGranted
+from ebbtide_serve.lease_env import EngineLease
+from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer, in_device_order
+from ebbtide_serve.testing.fake_engine import FakeEngine
+
+SLOT = SlotRef("n", 1)
+HEADERS = {"x-ebbtide-token": "secret"}
+
+
+class Arbiter:
+    """Takes reports and gives orders."""
+
+    def __init__(self) -> None:
+        self.reports: list[ReplicaReport] = []
+        self.orders: ReplicaOrders | None = ReplicaOrders()
+
+    async def report_replica(self, report: ReplicaReport) -> ReplicaOrders | None:
+        self.reports.append(report)
+        return self.orders
+
+    @property
+    def last(self) -> ReplicaReport:
+        return self.reports[-1]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def arbiter() -> Arbiter:
+    return Arbiter()
+
+
+@pytest.fixture
+def replica(arbiter: Arbiter) -> ReplicaServer:
+    return ReplicaServer(ReplicaIdentity("m/0", "r1", "n", os.getpid()), arbiter, token="secret", host="127.0.0.1")
+
+
+def lease(tmp_path: Path) -> EngineLease:
+    return EngineLease(Lease("m/0", 7, (SLOT,)), tmp_path / "locks", None)
+
+
+def made(**args: Any) -> Callable[[], Any]:
+    async def make() -> Engine:
+        return FakeEngine(EngineSettings("m", "", args))
+
+    return make
+
+
+async def test_reports_its_start_stage_by_stage_and_then_where_it_listens(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    starting = asyncio.create_task(replica.start(lease(tmp_path), made(start_s=0.3)))
+    await until(lambda: bool(arbiter.reports) and "import" in arbiter.last.stages_s)
+    assert (arbiter.last.phase, arbiter.last.replica) == (ReplicaPhase.STARTING, "r1")
+    assert (arbiter.last.url, arbiter.last.lease_epoch, arbiter.last.seat) == ("", 7, "m/0")
+    await starting
+    assert (arbiter.last.phase, arbiter.last.seat) == (ReplicaPhase.READY, "m/0")
+    assert list(arbiter.last.stages_s) == ["lease", "import", "engine", "server"]
+    assert arbiter.last.stages_s["engine"] >= 0.3
+    async with aiohttp.ClientSession() as client, client.get(arbiter.last.url + "/health", headers=HEADERS) as answer:
+        assert answer.status == 200
+    await replica.stop(0.0)
+
+
+async def test_an_engine_that_does_not_start_is_reported_with_its_reason(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    with pytest.raises(EngineFailed, match="no weights"):
+        await replica.start(lease(tmp_path), made(fail_start="no weights"))
+    assert (arbiter.last.phase, arbiter.last.error) == (ReplicaPhase.STARTING, "no weights")
+    with pytest.raises(EngineFailed, match="no weights"):
+        await replica.check_health()
+    await replica.stop(0.0)
+
+
+async def test_serves_on_when_the_arbiter_is_dead_and_obeys_it_when_it_is_back(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    await replica.start(lease(tmp_path), made())
+    url = arbiter.last.url + "/v1/completions"
+    body = {"model": "m", "prompt": "a", "max_tokens": 2}
+    async with aiohttp.ClientSession() as client:
+        arbiter.orders = None
+        told = len(arbiter.reports)
+        await until(lambda: len(arbiter.reports) >= told + 2)
+        async with client.post(url, json=body, headers=HEADERS) as answer:
+            assert answer.status == 200
+        arbiter.orders = ReplicaOrders(draining=True)
+        told = len(arbiter.reports)
+        await until(lambda: len(arbiter.reports) >= told + 2)
+        async with client.post(url, json=body, headers=HEADERS) as answer:
+            assert answer.status == 503
+    await replica.stop(0.0)
+
+
+async def test_a_stop_waits_for_running_streams_and_then_sees_the_lock_gone(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    granted = lease(tmp_path)
+    await replica.start(granted, made(tokens_per_s=50))
+    lock = SlotLock(granted.lock_dir, SLOT, workload="m/0", epoch=7)
+    lock.acquire(1.0)
+    async with aiohttp.ClientSession() as client:
+        body = {"model": "m", "prompt": "a", "max_tokens": 100, "stream": True}  # 2 s of work
+        async with client.post(arbiter.last.url + "/v1/completions", json=body, headers=HEADERS) as answer:
+            await answer.content.readany()
+            stopping = asyncio.create_task(replica.stop(10.0))
+            assert "[DONE]" in await answer.text()
+    await asyncio.wait({stopping}, timeout=1.0)
+    assert not stopping.done()
+    assert (arbiter.last.phase, arbiter.last.inflight) == (ReplicaPhase.STOPPING, 0)
+    lock.release()
+    await stopping
+    assert arbiter.last.error == ""
+    await replica.stop(10.0)  # twice is once
+
+
+async def test_a_stop_does_not_wait_longer_than_the_drain(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    await replica.start(lease(tmp_path), made(tokens_per_s=10))
+    async with aiohttp.ClientSession() as client:
+        body = {"model": "m", "prompt": "a", "max_tokens": 1000, "stream": True}
+        async with client.post(arbiter.last.url + "/v1/completions", json=body, headers=HEADERS) as answer:
+            await answer.content.readany()
+            async with asyncio.timeout(5.0):
+                await replica.stop(0.2)
+
+
+def test_slots_are_ordered_as_the_process_sees_its_gpus(tmp_path: Path) -> None:
+    slots = (SlotRef("n", 0), SlotRef("n", 2))
+    granted = EngineLease(Lease("m/0", 7, slots), tmp_path, None)
+    assert in_device_order(granted, "n", (2, 0)).lease.slots == (slots[1], slots[0])
+
+
+@pytest.mark.parametrize(("node", "gpu_ids"), [("other", (0, 2)), ("n", (0, 1)), ("n", (0,)), ("n", (0, 1, 2))])
+def test_a_process_on_other_gpus_than_granted_is_a_stranger(
+    tmp_path: Path, node: str, gpu_ids: tuple[int, ...]
+) -> None:
+    granted = EngineLease(Lease("m/0", 7, (SlotRef("n", 0), SlotRef("n", 2))), tmp_path, None)
+    with pytest.raises(NotGranted, match="sits on"):
+        in_device_order(granted, node, gpu_ids)

@@ -1,0 +1,143 @@
+"""vLLM's CPU build behind the port, in a replica process of its own: what we lean on, and that it dies with us."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
+
+from ebbtide.agent.slot_lock import probe
+from ebbtide.client.messages import SlotRef
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
+
+CONTEXT_TOKENS = 4096
+ENGINE = "ebbtide_serve.vllm_engine:VllmEngine"
+ARGS = {
+    "max_model_len": CONTEXT_TOKENS,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": CONTEXT_TOKENS,
+    "kv_cache_memory_bytes": 64 << 20,
+    "enforce_eager": True,
+}
+
+
+@pytest.fixture(scope="module")
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vllm")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(work_dir: Path, tiny_model: Path) -> AsyncIterator[ReplicaUnderTest]:
+    replica = ReplicaUnderTest(ENGINE, work_dir, model_dir=str(tiny_model), args=ARGS)
+    children = []
+    try:
+        await replica.until_ready()
+        children = replica.children()
+        yield replica
+    finally:
+        replica.clean_up(children)
+
+
+async def ask(replica: ReplicaUnderTest, path: str, **body: Any) -> tuple[int, str]:
+    url, whole = replica.report["url"] + path, {"model": "tiny"} | body
+    async with aiohttp.ClientSession() as client, client.post(url, json=whole, headers=HEADERS) as answer:
+        return answer.status, await answer.text()
+
+
+def events(text: str) -> list[Any]:
+    lines = [event.removeprefix("data: ") for event in text.split("\n\n") if event]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+async def test_the_engine_process_holds_the_slot_lock(replica: ReplicaUnderTest) -> None:
+    holder = probe(replica.lock_dir, SlotRef("n", SLOT_INDEX))
+    assert holder is not None
+    assert (holder.workload, holder.epoch, holder.rank) == ("m/0", 7, 0)
+    assert holder.pid != replica.process.pid
+    assert holder.pid in [child.pid for child in replica.children()]
+
+
+async def test_chat_and_completions_count_what_they_used(replica: ReplicaUnderTest) -> None:
+    messages = [{"role": "user", "content": "import this"}]
+    for path, prompt in (("/v1/completions", {"prompt": "import"}), ("/v1/chat/completions", {"messages": messages})):
+        status, text = await ask(replica, path, max_tokens=7, temperature=0, ignore_eos=True, **prompt)
+        assert (status, json.loads(text)["usage"]["completion_tokens"]) == (200, 7)
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        status, text = await ask(replica, path, max_tokens=7, temperature=0, ignore_eos=True, **prompt, **options)
+        assert (status, events(text)[-1]["usage"]["completion_tokens"]) == (200, 7)
+
+
+async def test_a_prompt_over_the_context_length_gets_an_openai_shaped_400(replica: ReplicaUnderTest) -> None:
+    for stream in (False, True):
+        status, text = await ask(replica, "/v1/completions", prompt="def f(): " * CONTEXT_TOKENS, stream=stream)
+        assert status == 400
+        assert "maximum context length" in json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({"model": "nope", "prompt": "a"}, 404, "nope"),
+        ({}, 400, "prompt"),
+        ({"prompt": "a", "temperature": -1}, 400, "temperature"),
+        ({"prompt": "a", "max_tokens": "many"}, 400, "max_tokens"),
+    ],
+)
+async def test_bad_requests_get_errors_that_name_the_place(
+    replica: ReplicaUnderTest, body: dict[str, Any], status: int, named: str
+) -> None:
+    answered, text = await ask(replica, "/v1/completions", **body)
+    assert answered == status, text
+    assert named in json.loads(text)["error"]["message"]
+
+
+async def test_a_client_that_hangs_up_stops_the_engine_itself(replica: ReplicaUnderTest) -> None:
+    engine = replica.children()
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 4000, "ignore_eos": True}  # 13 s and more of work
+    for stream in (True, False):
+        async with aiohttp.ClientSession() as client:
+            url = replica.report["url"] + "/v1/completions"
+            request = asyncio.create_task(client.post(url, json=body | {"stream": stream}, headers=HEADERS))
+            await until(lambda: replica.report["running"] == 1, 20.0)
+            request.cancel()
+        began_s = time.monotonic()
+        await until(lambda: replica.report["running"] == 0 and replica.report["inflight"] == 0, 2.0)
+        # The front's count could lie: an engine that goes on generating needs its processor time.
+        while True:
+            used_s = sum(sum(child.cpu_times()[:2]) for child in engine)
+            await asyncio.sleep(0.4)
+            if sum(sum(child.cpu_times()[:2]) for child in engine) - used_s < 0.05:
+                break
+            assert time.monotonic() - began_s < 4.0, "the engine goes on although its client has gone"
+
+
+async def test_after_kill_9_of_the_replica_no_engine_process_is_left(replica: ReplicaUnderTest) -> None:
+    children = replica.children()
+    assert children
+    replica.kill()
+    await until(lambda: gone(children), 5.0)
+    assert probe(replica.lock_dir, SlotRef("n", SLOT_INDEX)) is None
+
+
+async def test_kill_9_while_the_engine_process_is_being_born_leaves_none_either(
+    work_dir: Path, tiny_model: Path
+) -> None:
+    replica = ReplicaUnderTest(ENGINE, work_dir, model_dir=str(tiny_model), args=ARGS)
+    children = []
+    try:
+        # Seconds before vLLM is imported there, let alone our worker class.
+        await until(lambda: bool(replica.children()), 100.0, lambda: replica.log.read_text()[-3000:])
+        children = replica.children()
+        replica.kill()
+        await until(lambda: gone(children), 5.0)
+    finally:
+        replica.clean_up(children)
+    assert probe(replica.lock_dir, SlotRef("n", SLOT_INDEX)) is None

@@ -1,0 +1,122 @@
+"""A small cluster with the fake arbiter, for the tests of the Ray shell; one per module."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = Path(__file__).with_name("pool_driver.py")
+
+
+def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = 60.0) -> Any:
+    """The first true answer of ``condition``."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what}"
+        time.sleep(0.05)
+    print(f"{time.strftime('%X')} {what}", flush=True)
+    return found
+
+
+@dataclass
+class FakePool:
+    """The cluster, its fake arbiter, and the drivers that a test has started."""
+
+    arbiter: Any
+    node: str
+    env: dict[str, str]
+    shared_dir: Path
+    lock_dir: Path
+    drivers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def call(self, method: str, *args: object) -> Any:
+        """Ask the fake arbiter."""
+        import ray
+
+        return ray.get(getattr(self.arbiter, method).remote(*args), timeout=30)
+
+    def submit(self, name: str, args: str, settings: str) -> subprocess.Popen[str]:
+        """Start a driver and wait until its job is registered."""
+        driver = subprocess.Popen(
+            [sys.executable, str(DRIVER), name, args, settings],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.shared_dir,
+        )
+        self.drivers.append(driver)
+        wait_until(lambda: self.call("job", name) or driver.poll() is not None, what=f"job {name} to register")
+        assert driver.poll() is None, driver.communicate()[0]
+        return driver
+
+    def grant(self, name: str, *indexes: int) -> Any:
+        """A new gang."""
+        return self.call("grant", name, self.node, indexes)
+
+    def ranks(self, name: str, phase: Any, world: int, *, timeout_s: float = 60.0) -> dict[int, Any]:
+        """The reports of a whole gang in ``phase``."""
+
+        def there() -> Any:
+            found = self.call("job", name).ranks
+            return found if len(found) == world and all(r.phase is phase for r in found.values()) else None
+
+        return wait_until(there, what=f"{world} ranks of {name} to be {phase}", timeout_s=timeout_s)  # type: ignore[no-any-return]
+
+    def controller(self, name: str) -> Any:
+        """The controller's last report; None before the first."""
+        reports = self.call("job", name).controllers
+        return reports[-1] if reports else None
+
+
+@pytest.fixture(scope="module")
+def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
+    """A cluster of eight logical CPUs."""
+    import ray
+    from tests.train_jobs.fake_arbiter import FakeArbiter
+
+    from ebbtide.client.link import ARBITER_NAME, NAMESPACE
+    from ebbtide.client.ray_auth import adopt
+
+    folder = tmp_path_factory.mktemp("pool")
+    before = dict(os.environ)
+    os.environ.pop("RAY_ADDRESS", None)
+    # Workers import the tests; no worker is started before somebody needs it, and no token is left in anybody's home.
+    adopt({"PYTHONPATH": str(ROOT), "RAY_prestart_worker_first_driver": "0", "RAY_AUTH_MODE": "disabled"})
+    with tempfile.TemporaryDirectory(prefix="ebt-", dir="/tmp") as temp_dir:  # short: socket names are limited
+        try:
+            ray.init(
+                address="local",
+                namespace=NAMESPACE,
+                num_cpus=8,
+                include_dashboard=False,
+                object_store_memory=80 << 20,
+                log_to_driver=False,
+                _temp_dir=temp_dir,
+            )
+            address = ray.get_runtime_context().gcs_address
+            lock_dir = folder / "locks"
+            arbiter = (
+                ray.remote(FakeArbiter)
+                .options(name=ARBITER_NAME, namespace=NAMESPACE, num_cpus=0)
+                .remote(str(folder), str(lock_dir))
+            )
+            env = {**os.environ, "RAY_ADDRESS": address}
+            pool = FakePool(arbiter, ray.get_runtime_context().get_node_id(), env, folder, lock_dir)
+            yield pool
+            for driver in pool.drivers:
+                if driver.poll() is None:
+                    driver.kill()
+                driver.communicate()
+        finally:
+            ray.shutdown()
+            os.environ.clear()
+            os.environ.update(before)

@@ -1,0 +1,140 @@
+"""An arbiter that only obeys the test: it gives the leases and directives that it is told to, and notes what it hears."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ebbtide.client.messages import (
+    ControllerOrders,
+    ControllerPhase,
+    ControllerReport,
+    JobDirective,
+    Lease,
+    PoolRuntime,
+    RankPhase,
+    RankReport,
+    SlotRef,
+    Want,
+)
+from ebbtide.pool.spec import JobSpec
+
+
+@dataclass
+class FakeJob:
+    """One registered job and the test's wishes for it."""
+
+    spec: JobSpec
+    incarnation: str
+    want: Want = Want.RUN
+    lease: Lease | None = None
+    number: int = 0
+    why: str = "waits: nobody has granted anything"
+    cancelled: bool = False
+    kill_gang: bool = False
+    outcome: str = ""
+    detail: str = ""
+    controllers: list[ControllerReport] = field(default_factory=list)  # without repetitions
+    ranks: dict[int, RankReport] = field(default_factory=dict)
+    told_s: float = 0.0  # last controller report
+
+
+class FakeArbiter:
+    """The actor's class."""
+
+    def __init__(self, shared_dir: str, lock_dir: str) -> None:
+        self._runtime = PoolRuntime("fake", shared_dir, lock_dir, 1)
+        self._jobs: dict[str, FakeJob] = {}
+        self._epoch = 0
+        self._refusal = ""
+
+    # ---- what an arbiter does
+
+    def hello(self) -> PoolRuntime:
+        return self._runtime
+
+    def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders:
+        if self._refusal:
+            raise ValueError(self._refusal)
+        known = self._jobs.get(spec.name)
+        if known is None or known.incarnation != incarnation:
+            self._jobs[spec.name] = FakeJob(spec, incarnation)
+        return ControllerOrders(None, "just submitted")
+
+    def report_controller(self, report: ControllerReport) -> ControllerOrders:
+        job = self._jobs[report.job]
+        if job.incarnation != report.incarnation:
+            return ControllerOrders(None, "another submission", cancelled=True)
+        if not job.controllers or job.controllers[-1] != report:
+            job.controllers.append(report)
+        job.told_s = time.time()
+        if job.kill_gang or job.cancelled or job.lease is None or job.want is not Want.RUN:
+            waiting = report.phase is ControllerPhase.NO_GANG
+            return ControllerOrders(None, job.why, cancelled=job.cancelled and waiting, kill_gang=job.kill_gang)
+        return ControllerOrders(job.lease)
+
+    def report_rank(self, report: RankReport) -> JobDirective | None:
+        job = self._jobs[report.job]
+        if job.incarnation != report.incarnation:
+            return JobDirective(report.directive + 1, Want.STOP, None)
+        job.ranks[report.rank] = report
+        return JobDirective(job.number, job.want, job.lease if job.want is Want.RUN else None)
+
+    def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
+        if self._jobs[job].incarnation == incarnation:
+            self._jobs[job].outcome, self._jobs[job].detail = outcome, detail
+
+    def status(self) -> dict[str, Any]:
+        return {"jobs": [self._view(job) for job in self._jobs.values()]}
+
+    def _view(self, job: FakeJob) -> dict[str, Any]:
+        slots = [f"{slot.node}:{slot.index}" for slot in job.lease.slots] if job.lease else []
+        phases = {report.phase for report in job.ranks.values()}
+        state = "waiting"
+        if job.outcome:
+            state = "ended"
+        elif phases == {RankPhase.PARKED}:
+            state = "parked"
+        elif slots:
+            state = "running" if phases == {RankPhase.RUNNING} else "starting"
+        return {"job": job.spec.name, "state": state, "slots": slots, "waits": job.why, "outcome": job.outcome or None}
+
+    # ---- what the test does with it
+
+    def refuse(self, text: str) -> None:
+        self._refusal = text
+
+    def grant(self, job: str, node: str, indexes: Sequence[int]) -> Lease:
+        """A new gang on these slots."""
+        found = self._jobs[job]
+        found.ranks.clear()
+        found.kill_gang = False
+        return self._run(found, tuple(SlotRef(node, index) for index in indexes))
+
+    def resume(self, job: str) -> Lease:
+        """The parked gang, on its own slots, under a new epoch."""
+        found = self._jobs[job]
+        assert found.lease is not None
+        return self._run(found, found.lease.slots)
+
+    def _run(self, job: FakeJob, slots: tuple[SlotRef, ...]) -> Lease:
+        self._epoch += 1
+        job.lease = Lease(job.spec.name, self._epoch, slots)
+        job.want = Want.RUN
+        job.number += 1
+        return job.lease
+
+    def want(self, job: str, want: Want) -> None:
+        self._jobs[job].want = want
+        self._jobs[job].number += 1
+
+    def cancel(self, job: str) -> None:
+        self._jobs[job].cancelled = True
+        self.want(job, Want.CANCEL)
+
+    def kill_gang(self, job: str) -> None:
+        self._jobs[job].kill_gang = True
+        self.want(job, Want.STOP)
+
+    def job(self, job: str) -> FakeJob | None:
+        return self._jobs.get(job)

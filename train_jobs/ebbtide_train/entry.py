@@ -1,0 +1,13 @@
+"""The train function that Ray Train knows: it only opens the door to ``worker``.
+
+Separate, because the driver and the controller must have it to pass it on, and ``worker`` imports torch: several
+seconds that only the workers need to spend.
+"""
+
+import importlib
+from typing import Any
+
+
+def enter(config: dict[str, Any]) -> None:
+    """Run one rank of the job in this process."""
+    importlib.import_module("ebbtide_train.worker").run_rank(config["plan"], config["args"])

@@ -1,0 +1,21 @@
+"""Which job of a file is meant."""
+
+from ebbtide.cli.errors import BadInput
+from ebbtide.config.job import JobSection
+from ebbtide.config.root import PoolFile
+
+
+def pick(config: PoolFile, name: str | None) -> JobSection:
+    """The job called ``name``, or the only one.
+
+    Raises:
+        BadInput: there is none, or more than one to choose from.
+    """
+    names = [job.name for job in config.jobs]
+    if name is None and len(names) == 1:
+        return config.jobs[0]
+    if name is None:
+        raise BadInput(f"the file has {len(names)} jobs ({', '.join(names) or 'none'}): say which with --job NAME")
+    if name not in names:
+        raise BadInput(f"the file has no job {name!r}; it has {', '.join(names) or 'none'}")
+    return config.jobs[names.index(name)]

@@ -1,0 +1,48 @@
+"""What a worker is told: by the driver, once for the job; and by its controller, once for each gang."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.client.messages import Lease
+from ebbtide.config.job import JobSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """The same for every worker of every gang of one submission."""
+
+    section: JobSection
+    incarnation: str
+    shared_dir: str
+    lock_dir: str  # node-local
+    train: bytes | None = None  # the train function, pickled; None: import ``section.entrypoint``
+
+    @property
+    def run_dir(self) -> Path:
+        """The job's own directory on the shared filesystem."""
+        return Path(self.shared_dir) / "train" / self.section.name
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One worker's place in its gang."""
+
+    rank: int
+    lease: Lease
+
+
+_place: list[Place] = []
+
+
+def take_place(place: Place, environment: Mapping[str, str]) -> None:
+    """Run in the worker before anything else of ours."""
+    os.environ.update(environment)
+    _place[:] = [place]
+
+
+def my_place() -> Place:
+    """The place of this process."""
+    assert _place, "the backend gives every worker its place before the train function runs"
+    return _place[-1]

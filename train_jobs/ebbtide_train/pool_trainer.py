@@ -1,0 +1,182 @@
+"""``PoolTrainer``: an author's train function as a job of the pool, with one call.
+
+::
+
+    PoolTrainer(train, name="pretrain", workers=(1, 4), global_batch=64).fit()
+
+It registers the job with the arbiter, waits for slots, runs, steps aside when asked, and goes on; ``fit`` returns when
+the job is over. The same name goes on from the job's last commit.
+
+Not guaranteed: anything after this process has died. The job dies with it, and its next run goes on from the commit.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import ValidationError
+from ray import cloudpickle
+from ray.exceptions import RayActorError
+from ray.train import Result, TrainingFailedError
+
+from ebbtide.client.messages import PoolRuntime
+from ebbtide.config.job import JobSection
+from ebbtide_train.connect import ask, connect
+from ebbtide_train.controller_link import ControllerLink
+from ebbtide_train.errors import BadJob, JobLost, JobRefused
+from ebbtide_train.link import Link
+from ebbtide_train.plan import JobPlan
+from ebbtide_train.session.errors import Cancelled
+from ebbtide_train.state_lines import StateLines, job_view
+from ebbtide_train.train_internals import LeasedTrainer, causes, describe
+
+MICRO_BATCH = 64  # at most, where the author gives none: the session's own default
+LAST_WORD_S = 5.0  # Ray's job supervisor kills a driver 3 s after it told it to stop; nobody waits longer otherwise
+
+TrainFunction = Callable[[Mapping[str, Any]], object]
+
+
+def job_section(name: str, *, workers: tuple[int, int] | int, global_batch: int, **more: Any) -> JobSection:
+    """The settings of a job from plain values; ``more`` are further keys of ``jobs`` in a pool's file.
+
+    Raises:
+        BadJob: they contradict each other, or one is not known.
+    """
+    least, most = (workers, workers) if isinstance(workers, int) else workers
+    given = {
+        "entrypoint": "unused:unused",  # the function itself is given
+        "micro_batch": min(global_batch, MICRO_BATCH),
+        **more,
+        "name": name,
+        "workers": {"min": least, "max": most},
+        "global_batch": global_batch,
+    }
+    try:
+        return JobSection.model_validate(given, strict=False)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc'])) or 'job'}: {e['msg']}" for e in error.errors(include_url=False)]
+        raise BadJob(f"job {name!r}: {'; '.join(problems)}") from None
+
+
+class PoolTrainer(LeasedTrainer):
+    """One job. Making one joins the pool's cluster; nothing is submitted before ``fit``."""
+
+    def __init__(
+        self,
+        train: TrainFunction | None,
+        *,
+        args: Mapping[str, Any] | None = None,
+        job: JobSection | None = None,
+        **settings: Any,
+    ) -> None:
+        """Either ``job``, or its ``settings``: see :func:`job_section`.
+
+        Args:
+            train: called in every worker with ``args``; None: ``job.entrypoint`` is imported there.
+            args: default: those of ``job``.
+
+        Raises:
+            BadJob: the settings are wrong.
+            NoArbiter: there is no pool here.
+        """
+        section = job_section(**settings) if job is None else job
+        self._link = connect()
+        self._runtime: PoolRuntime = ask(self._link, "hello")
+        plan = JobPlan(
+            section=section,
+            incarnation=uuid.uuid4().hex[:12],
+            shared_dir=self._runtime.shared_dir,
+            lock_dir=self._runtime.lock_dir,
+            train=None if train is None else cloudpickle.dumps(train),
+        )
+        super().__init__(plan, dict(section.args if args is None else args))
+        self._standing_in: ControllerLink | None = None
+
+    def fit(self) -> Result:
+        """Run the job to its end, however often it steps aside; blocks.
+
+        Returns:
+            Ray Train's result; its ``return_value`` is that of rank 0.
+
+        Raises:
+            JobRefused: the arbiter will not take it.
+            TrainingFailedError: it failed too often without progress (Ray Train's own; has the causes).
+            Cancelled: it was cancelled; its last commit stays.
+            JobLost: its controller died.
+        """
+        section, incarnation = self._plan.section, self._plan.incarnation
+        self._register()
+        with _Ending(self._link, section.name, incarnation) as ending:
+            self._standing_in = ControllerLink(
+                self._link, job=section.name, incarnation=incarnation, takes_leases=False
+            )
+            self._standing_in.start()
+            try:
+                result = super().fit()
+            except TrainingFailedError as error:
+                cancelled = next((c for c in causes(error).values() if isinstance(c, Cancelled)), None)
+                if cancelled is None:
+                    ending.outcome, ending.detail = "failed", describe(error)
+                    raise
+                ending.outcome, ending.detail = "cancelled", str(cancelled)
+                raise Cancelled(str(cancelled)) from None
+            except RayActorError as error:
+                ending.outcome, ending.detail = "failed", "its Train controller died"
+                raise JobLost(
+                    f"job {section.name}: its Train controller died ({error}); run it again under the same name, "
+                    "and it goes on from its last commit"
+                ) from error
+            except (KeyboardInterrupt, SystemExit):
+                ending.outcome, ending.detail = "cancelled", "its driver was told to stop"
+                raise
+            finally:
+                self._before_run()
+            ending.outcome, ending.detail = "finished", "its train function returned"
+            return result
+
+    def _register(self) -> None:
+        section = self._plan.section
+        details = {"entrypoint": section.entrypoint, "global_batch": section.global_batch}
+        try:
+            ask(self._link, "register_job", section.spec(), self._plan.incarnation, details)
+        except ValueError as error:
+            raise JobRefused(str(error)) from error
+
+    def _before_run(self) -> None:
+        # Until now this process spoke for the job: a controller takes seconds to start, and silence means death.
+        if self._standing_in is not None:
+            self._standing_in.stop()
+            self._standing_in = None
+
+
+class _Ending:
+    """Follows a job aloud, and tells the arbiter at the end how it went, whatever happens."""
+
+    def __init__(self, link: Link, job: str, incarnation: str) -> None:
+        self._link, self._job, self._incarnation = link, job, incarnation
+        self.outcome, self.detail = "failed", "its driver met an error before the job ran"
+        self._lines = StateLines(link, job, _say)
+
+    def __enter__(self) -> Self:
+        self._lines.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lines.stop()
+        _say(f"job {self._job}: {self.outcome}: {self.detail}")
+        deadline_s = time.monotonic() + LAST_WORD_S
+        while True:
+            self._link.call("job_ended", self._job, self._incarnation, self.outcome, self.detail)
+            view = job_view(self._link.call("status"), self._job)
+            # An arbiter that never hears it takes the silence for the end after a while.
+            if (view is not None and view["state"] == "ended") or time.monotonic() > deadline_s:
+                return
+            time.sleep(0.2)
+
+
+def _say(line: str) -> None:
+    print(f"ebbtide: {line}", flush=True)

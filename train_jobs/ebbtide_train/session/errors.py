@@ -1,0 +1,45 @@
+"""What a session raises.
+
+::
+
+    Leaving                 not a failure: the gang leaves its slots with everything committed; let it pass
+    ├── Preempted           the job goes on later, at the very step after the last one
+    └── Cancelled           the job is over
+    SessionError
+    ├── SessionMisuse       the author's loop breaks a rule of the session; the message says which and how to mend it
+    ├── CheckpointMismatch  the committed checkpoint does not fit this model, optimizer or data; nothing was loaded
+    ├── CheckpointFailed    a checkpoint could not be committed; the last committed one still counts
+    └── GangBroken          the ranks do not agree on where they are: stop, restart from the last commit
+"""
+
+
+class Leaving(Exception):
+    """The gang leaves by order, with its checkpoint committed. Not a failure; never swallow it."""
+
+
+class Preempted(Leaving):
+    """The job will go on later from the commit just made."""
+
+
+class Cancelled(Leaving):
+    """The job was cancelled; its last state is committed."""
+
+
+class SessionError(Exception):
+    """Base of the session's failures."""
+
+
+class SessionMisuse(SessionError):
+    """The train function uses the session wrongly."""
+
+
+class CheckpointMismatch(SessionError):
+    """A checkpoint does not fit what it is loaded into."""
+
+
+class CheckpointFailed(SessionError):
+    """A checkpoint that had to be committed could not be."""
+
+
+class GangBroken(SessionError):
+    """Ranks of one gang stand at different places."""

@@ -1,0 +1,67 @@
+"""The process group of one formation of a gang: made at a rendezvous file, destroyed at a safe point.
+
+A gang of one has no process group at all. Every formation uses a rendezvous file of its own: a FileStore that was
+used once is spoilt.
+
+Not guaranteed: that a rank notices a vanished peer sooner than the backend does (gloo: at once, by the closed socket).
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+class Group:
+    """Collectives over the ranks of a gang; all ranks call the same ones in the same order."""
+
+    def __init__(self, *, rank: int, world: int, device: torch.device, rendezvous: Path, timeout_s: float) -> None:
+        """Meet the other ranks. Blocks until all are there.
+
+        Raises:
+            RuntimeError: they were not there within ``timeout_s`` (torch's own error).
+        """
+        self.rank = rank
+        self.world = world
+        self._device = device
+        if dist.is_initialized():
+            dist.destroy_process_group()  # a launcher's: the session owns the group
+        if world == 1:
+            return
+        rendezvous.parent.mkdir(parents=True, exist_ok=True)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=f"file://{rendezvous}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=timeout_s),
+        )
+
+    def max_of(self, values: Sequence[int]) -> list[int]:
+        """The element-wise maximum over all ranks."""
+        if self.world == 1:
+            return list(values)
+        box = torch.tensor(values, dtype=torch.int64, device=self._device)
+        dist.all_reduce(box, op=dist.ReduceOp.MAX)
+        return [int(value) for value in box.tolist()]
+
+    def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's ``data`` (equally shaped, on the CPU), in rank order, on the CPU."""
+        if self.world == 1:
+            return [data]
+        boxes = [torch.empty_like(data, device=self._device) for _ in range(self.world)]
+        dist.all_gather(boxes, data.to(self._device))
+        return [box.cpu() for box in boxes]
+
+    def gather_text(self, text: str, *, size_bytes: int = 512) -> list[str]:
+        """Every rank's text, cut to ``size_bytes``, in rank order."""
+        raw = text.encode()[:size_bytes].ljust(size_bytes, b"\0")
+        boxes = self.gather(torch.frombuffer(bytearray(raw), dtype=torch.uint8).clone())
+        return [box.numpy().tobytes().rstrip(b"\0").decode(errors="ignore") for box in boxes]
+
+    def destroy(self) -> None:
+        """Drop the group: no socket and no communicator is left; idempotent."""
+        if dist.is_initialized():
+            dist.destroy_process_group()

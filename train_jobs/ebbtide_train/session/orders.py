@@ -1,0 +1,64 @@
+"""Which directives count: newer than the last one carried out, and of a lease that is not stale.
+
+Also the agreement at a safe point: rank 0 puts what it heard into one int64 all-reduce and every rank then does the
+same thing.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from ebbtide.client.messages import JobDirective, Want
+from ebbtide_train.session.gate import Gate
+from ebbtide_train.session.group import Group
+
+_CODES = {Want.RUN: 0, Want.PARK: 1, Want.STOP: 2, Want.CANCEL: 3}
+_WANTS = {code: want for want, code in _CODES.items()}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks do at this safe point."""
+
+    number: int
+    want: Want
+    lease_epoch: int
+    checkpoint_due: bool
+
+
+class Orders:
+    """One rank's memory of what it has carried out and of the highest lease epoch it saw."""
+
+    def __init__(self, lease_epoch: int) -> None:
+        self.done = 0  # number of the last directive carried out
+        self.epoch = lease_epoch
+        self._refused = 0
+
+    def pending(self, gate: Gate) -> JobDirective | None:
+        """The gate's directive if it is new and not stale."""
+        directive = gate.directive()
+        if directive is None or directive.number <= self.done:
+            return None
+        stale = directive.lease is not None and directive.lease.epoch < self.epoch
+        if stale or (directive.want is Want.RUN and directive.lease is None):
+            if directive.number > self._refused:
+                self._refused = directive.number
+                _logger.warning("refused %s: this gang has seen lease epoch %d", directive, self.epoch)
+            return None
+        return directive
+
+    def agree(self, group: Group, gate: Gate, *, checkpoint_due: bool) -> Agreed:
+        """One all-reduce; only rank 0's gate and clock are asked."""
+        values = [0, 0, 0]
+        if group.rank == 0:
+            heard = self.pending(gate)
+            number, want = (self.done, Want.RUN) if heard is None else (heard.number, heard.want)
+            epoch = heard.lease.epoch if heard is not None and heard.lease is not None else self.epoch
+            values = [number * 4 + _CODES[want], epoch, int(checkpoint_due)]
+        code, epoch, due = group.max_of(values)
+        return Agreed(code // 4, _WANTS[code % 4], epoch, bool(due))
+
+    def carried_out(self, number: int, lease_epoch: int) -> None:
+        """Take note; neither ever falls."""
+        self.done = max(self.done, number)
+        self.epoch = max(self.epoch, lease_epoch)

@@ -1,0 +1,53 @@
+"""The author's model with a DDP inside that can be dropped and made anew under the author's feet.
+
+Why ``find_unused_parameters=True``: without it DDP rebuilds its buckets after the first backward pass of each wrap,
+which changes the order of the sum over ranks; from three ranks on a re-wrapped run is then no longer bit-identical
+(docs/decisions/003-ddp-bucket-order.md). It also lets models have parameters that a step does not use.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Prepared(nn.Module):
+    """Forwards to the wrapped model; its parameters are the author's module's own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._wrap: list[DistributedDataParallel] = []  # in a list, so that nn.Module does not register it
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Through DDP when training; straight to the module without gradients, so that one rank may evaluate alone."""
+        if self._wrap and torch.is_grad_enabled():
+            return self._wrap[0](*args, **kwargs)
+        return self.module(*args, **kwargs)
+
+    def wrap(self, *, device: torch.device, bucket_cap_mb: float, init_sync: bool) -> None:
+        """Make the DDP of the present process group. ``init_sync``: take parameters and buffers from rank 0."""
+        self._wrap[:] = [
+            DistributedDataParallel(
+                self.module,
+                device_ids=[device] if device.type == "cuda" else None,
+                bucket_cap_mb=bucket_cap_mb,
+                find_unused_parameters=True,
+                init_sync=init_sync,
+            )
+        ]
+
+    def unwrap(self) -> bool:
+        """Drop the DDP, its buckets and its hooks; False if something else still holds it."""
+        if not self._wrap:
+            return True
+        dropped = weakref.ref(self._wrap[0])
+        self._wrap.clear()
+        return dropped() is None
+
+    def sync_next_backward(self, sync: bool) -> None:
+        """Whether the coming forward and backward pass reduces gradients over ranks (what ``no_sync`` sets)."""
+        if self._wrap:
+            self._wrap[0].require_backward_grad_sync = sync

@@ -1,0 +1,115 @@
+"""One turn of the training loop: this rank's samples in micro batches, and backward with the right weights.
+
+The loss of a step is the mean over the global batch. A rank with ``n`` of ``G`` samples in a micro batch scales that
+micro batch's mean loss by ``n * world / G``; DDP then takes the mean over ranks, and the sum of all is exact also
+when the shares differ. Only the last micro batch reduces gradients over the ranks.
+
+Not guaranteed: the right mean for losses that are not means over samples.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import default_collate
+
+from ebbtide_train.session.errors import SessionMisuse
+from ebbtide_train.session.prepared import Prepared
+from ebbtide_train.session.samples import micro_batches, sample_ids, share
+from ebbtide_train.session.settings import SessionSettings
+
+
+class Dataset(Protocol):
+    """Samples by number; each a tensor or a tuple of tensors."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro batch on the session's device."""
+
+    tensors: tuple[torch.Tensor, ...]
+    ids: tuple[int, ...]
+
+    @property
+    def x(self) -> torch.Tensor:
+        """The first tensor of the samples: the input."""
+        return self.tensors[0]
+
+    @property
+    def y(self) -> torch.Tensor:
+        """The second tensor of the samples: the target."""
+        return self.tensors[1]
+
+
+class Step:
+    """Step ``index`` (from 0) as this rank runs it."""
+
+    def __init__(self, index: int, settings: SessionSettings, prepared: Prepared, device: torch.device) -> None:
+        self.index = index
+        self._settings = settings
+        self._prepared = prepared
+        self._device = device
+        self._open: int | None = None  # samples of the micro batch whose backward has not run
+        self._loss_sum = 0.0
+        self._samples: list[int] = []
+        self.dataset_len = 0
+
+    def batches(self, dataset: Dataset) -> Iterator[Batch]:
+        """This rank's share of the step's samples; call `backward` once for each.
+
+        Raises:
+            SessionMisuse: a micro batch got no backward, or batches are asked for twice.
+        """
+        if self.dataset_len:
+            raise SessionMisuse(f"step {self.index}: its samples were taken already; call step.batches() once a step")
+        settings = self._settings
+        self.dataset_len = len(dataset)
+        everyone = sample_ids(
+            self.index, seed=settings.seed, length=self.dataset_len, global_batch=settings.global_batch
+        )
+        mine = share(everyone, rank=settings.rank, world=settings.world)
+        parts = micro_batches(mine, at_most=settings.micro_batch_max)
+        for number, ids in enumerate(parts):
+            self._must_be_closed()
+            self._open = len(ids)
+            self._samples += ids
+            self._prepared.sync_next_backward(number == len(parts) - 1)
+            yield Batch(self._collate([dataset[index] for index in ids]), tuple(ids))
+        self._must_be_closed()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward of one micro batch; ``loss`` is the mean over its samples.
+
+        Raises:
+            SessionMisuse: there is no open micro batch.
+        """
+        if self._open is None:
+            raise SessionMisuse(
+                f"step {self.index}: backward() without a batch; call it once for each of step.batches()"
+            )
+        count, self._open = self._open, None
+        settings = self._settings
+        self._loss_sum += loss.item() * count
+        weight = count * settings.world / settings.global_batch
+        (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]
+
+    def finish(self) -> tuple[float, Sequence[int]]:
+        """This rank's mean loss and its samples, once the turn is over."""
+        if not self._samples:
+            raise SessionMisuse(f"step {self.index} took no samples: loop over step.batches(dataset) in each step")
+        self._must_be_closed()
+        return self._loss_sum / len(self._samples), self._samples
+
+    def _must_be_closed(self) -> None:
+        if self._open is not None:
+            raise SessionMisuse(f"step {self.index}: a batch got no step.backward(loss); its samples would be lost")
+
+    def _collate(self, samples: list[Any]) -> tuple[torch.Tensor, ...]:
+        collated = default_collate(samples)
+        tensors = collated if isinstance(collated, list | tuple) else (collated,)
+        return tuple(tensor.to(self._device) for tensor in tensors)

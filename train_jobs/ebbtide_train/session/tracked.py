@@ -1,0 +1,147 @@
+"""What a session looks after: the model, its optimizer, its scheduler, and whatever else the author registers.
+
+Two views: every tensor, to evict it, and a portable state, to store it. Optimizer state is named by parameter, not by
+number, so that it does not depend on the order in which an author lists parameters.
+
+After loading, optimizer tensors own memory that can be resized: ``load_state_dict`` of an optimizer keeps the tensors
+it was given, and one that came from a file could never be evicted. (A model copies into its own parameters. If those
+came from a file, the author must clone them: only the author knows which of them are tied.)
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ebbtide.snapshot.evict import tensors_in
+from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
+
+
+class Stateful(Protocol):
+    """Anything that can say and take back its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nested tensors and plain data."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Take it back."""
+
+
+class Tracked:
+    """The objects of one rank's training."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Stateful | None,
+        extras: Mapping[str, Stateful],
+    ) -> None:
+        """Raises SessionMisuse if the optimizer has parameters that the model has not."""
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.extras = dict(extras)
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in self._names:
+                    raise SessionMisuse(
+                        f"parameter group {index} of the optimizer has a parameter of shape {tuple(parameter.shape)} "
+                        "that is not the model's; "
+                        "make the optimizer from the parameters of the model given to prepare()"
+                    )
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor that lives between steps, with its name; a shared one may come more than once."""
+        yield from ((f"parameter {name}", parameter) for name, parameter in self.model.named_parameters())
+        yield from ((f"buffer {name}", buffer) for name, buffer in self.model.named_buffers())
+        for parameter, state in self.optimizer.state.items():
+            yield from tensors_in(f"optimizer state of {self._names[id(parameter)]}", state)
+        for index, group in enumerate(self.optimizer.param_groups):
+            values = {key: value for key, value in group.items() if key != "params"}
+            yield from tensors_in(f"optimizer group {index}", values)
+        for name, extra in self.extras.items():
+            yield from tensors_in(f"{name}", extra.state_dict())
+
+    def state(self, view: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> dict[str, object]:
+        """The portable state; ``view`` says where a tensor's bytes are now (in the host pool, when evicted)."""
+        state: dict[str, object] = {
+            "model": self.model.state_dict(),
+            "optimizer": {
+                "state": {self._names[id(p)]: dict(values) for p, values in self.optimizer.state.items()},
+                "groups": [
+                    {key: self._parameter_names(value) if key == "params" else value for key, value in group.items()}
+                    for group in self.optimizer.param_groups
+                ],
+            },
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "extras": {name: extra.state_dict() for name, extra in self.extras.items()},
+        }
+        viewed = _map_tensors(state, view)
+        assert isinstance(viewed, dict)
+        return viewed
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave.
+
+        Raises:
+            CheckpointMismatch: it is of another model, optimizer or set of registered objects.
+        """
+        try:
+            self.model.load_state_dict(state["model"])
+            self._load_optimizer(state["optimizer"])
+            if (self.scheduler is None) != (state["scheduler"] is None):
+                raise KeyError("scheduler")
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
+            for name, extra in self.extras.items():
+                extra.load_state_dict(state["extras"][name])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointMismatch(
+                f"the committed checkpoint does not fit this train function's objects: {error}; "
+                "use a new job name (run directory) for a changed model"
+            ) from error
+        self._own_every_storage()
+
+    def _parameter_names(self, parameters: list[torch.Tensor]) -> list[str]:
+        return [self._names[id(parameter)] for parameter in parameters]
+
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        numbers: dict[str, int] = {}
+        for group in self.optimizer.param_groups:
+            for name in self._parameter_names(group["params"]):
+                numbers[name] = len(numbers)
+        here = [self._parameter_names(group["params"]) for group in self.optimizer.param_groups]
+        there = [list(group["params"]) for group in state["groups"]]
+        if here != there:
+            raise ValueError(f"the optimizer's parameter groups differ: {here} here, {there} in the checkpoint")
+        self.optimizer.load_state_dict(
+            {
+                "state": {numbers[name]: values for name, values in state["state"].items()},
+                "param_groups": [
+                    {**group, "params": [numbers[name] for name in group["params"]]} for group in state["groups"]
+                ],
+            }
+        )
+
+    def _own_every_storage(self) -> None:
+        for values in [*self.optimizer.state.values(), *self.optimizer.param_groups]:
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor) and not value.untyped_storage().resizable():
+                    values[key] = value.clone()
+
+
+def _map_tensors(value: object, view: Callable[[torch.Tensor], torch.Tensor]) -> object:
+    """``value`` with every tensor replaced; containers keep their types as far as a checkpoint tells them apart."""
+    if isinstance(value, torch.Tensor):
+        return view(value)
+    if isinstance(value, list):
+        return [_map_tensors(item, view) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_map_tensors(item, view) for item in value)
+    if type(value).__name__ in ("dict", "OrderedDict"):
+        assert isinstance(value, dict)
+        return {key: _map_tensors(item, view) for key, item in value.items()}
+    return value

@@ -1,0 +1,318 @@
+"""Everything that leans on Ray Train's internals; no other module imports ``ray.train.v2._internal``.
+
+Ray Train runs the gang: it starts workers, sees them die and restarts them. What it may not decide is on how many
+slots and when: its scaling policy is replaced by one that waits for a lease, and nothing of it ever asks Ray for GPUs.
+Three stock habits are changed (facts and line numbers in tests/integration/test_ray_contract.py):
+
+- While it waits for a decision the stock controller spins and keeps the old worker group. Ours lets the group go, makes
+  sure that no process of it is left, and sleeps between looks.
+- Its failure policy counts what a gang raises; here a gang that leaves by order is no failure, and failures in a row
+  without progress count, not all that ever happened.
+- Its Torch backend forms a process group; here the session owns the group, and the backend only gives each worker its
+  place, before anything else runs in it. So neither driver nor controller imports torch.
+
+Not guaranteed: recovery of a dead controller. It dies with its driver, and the gang with it (Ray's ownership).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.train import ControllerError, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2._internal.constants import (
+    ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+    HEALTH_CHECK_INTERVAL_S_ENV_VAR,
+    get_env_vars_to_propagate,
+)
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.execution.context import DistributedContext
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.controller.controller import TrainControllerLoopIterationResult
+from ray.train.v2._internal.execution.controller.state import (
+    ErroredState,
+    InitializingState,
+    ReschedulingState,
+    RestartingState,
+    ShuttingDownState,
+)
+from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from ebbtide.client.link import ArbiterLink
+from ebbtide.client.messages import Lease, SlotRef
+from ebbtide_train.controller_link import ControllerLink
+from ebbtide_train.entry import enter
+from ebbtide_train.gang import Gang
+from ebbtide_train.plan import JobPlan, Place, take_place
+from ebbtide_train.session.errors import Cancelled, Preempted
+from ebbtide_train.session.step_log import finished_by_last_gang
+from ebbtide_train.strikes import Strikes
+
+NODE_LABEL = "ray.io/node-id"  # every node has it
+WAITING = (InitializingState, RestartingState, ReschedulingState)
+WAIT_S = 0.1  # between looks for a lease, which come in five times a second
+NO_CPU = 0.001  # a bundle must ask for something: Ray refuses empty ones
+HEALTH_CHECK_S = "0.2"  # the stock 2 s would add up to 2 s to every stop and every restart
+
+
+# ---- in the worker group ----------------------------------------------------------------------------------------
+
+
+class LeasedWorkerGroup(WorkerGroup):  # type: ignore[misc] # Ray is not typed for us
+    """A worker group whose rank ``i`` runs on the node of slot ``i`` of the gang's lease."""
+
+    gang: Gang
+
+    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> Any:
+        assert self.gang.lease is not None
+        nodes = [{NODE_LABEL: slot.node} for slot in self.gang.lease.slots]
+        handle = super()._create_placement_group(scaling_config, replace(worker_group_context, label_selector=nodes))
+        self.gang.placed(handle.placement_group)
+        return handle
+
+    def _create_workers(self, *args: Any, **kwargs: Any) -> list[Any]:
+        workers: list[Any] = super()._create_workers(*args, **kwargs)
+        self.gang.joined(workers)
+        workers.sort(key=lambda worker: worker.placement_group_bundle_index)  # Train groups them by node
+        nodes = [worker.metadata.node_id for worker in workers]
+        for rank, worker in enumerate(workers):
+            worker.distributed_context = DistributedContext(
+                world_rank=rank,
+                world_size=len(workers),
+                local_rank=nodes[:rank].count(nodes[rank]),
+                local_world_size=nodes.count(nodes[rank]),
+                node_rank=list(dict.fromkeys(nodes)).index(nodes[rank]),
+            )
+        return workers
+
+
+class LeaseBackend(Backend):  # type: ignore[misc] # Ray is not typed for us
+    """Gives every worker its place. Forms no process group and takes none down: the session does."""
+
+    def on_start(self, worker_group: LeasedWorkerGroup, backend_config: BackendConfig) -> None:
+        """Called by Train when all workers are there, before the train function runs in them."""
+        lease = worker_group.gang.lease
+        assert lease is not None and len(lease.slots) == len(worker_group)
+        ray.get(
+            [
+                worker_group.execute_single_async(rank, take_place, Place(rank, lease), environment(lease, rank))
+                for rank in range(len(worker_group))
+            ]
+        )
+
+
+class LeaseBackendConfig(BackendConfig):  # type: ignore[misc] # Ray is not typed for us
+    """Names the backend; nothing in it can be configured."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """Train makes one of it in the controller."""
+        return LeaseBackend
+
+
+def environment(lease: Lease, rank: int) -> dict[str, str]:
+    """What the worker of ``rank`` gets into its environment before CUDA is initialised there."""
+    slot: SlotRef = lease.slots[rank]
+    nodes = [slot.node for slot in lease.slots]
+    return {
+        "CUDA_VISIBLE_DEVICES": slot.uuid or str(slot.index),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order in which NVML and Ray number GPUs
+        "EBBTIDE_JOB": lease.workload,
+        "EBBTIDE_LEASE_EPOCH": str(lease.epoch),
+        "EBBTIDE_SLOT": f"{slot.node}:{slot.index}",
+        # as torchrun sets them, for libraries that look there
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(nodes)),
+        "LOCAL_RANK": str(nodes[:rank].count(slot.node)),
+        "LOCAL_WORLD_SIZE": str(nodes.count(slot.node)),
+    }
+
+
+# ---- in the controller ------------------------------------------------------------------------------------------
+
+
+class LeaseScalingPolicy(ScalingPolicy):  # type: ignore[misc] # Ray is not typed for us
+    """As many workers as the lease has slots; none without a lease. Never asks Ray for capacity."""
+
+    def __init__(self, scaling_config: ScalingConfig, *, claim: Callable[[], Lease | None], gang: Gang) -> None:
+        super().__init__(scaling_config)
+        self._claim = claim
+        self._gang = gang
+
+    def make_decision_for_non_running_worker_group(self) -> Any:
+        """Start when a lease is there."""
+        lease = self._claim()
+        if lease is None:
+            return NoopDecision()
+        self._gang.starts(lease)
+        return ResizeDecision(len(lease.slots), self.scaling_config._resources_per_worker_not_none)
+
+    def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:
+        """A running gang is resized only by a stop and a new lease."""
+        return NoopDecision()
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Stock: registers with Ray's AutoscalingCoordinator, which would then count our slots as its own."""
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        return 0
+
+
+class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed for us
+    """Leaving by order is no failure; anything else is retried until it happens too often without progress."""
+
+    def __init__(self, failure_config: Any, *, strikes: Strikes, plan: JobPlan, note: Callable[[str], None]) -> None:
+        super().__init__(failure_config)
+        self._strikes = strikes
+        self._plan = plan
+        self._note = note
+
+    def make_decision(self, training_failed_error: Any) -> Any:
+        """What Train does next."""
+        found = causes(training_failed_error)
+        if any(isinstance(cause, Cancelled) for cause in found.values()):
+            return FailureDecision.RAISE
+        if any(isinstance(cause, Preempted) for cause in found.values()):
+            return FailureDecision.RETRY
+        self._note(describe(training_failed_error))
+        give_up = self._strikes.failed(steps_finished(self._plan))
+        return FailureDecision.RAISE if give_up else FailureDecision.RETRY
+
+
+class GangController(TrainController):  # type: ignore[misc] # Ray is not typed for us
+    """Train's controller, made to wait for leases."""
+
+    def __init__(self, *, plan: JobPlan, **given: Any) -> None:
+        self._gang = Gang()
+        self._pool_link = ControllerLink(
+            ArbiterLink(), job=plan.section.name, incarnation=plan.incarnation, kill_gang=self._gang.kill
+        )
+        context = given["train_run_context"]
+        given["scaling_policy"] = LeaseScalingPolicy(
+            context.scaling_config, claim=self._pool_link.claim, gang=self._gang
+        )
+        given["failure_policy"] = GangFailurePolicy(
+            context.run_config.failure_config,
+            strikes=Strikes(plan.section.max_failures, finished=steps_finished(plan)),
+            plan=plan,
+            note=self._pool_link.gang_failed,
+        )
+        super().__init__(**given)
+        self.worker_group_cls = type("LeasedWorkerGroup", (LeasedWorkerGroup,), {"gang": self._gang})
+
+    async def run(self) -> None:
+        """Run the job to its end."""
+        self._pool_link.start()
+        try:
+            await super().run()
+        finally:
+            self._pool_link.stop()
+
+    async def _step(self) -> Any:
+        state = self.get_state()
+        if not isinstance(state, WAITING):
+            return await super()._step()
+        if self._worker_group:
+            self._shutdown_worker_group()  # the stock controller keeps it until the next resize
+        if not self._gang.gone():
+            await asyncio.sleep(WAIT_S)
+            return self._then(state)
+        self._pool_link.no_gang()
+        if self._pool_link.cancelled:
+            why = Cancelled(self._pool_link.why or "cancelled while it waited")
+            return self._then(ShuttingDownState(next_state=ErroredState(training_failed_error=ControllerError(why))))
+        result = await super()._step()
+        if type(result.next_state) is type(state):
+            await asyncio.sleep(WAIT_S)  # the stock controller asks again at once, for ever
+        return result
+
+    def _then(self, state: Any) -> Any:
+        return TrainControllerLoopIterationResult(
+            run_attempt_id=self._get_run_attempt_id(), previous_state=self.get_state(), next_state=state
+        )
+
+
+def steps_finished(plan: JobPlan) -> int:
+    """How far the last gang came, by its step log; 0 where that cannot be read."""
+    try:
+        return finished_by_last_gang(plan.run_dir)
+    except OSError:
+        return 0
+
+
+def causes(error: Any) -> Mapping[int, BaseException]:
+    """What went wrong, by rank; -1 is the controller itself."""
+    if isinstance(error, WorkerGroupError):
+        return dict(error.worker_failures)
+    return {-1: error.controller_failure if isinstance(error, ControllerError) else error}
+
+
+def describe(error: Any) -> str:
+    """A failure of a gang in one line: its first cause, by whoever raised it."""
+    lines = []
+    for rank, cause in sorted(causes(error).items()):
+        who = f"rank {rank}" if rank >= 0 else "its controller"
+        if isinstance(cause, WorkerHealthCheckFailedError):
+            # Train's own text is a page with the actor's address; the user needs to know which process died.
+            lines.append(f"{who}: its process died")
+        else:
+            lines.append(f"{who}: {type(cause).__name__}: {cause}")
+    # A rank that dies makes the collectives of the others fail: their errors say less.
+    lines.sort(key=lambda line: not line.endswith("its process died"))
+    return "; ".join(lines)
+
+
+# ---- in the driver ----------------------------------------------------------------------------------------------
+
+
+class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typed for us
+    """A Ray Train trainer whose gang runs under leases of the pool.
+
+    Of Train's trainers it extends the one below TorchTrainer, which adds nothing but the Torch backend.
+    """
+
+    def __init__(self, plan: JobPlan, args: Mapping[str, Any]) -> None:
+        section = plan.section
+        super().__init__(
+            enter,
+            train_loop_config={"plan": plan, "args": args},
+            backend_config=LeaseBackendConfig(),
+            scaling_config=ScalingConfig(
+                num_workers=section.workers.max,
+                use_gpu=False,  # the fence carries the logical GPU, so that a parked worker costs Ray nothing
+                resources_per_worker={"CPU": section.cpus_per_worker or NO_CPU},
+            ),
+            run_config=RunConfig(name="ray", storage_path=str(plan.run_dir)),
+        )
+        self._plan = plan
+
+    def _before_run(self) -> None:
+        """The controller is up and is about to speak for the job."""
+
+    def _initialize_and_run_controller(self, **given: Any) -> Any:
+        here = ray.get_runtime_context().get_node_id()
+        actor = ray.remote(num_cpus=0, label_selector={NODE_LABEL: here}, runtime_env={"env_vars": _controller_env()})
+        controller = actor(GangController).remote(plan=self._plan, **given)
+        try:
+            ray.get(controller.__ray_ready__.remote())
+            self._before_run()
+            ray.get(controller.run.remote())
+            return ray.get(controller.get_result.remote())
+        finally:
+            ray.kill(controller)  # also when this process is told to stop: its gang must not outlive it
+
+
+def _controller_env() -> dict[str, str]:
+    found: dict[str, str] = {
+        HEALTH_CHECK_INTERVAL_S_ENV_VAR: os.environ.get(HEALTH_CHECK_INTERVAL_S_ENV_VAR, HEALTH_CHECK_S),
+        "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+        **get_env_vars_to_propagate(),
+    }
+    found[ENABLE_PREEMPTION_WATCHER_ENV_VAR] = "0"  # the arbiter decides who steps aside
+    return found

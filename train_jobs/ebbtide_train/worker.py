@@ -1,0 +1,94 @@
+"""One rank: its gate, its session, and the author's train function inside.
+
+Runs in a Ray Train worker, after the backend has given it its place. A gang that leaves by order raises ``Preempted``
+or ``Cancelled`` to its controller; whatever else is raised counts as a crash.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import cloudpickle
+
+from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.client.link import ArbiterLink
+from ebbtide.client.messages import Lease
+from ebbtide_train.control import TrainFunction, load_function
+from ebbtide_train.plan import JobPlan, my_place
+from ebbtide_train.rank_gate import RankGate
+from ebbtide_train.session.current import activate
+from ebbtide_train.session.errors import Leaving
+from ebbtide_train.session.session import TrainingSession
+from ebbtide_train.session.settings import SessionSettings
+
+# The arbiter counts a gang that left without its last report as crashed. One that restarts needs about 2 s.
+LAST_WORD_S = 15.0
+DONE_WORD_S = 2.0  # after the end the controller and the driver speak for the job
+
+
+def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> None:
+    """Run this process's rank to its end.
+
+    Raises:
+        Preempted, Cancelled: the gang left by order.
+        Exception: whatever the train function raised.
+    """
+    place = my_place()
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)  # ranks share the cores, and one thread has one order of summation
+    gate = RankGate(ArbiterLink(), rank=place.rank)
+    flush_s = 0.0
+    try:
+        with activate(TrainingSession(_settings(plan), gate, lock_for=_lock_for(plan))):
+            _train_function(plan)(args)
+        flush_s = DONE_WORD_S
+    except Leaving:
+        flush_s = LAST_WORD_S
+        raise
+    finally:
+        gate.close(flush_s=flush_s)
+
+
+def _settings(plan: JobPlan) -> SessionSettings:
+    place, section = my_place(), plan.section
+    return SessionSettings(
+        job=section.name,
+        incarnation=plan.incarnation,
+        run_dir=plan.run_dir,
+        rank=place.rank,
+        world=len(place.lease.slots),
+        lease=place.lease,
+        node=place.lease.slots[place.rank].node,
+        global_batch=section.global_batch,
+        seed=section.seed,
+        micro_batch_max=section.micro_batch,
+        checkpoint_every_s=section.checkpoint_every_s,
+        bucket_cap_mb=section.bucket_cap_mb,
+        in_place=section.in_place,
+    )
+
+
+def _lock_for(plan: JobPlan):  # type: ignore[no-untyped-def] # mypy cannot see that a SlotLock is the session's Lock
+    def lock_for(lease: Lease, rank: int) -> SlotLock:
+        return SlotLock(
+            Path(plan.lock_dir),
+            lease.slots[rank],
+            workload=plan.section.name,
+            epoch=lease.epoch,
+            rank=rank,
+            log_dir=Path(plan.shared_dir) / "occupancy",
+        )
+
+    return lock_for
+
+
+def _train_function(plan: JobPlan) -> TrainFunction:
+    if plan.train is not None:
+        found: TrainFunction = cloudpickle.loads(plan.train)
+        return found
+    working_dir = plan.section.working_dir
+    if working_dir is not None and str(working_dir) not in sys.path:
+        sys.path.insert(0, str(working_dir))
+    return load_function(plan.section.entrypoint)  # type: ignore[return-value]
