@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from ebbtide.pool.ids import JobName, NodeId, SlotId
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import SlotState
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, SlotState
 
 
 def for_replica(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:
@@ -34,33 +34,33 @@ def for_replica(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[S
 
 
 def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeId, tuple[SlotId, ...]] | None:
-    """The node that lacks fewest of ``count`` slots, and its free ones; None if no node could ever give so many.
+    """The node that lacks fewest of ``count`` slots, and its free ones; None if no node can come to have so many.
 
-    Slots of jobs can be had in time, slots of replicas and strangers cannot.
+    Slots of jobs can be had in time, as far as their class lets them go; slots of replicas and strangers cannot.
     """
-    by_node: dict[NodeId, list[SlotId]] = defaultdict(list)
+    by_node: dict[NodeId, list[SlotId]] = {record.slot.node: [] for record in state.slots.values()}
     for slot in free:
         by_node[state.slots[slot].slot.node].append(slot)
-    coming: Counter[NodeId] = Counter()
-    could_be: Counter[NodeId] = Counter()
-    fixed: Counter[NodeId] = Counter()  # of these, slots of jobs that are never asked to step aside
-    for record in state.slots.values():
-        node = record.slot.node
-        leaving = record.state is SlotState.RECLAIMING
-        coming[node] += leaving
-        job = None if leaving else state.jobs.get(JobName(str(record.occupant)))
-        could_be[node] += leaving or record.slot.id in by_node[node] or job is not None
-        fixed[node] += job is not None and job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE
-    fitting = [node for node in could_be if could_be[node] >= count]
+    leaving = Counter(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
+    could_be = Counter({node: len(here) + leaving[node] for node, here in by_node.items()})
+    for job in state.jobs.values():
+        if job.state in JOB_HOLDS_SLOTS:
+            for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
+                could_be[node] += min(here, _may_lose(job))
+    # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
+    fitting = [node for node in by_node if could_be[node] >= count or count == 1]
     if not fitting:
         return None
-
-    def lacks(node: NodeId) -> tuple[bool, int, int, NodeId]:
-        here = len(by_node[node])
-        return could_be[node] - fixed[node] < count, -here - coming[node], -here, node
-
-    best = min(fitting, key=lacks)
+    best = min(fitting, key=lambda node: (-len(by_node[node]) - leaving[node], -len(by_node[node]), node))
     return best, tuple(by_node[best])
+
+
+def _may_lose(job: JobRecord) -> int:
+    if job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
+        return 0
+    if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
+        return max(0, len(job.gang) - job.spec.workers_min)
+    return len(job.gang)
 
 
 def unclaimed(state: PoolState, free: Iterable[SlotId], job: JobName) -> tuple[SlotId, ...]:

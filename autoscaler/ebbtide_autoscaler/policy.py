@@ -60,7 +60,6 @@ def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
             draft.free = [slot for slot in draft.free if slot not in slots]
             draft.moves.append(GrantSeat(seat, slots, f"{want.reason}: {want.want} replicas instead of {want.now}"))
             continue
-        draft.contested = True
         _lack(state, want, seat, draft)
     if len(seats) < needed:
         why = f"the next try of a failed seat is in {backoff_s:.0f} s" if backoff_s else "all its seats are taken"
@@ -72,8 +71,10 @@ def _lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> None:
     count = state.endpoints[want.endpoint].spec.slots_per_replica
     found = nearest(state, draft.free, count)
     if found is None:
-        draft.waits.append((seat, f"{want.reason}; no node has {count} slots that are not taken by replicas"))
+        why = f"no node can give {count} slots: the others belong to replicas, or to jobs that may not step aside"
+        draft.waits.append((seat, f"{want.reason}; {why}"))
         return
+    draft.contested = True
     node, here = found
     kept = here[:count]
     draft.free = [slot for slot in draft.free if slot not in kept]

@@ -10,7 +10,7 @@ from ebbtide.pool.events import JobEnded
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 
-SETTLE_S = 180.0  # lost replicas: 40 s start-up limit twice, then backoff; a driver's silence: 10 s; starts of 15 s
+SETTLE_S = 240.0  # failed starts: limit of 40 s and backoff, twice; a driver's silence 10 s; starts and growth 30 s
 
 
 def random_pool(seed: int) -> Loop:

@@ -282,7 +282,25 @@ def test_a_replica_larger_than_any_node_can_give_says_so_and_disturbs_nobody() -
     busy = signals(inflight=1, last_arrival_s=NOW)
     found = look(state, traffic={CHAT: HELD, EndpointName("other"): busy})
     assert found.moves == ()
-    assert "no node has 2 slots" in dict(found.waits)[SEAT0]
+    assert "no node can give 2 slots" in dict(found.waits)[SEAT0]
+
+
+def test_nobody_steps_aside_in_vain_for_a_replica_that_finds_no_room_anyway() -> None:
+    """Its second slot belongs to a job at its minimum, which may not go below: the small job is left alone."""
+    state = a_pool(nodes={"n0": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
+    state = with_job(state, a_job("small", workers_max=1), (S0,))
+    state = with_job(state, a_job("semi", workers_max=1, workload_class=WorkloadClass.SEMI_PREEMPTIBLE), (S1,))
+    found = look(state, traffic=HELD, for_s=30.0)
+    assert found.moves == ()
+    assert "may not step aside" in dict(found.waits)[SEAT0]
+
+
+def test_room_is_made_on_the_node_that_lacks_least() -> None:
+    """n0 has two jobs, n1 one and a free slot: only the job of n1 is asked."""
+    state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
+    for name, slot in (("a", S0), ("b", S1), ("c", slots(1, "n1")[0])):
+        state = with_job(state, a_job(name, workers_max=1), (slot,))
+    assert [getattr(move, "job", "") for move in look(state, traffic=HELD).moves] == ["c"]
 
 
 # ---- who gets what is left

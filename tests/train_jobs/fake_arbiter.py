@@ -1,4 +1,4 @@
-"""An arbiter that only obeys the test: it gives the leases and directives that it is told to, and notes what it hears."""
+"""An arbiter that only obeys the test: it gives the leases and directives it is told to, and notes what it hears."""
 
 import time
 from collections.abc import Sequence

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ebbtide.client.messages import Lease, RankReport, SlotRef, Want
 from ebbtide_train.control import GangPlan, run_rank
+from ebbtide_train.plain import PlainRun, losses_of_rank
 from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.step_log import StepLine, step_lines
 
 TINY = "tests.train_jobs.tiny:train"
 _context = multiprocessing.get_context("forkserver")
 # torch imports _dynamo and _inductor on first use of an optimizer and of deterministic mode: 2 s for each process.
-_context.set_forkserver_preload(["torch._dynamo", "torch._inductor", "ebbtide_train.control", "tests.train_jobs.tiny"])
+_context.set_forkserver_preload(["torch._dynamo", "torch._inductor", "ebbtide_train.plain", "tests.train_jobs.tiny"])
 
 
 def plan_of(run_dir: Path, *, world: int, epoch: int = 1, steps: int = 8, **more: object) -> GangPlan:
@@ -82,6 +83,25 @@ def launch(plan: GangPlan) -> None:
 def control_main(plan: GangPlan, rank: int, wants: object) -> None:
     """One rank as a control run has it."""
     run_rank(plan, rank)
+
+
+def plain_losses(plan: PlainRun, folder: Path) -> dict[int, tuple[str, ...]]:
+    """As `plain.run`, by this module's quick start."""
+    folder.mkdir(parents=True)
+    plan = replace(plan, rendezvous=str(folder / "rendezvous"))
+    processes: list[BaseProcess] = []
+    for rank in range(plan.world):
+        process = _context.Process(target=plain_main, args=(plan, rank, folder))
+        process.start()
+        processes.append(process)
+    join(processes)
+    by_rank = [(folder / f"losses-{rank}").read_text().split() for rank in range(plan.world)]
+    return {plan.first_step + index: losses for index, losses in enumerate(zip(*by_rank, strict=True))}
+
+
+def plain_main(plan: PlainRun, rank: int, folder: Path) -> None:
+    """One rank of a plain loop."""
+    (folder / f"losses-{rank}").write_text(" ".join(losses_of_rank(plan, rank)))
 
 
 def join(processes: list[BaseProcess], *, timeout_s: float = 60.0) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.train_jobs import gangs
 
+from ebbtide_train import plain
 from ebbtide_train.compare import compare, final_steps, segments_of
 from ebbtide_train.control import ControlFailed, Segment, load_function, replay
 from ebbtide_train.session.step_log import StepLine, step_lines
@@ -20,6 +21,11 @@ def test_a_replay_runs_fresh_processes_and_logs_every_step(tmp_path: Path) -> No
     lines = replay(gangs.TINY, {"steps": 2}, segments=[Segment(0, 1, 1)], run_dir=tmp_path / "control", global_batch=4)
     gangs.run(gangs.plan_of(tmp_path / "job", world=1, steps=2, global_batch=4))
     assert compare(step_lines(tmp_path / "job"), lines).losses_identical
+    run = plain.PlainRun(
+        build="tests.train_jobs.tiny:build", args={}, first_step=0, last_step=1, world=1, global_batch=4
+    )
+    losses = plain.run(run, work_dir=tmp_path / "plain")
+    assert losses == {step: seen.losses for step, seen in final_steps(lines).items()}
 
 
 def test_a_failing_rank_is_one_clear_error(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.train_jobs.conftest import FakePool, wait_until
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
 from ebbtide_train.session.step_log import step_lines
-from tests.train_jobs.conftest import FakePool, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -93,7 +93,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     assert driver.returncode == 0, printed
     job = pool.call("job", "tide")
     assert (job.outcome, job.ranks[0].phase) == ("finished", RankPhase.DONE)
-    print(printed)
+    Path("/tmp/rayshell/printed.txt").write_text(printed)
     assert "job tide: running on 2 slots" in printed
     assert "job tide: waits: nobody has granted anything" in printed
     assert "job tide: parked" in printed

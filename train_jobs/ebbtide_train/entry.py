@@ -8,6 +8,6 @@ import importlib
 from typing import Any
 
 
-def enter(config: dict[str, Any]) -> None:
-    """Run one rank of the job in this process."""
-    importlib.import_module("ebbtide_train.worker").run_rank(config["plan"], config["args"])
+def enter(config: dict[str, Any]) -> Any:
+    """Run one rank of the job in this process; gives what its train function returned, or a ``Left``."""
+    return importlib.import_module("ebbtide_train.worker").run_rank(config["plan"], config["args"])

@@ -33,6 +33,14 @@ class Place:
     lease: Lease
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a rank returns to its controller when its gang left by order. (Train logs what is raised as an error.)"""
+
+    cancelled: bool  # for good
+    text: str
+
+
 _place: list[Place] = []
 
 

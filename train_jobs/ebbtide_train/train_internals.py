@@ -17,12 +17,15 @@ Not guaranteed: recovery of a dead controller. It dies with its driver, and the 
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.train import ControllerError, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.backend import Backend, BackendConfig
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import (
     ENABLE_PREEMPTION_WATCHER_ENV_VAR,
     HEALTH_CHECK_INTERVAL_S_ENV_VAR,
@@ -49,7 +52,7 @@ from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train.controller_link import ControllerLink
 from ebbtide_train.entry import enter
 from ebbtide_train.gang import Gang
-from ebbtide_train.plan import JobPlan, Place, take_place
+from ebbtide_train.plan import JobPlan, Left, Place, take_place
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.session.step_log import finished_by_last_gang
 from ebbtide_train.strikes import Strikes
@@ -58,6 +61,7 @@ NODE_LABEL = "ray.io/node-id"  # every node has it
 WAITING = (InitializingState, RestartingState, ReschedulingState)
 WAIT_S = 0.1  # between looks for a lease, which come in five times a second
 NO_CPU = 0.001  # a bundle must ask for something: Ray refuses empty ones
+ABORT_S = 2.0  # Ray's job supervisor kills a driver 3 s after it told it to stop
 HEALTH_CHECK_S = "0.2"  # the stock 2 s would add up to 2 s to every stop and every restart
 
 
@@ -232,6 +236,14 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
             await asyncio.sleep(WAIT_S)  # the stock controller asks again at once, for ever
         return result
 
+    async def _poll_workers(self) -> Any:
+        status = await super()._poll_workers()
+        for worker in status.worker_statuses.values():
+            if isinstance(worker.return_value, Left):
+                kind = Cancelled if worker.return_value.cancelled else Preempted
+                worker.error = kind(worker.return_value.text)  # so that it is not taken for the job's end
+        return status
+
     def _then(self, state: Any) -> Any:
         return TrainControllerLoopIterationResult(
             run_attempt_id=self._get_run_attempt_id(), previous_state=self.get_state(), next_state=state
@@ -304,8 +316,18 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
             self._before_run()
             ray.get(controller.run.remote())
             return ray.get(controller.get_result.remote())
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(RayError):  # so that the gang's placement group goes even if this process lives on
+                ray.get(controller.abort.remote(), timeout=ABORT_S)
+            raise
         finally:
-            ray.kill(controller)  # also when this process is told to stop: its gang must not outlive it
+            ray.kill(controller)  # its gang must not outlive this call
+
+    def _create_default_callbacks(self) -> list[Any]:
+        # The cleaner is a detached actor per job that asks the dashboard once a second whether the controller lives.
+        # What it would clean goes anyway: with the controller's abort, or with the driver.
+        found = super()._create_default_callbacks()
+        return [callback for callback in found if not isinstance(callback, PlacementGroupCleanerCallback)]
 
 
 def _controller_env() -> dict[str, str]:

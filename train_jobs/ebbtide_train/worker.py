@@ -1,11 +1,11 @@
 """One rank: its gate, its session, and the author's train function inside.
 
-Runs in a Ray Train worker, after the backend has given it its place. A gang that leaves by order raises ``Preempted``
-or ``Cancelled`` to its controller; whatever else is raised counts as a crash.
+Runs in a Ray Train worker, after the backend has given it its place. A gang that leaves by order returns
+``Left`` to its controller; whatever is raised counts as a crash.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from ray import cloudpickle
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease
-from ebbtide_train.control import TrainFunction, load_function
-from ebbtide_train.plan import JobPlan, my_place
+from ebbtide_train.control import load_function
+from ebbtide_train.plan import JobPlan, Left, my_place
 from ebbtide_train.rank_gate import RankGate
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.errors import Leaving
+from ebbtide_train.session.errors import Cancelled, Leaving
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 
@@ -28,11 +28,10 @@ LAST_WORD_S = 15.0
 DONE_WORD_S = 2.0  # after the end the controller and the driver speak for the job
 
 
-def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> None:
-    """Run this process's rank to its end.
+def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> object:
+    """Run this process's rank to its end; gives what the train function returned, or ``Left``.
 
     Raises:
-        Preempted, Cancelled: the gang left by order.
         Exception: whatever the train function raised.
     """
     place = my_place()
@@ -42,11 +41,12 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> None:
     flush_s = 0.0
     try:
         with activate(TrainingSession(_settings(plan), gate, lock_for=_lock_for(plan))):
-            _train_function(plan)(args)
+            returned = _train_function(plan)(args)
         flush_s = DONE_WORD_S
-    except Leaving:
+        return returned
+    except Leaving as leaving:
         flush_s = LAST_WORD_S
-        raise
+        return Left(cancelled=isinstance(leaving, Cancelled), text=str(leaving))
     finally:
         gate.close(flush_s=flush_s)
 
@@ -84,11 +84,11 @@ def _lock_for(plan: JobPlan):  # type: ignore[no-untyped-def] # mypy cannot see 
     return lock_for
 
 
-def _train_function(plan: JobPlan) -> TrainFunction:
+def _train_function(plan: JobPlan) -> Callable[[Mapping[str, Any]], object]:
     if plan.train is not None:
-        found: TrainFunction = cloudpickle.loads(plan.train)
+        found: Callable[[Mapping[str, Any]], object] = cloudpickle.loads(plan.train)
         return found
     working_dir = plan.section.working_dir
     if working_dir is not None and str(working_dir) not in sys.path:
         sys.path.insert(0, str(working_dir))
-    return load_function(plan.section.entrypoint)  # type: ignore[return-value]
+    return load_function(plan.section.entrypoint)

@@ -1,0 +1,128 @@
+"""Which facts follow from reports, where a report alone must not be believed."""
+
+from dataclasses import replace
+
+from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.test_policy import S0, SEAT0, TRAIN, a_pool, fold
+
+from ebbtide.client.messages import (
+    AgentReport,
+    ControllerPhase,
+    ControllerReport,
+    LockHolder,
+    RankPhase,
+    RankReport,
+    ReplicaPhase,
+    ReplicaReport,
+)
+from ebbtide.pool.events import (
+    Body,
+    GrantJob,
+    GrantSeat,
+    JobRunning,
+    JobSubmitted,
+    ParkJob,
+    SeatDied,
+    SeatLanded,
+    SeatReady,
+    SlotFreed,
+    StopJob,
+)
+from ebbtide.pool.ids import NodeId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.advance import advance
+from ebbtide_autoscaler.seen import FenceView, Heard, Limits, Seen
+
+LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, silence_s=10.0)
+T = 2_000.0  # the last event
+RUNNING = fold(a_pool(), JobSubmitted(a_job(), "i"), GrantJob(TRAIN, (S0,), "r"), JobRunning(TRAIN, 1))
+PARKING = fold(RUNNING, ParkJob(TRAIN, "r"), at_s=T)
+SERVING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), SeatReady(SEAT0, ()), at_s=T)
+
+
+def agent(at_s: float, holder: LockHolder | None = None) -> Heard[AgentReport]:
+    return Heard(at_s, AgentReport("n0", "b", {0: holder, 1: None, 2: None}))
+
+
+def rank(at_s: float, phase: RankPhase, directive: int) -> Heard[RankReport]:
+    report = RankReport(
+        job="train",
+        incarnation="i",
+        rank=0,
+        world=1,
+        node="n0",
+        pid=1,
+        lease_epoch=1,
+        directive=directive,
+        phase=phase,
+        step=5,
+        durable_step=0,
+    )
+    return Heard(at_s, report)
+
+
+def replica(at_s: float, phase: ReplicaPhase, name: str = "a") -> Heard[ReplicaReport]:
+    return Heard(at_s, ReplicaReport(seat=SEAT0, replica=name, node="n0", pid=1, lease_epoch=1, phase=phase, url="u"))
+
+
+def controller(at_s: float, phase: ControllerPhase, epoch: int = 1) -> Heard[ControllerReport]:
+    return Heard(at_s, ControllerReport("train", "i", phase, epoch))
+
+
+def seen(state: PoolState, **changes: object) -> Seen:
+    base = Seen(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD))
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def follow(state: PoolState, view: Seen, now_s: float = T + 1.0) -> list[Body]:
+    return list(advance(state, view, now_s, LIMITS))
+
+
+def test_a_free_lock_alone_proves_nothing_of_a_rank_that_may_still_come() -> None:
+    """All of fence, lock and the rank's own word are needed, and each must be newer than the order."""
+    directive = PARKING.jobs[TRAIN].directive
+    alive = {TRAIN: controller(T + 0.5, ControllerPhase.GANG)}
+    free = {NodeId("n0"): agent(T + 0.5)}
+    said = {(TRAIN, 0): rank(T + 0.5, RankPhase.PARKED, directive)}
+    good = seen(PARKING, controllers=alive, agents=free, ranks=said)
+    assert SlotFreed(S0) in follow(PARKING, good)
+    for bad in (
+        replace(good, ranks={}),
+        replace(good, ranks={(TRAIN, 0): rank(T + 0.5, RankPhase.RUNNING, directive)}),
+        replace(good, ranks={(TRAIN, 0): rank(T + 0.5, RankPhase.PARKED, directive - 1)}),
+        replace(good, ranks={(TRAIN, 0): rank(T - 0.5, RankPhase.PARKED, directive)}),
+        replace(good, agents={NodeId("n0"): agent(T - 0.5)}),
+        replace(good, agents={NodeId("n0"): agent(T + 0.5, LockHolder("train", 1, 1, 1))}),
+        replace(good, agents={}),
+        replace(good, fences={}),
+    ):
+        assert SlotFreed(S0) not in follow(PARKING, bad), bad
+
+
+def test_a_straggling_no_gang_does_not_free_the_slot_of_a_gang_that_starts() -> None:
+    """The controller said so before it heard of its lease; by now its ranks may be on their way."""
+    state = fold(a_pool(), JobSubmitted(a_job(), "i"), GrantJob(TRAIN, (S0,), "r"))
+    state = fold(state, StopJob(TRAIN, "r", preempts=True), at_s=T)
+    view = seen(state, agents={NodeId("n0"): agent(T + 7.0)})
+    straggler = replace(view, controllers={TRAIN: controller(T + 1.0, ControllerPhase.NO_GANG, epoch=0)})
+    assert SlotFreed(S0) not in follow(state, straggler, T + 3.0)
+    later = replace(view, controllers={TRAIN: controller(T + 6.0, ControllerPhase.NO_GANG, epoch=0)})
+    assert SlotFreed(S0) in follow(state, later, T + 7.0)
+    gone = replace(view, controllers={TRAIN: controller(T + 1.0, ControllerPhase.NO_GANG, epoch=1)})
+    assert SlotFreed(S0) in follow(state, gone, T + 7.0)
+
+
+def test_the_last_word_of_a_dead_replica_makes_its_successor_neither_ready_nor_failed() -> None:
+    dead = fold(SERVING, SeatDied(SEAT0, "w"), at_s=T + 10.0)
+    assert follow(dead, seen(dead, replicas={SEAT0: replica(T + 9.9, ReplicaPhase.READY)}), T + 10.1) == []
+    error = replace(replica(T + 9.9, ReplicaPhase.STOPPING).report, error="out of memory")
+    assert follow(dead, seen(dead, replicas={SEAT0: Heard(T + 9.9, error)}), T + 10.1) == []
+    fresh = seen(dead, replicas={SEAT0: replica(T + 12.0, ReplicaPhase.READY, "b")})
+    assert SeatReady(SEAT0, ()) in follow(dead, fresh, T + 12.1)
+
+
+def test_a_ready_replica_that_is_silent_counts_as_dead_but_not_to_a_new_arbiter() -> None:
+    silent = seen(SERVING, replicas={SEAT0: replica(T + 1.0, ReplicaPhase.READY)}, living={SEAT0: ("successor",)})
+    assert [type(fact) for fact in follow(SERVING, silent, T + 10.0)] == []
+    assert [type(fact) for fact in follow(SERVING, silent, T + 11.5)] == [SeatDied]
+    assert follow(SERVING, seen(SERVING, started_s=T + 5.0), T + 14.0) == []

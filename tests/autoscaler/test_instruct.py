@@ -1,0 +1,107 @@
+"""Which instructions follow from state and view, one at a time."""
+
+from collections.abc import Mapping
+
+import pytest
+from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold
+
+from ebbtide.pool.events import (
+    DrainSeat,
+    GrantSeat,
+    SeatGone,
+    SeatLanded,
+    SeatReady,
+    SeatStopped,
+    SlotForeign,
+    SlotFreed,
+    SlotUnfenced,
+)
+from ebbtide.pool.ids import NodeId, SeatId, SlotId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.instruct import (
+    CloseSeat,
+    DropFence,
+    HoldFence,
+    Instruction,
+    KillHolder,
+    KillReplica,
+    OpenSeat,
+    instruct,
+)
+from ebbtide_autoscaler.seen import FenceView, Seen
+
+NOW = 2_000.0
+OPENING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"))
+READY = fold(OPENING, SeatLanded(SEAT0, "a"), SeatReady(SEAT0, ()))
+LEAVING = fold(READY, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"), GrantSeat(SEAT1, (S1,), "r"))
+FOREIGN = fold(a_pool(), SlotUnfenced(S2), SlotForeign(S2, "who"), GrantSeat(SEAT0, (S0,), "r"))
+
+
+def told(
+    state: PoolState,
+    fences: Mapping[SlotId, FenceView],
+    *,
+    living: Mapping[SeatId, tuple[str, ...]] | None = None,
+    fencing: frozenset[NodeId] = frozenset(),
+    now_s: float = NOW,
+    started_s: float = 0.0,
+) -> set[Instruction]:
+    """The instructions, when all fences stand but these; ``living`` was looked up a moment ago."""
+    views = {slot: fences.get(slot, FenceView.HELD) for slot in state.slots}
+    seen = Seen(started_s=started_s, fences=views, fencing=fencing, living=living or {}, living_at_s=now_s - 0.1)
+    return set(instruct(state, seen, now_s))
+
+
+ABSENT, REFUSED = FenceView.ABSENT, FenceView.REFUSED
+
+
+def test_fence_first_then_target() -> None:
+    assert DropFence(S0) in told(OPENING, {})
+    assert OpenSeat(SEAT0) not in told(OPENING, {})
+    assert told(OPENING, {S0: ABSENT}) == {OpenSeat(SEAT0)}
+
+
+@pytest.mark.parametrize(
+    ("state", "fences", "living", "fencing", "drops"),
+    [
+        (OPENING, {}, {}, frozenset(), True),
+        (OPENING, {}, {}, frozenset({NodeId("n0")}), False),  # the fence that is asked for would take it
+        (OPENING, {S1: ABSENT}, {}, frozenset(), False),  # another logical GPU is free
+        (OPENING, {}, {SEAT1: ("ghost",)}, frozenset(), False),  # an unwanted actor may be pending
+        (LEAVING, {S0: ABSENT}, {SEAT0: ("a",)}, frozenset(), False),  # its logical GPU is free at any moment
+        (LEAVING, {S0: ABSENT}, {}, frozenset(), False),
+        (FOREIGN, {S2: ABSENT}, {}, frozenset(), False),  # the stranger may have left: try to fence it first
+        (FOREIGN, {S2: REFUSED}, {}, frozenset(), True),  # it is still there: nobody can land on it by mistake
+    ],
+)
+def test_a_fence_is_dropped_only_when_nothing_else_can_take_or_give_a_logical_gpu(
+    state: PoolState,
+    fences: Mapping[SlotId, FenceView],
+    living: Mapping[SeatId, tuple[str, ...]],
+    fencing: frozenset[NodeId],
+    drops: bool,
+) -> None:
+    dropped = {i for i in told(state, fences, living=living, fencing=fencing) if isinstance(i, DropFence)}
+    assert bool(dropped) is drops
+
+
+def test_no_fence_is_asked_for_while_a_replica_is_to_land_on_the_node() -> None:
+    assert HoldFence(S2) in told(FOREIGN, {S2: ABSENT})
+    assert HoldFence(S2) not in told(FOREIGN, {S2: ABSENT, S0: ABSENT})
+    assert HoldFence(S2) not in told(FOREIGN, {S2: REFUSED})
+
+
+def test_the_fence_of_a_replica_that_leaves_is_asked_for_when_its_actor_is_gone() -> None:
+    leaving = fold(READY, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"))
+    assert HoldFence(S0) not in told(leaving, {S0: ABSENT}, living={SEAT0: ("a",)})
+    assert HoldFence(S0) in told(leaving, {S0: ABSENT})
+
+
+def test_whoever_overstays_is_killed_but_not_by_an_arbiter_that_has_just_started() -> None:
+    leaving = fold(READY, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"))
+    late = told(leaving, {S0: ABSENT}, living={SEAT0: ("a",)})
+    assert {CloseSeat(SEAT0), KillReplica(SEAT0, "a"), KillHolder(S0, 1)} <= late
+    early = told(leaving, {S0: ABSENT}, living={SEAT0: ("a",)}, started_s=NOW - 1.0)
+    assert early == {CloseSeat(SEAT0)}
+    cold = fold(leaving, SlotFreed(S0), SeatGone(SEAT0))
+    assert told(cold, {}, living={SEAT0: ("ghost",)}) == {CloseSeat(SEAT0), KillReplica(SEAT0, "ghost")}

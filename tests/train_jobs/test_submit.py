@@ -1,0 +1,133 @@
+"""Submitting a job and watching it, with Ray's job service and the arbiter played by the test."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train_jobs.fake_link import FakeLink
+
+from ebbtide.cli.errors import BadInput
+from ebbtide.client.cluster import ClusterRecord
+from ebbtide.config.load import load, load_text
+from ebbtide_train.pick import pick
+from ebbtide_train.submit import FILE_NAME, Submitted, submit, watch
+
+TEXT = """
+pool: {name: tide}
+jobs:
+  - name: first
+    entrypoint: mine:train
+    working_dir: code
+    class: semi-preemptible
+    workers: {max: 2}
+    global_batch: 4
+    micro_batch: 2
+    args: {steps: 3, data: data/x}
+  - {name: second, entrypoint: "mine:train", workers: {max: 1}, global_batch: 1, micro_batch: 1}
+"""
+RECORD = ClusterRecord("tide", "127.0.0.1:6000", "http://127.0.0.1:6001", "", "/shared", "")
+
+
+class FakeService:
+    """Takes a job, and looks at its upload as Ray would."""
+
+    def __init__(self, *statuses: str) -> None:
+        self.statuses = list(statuses)
+        self.given: dict[str, Any] = {}
+        self.files: dict[str, str] = {}
+
+    def submit_job(self, **given: Any) -> str:
+        self.given = given
+        folder = Path(given["runtime_env"]["working_dir"])
+        self.files = {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+        return str(given["submission_id"])
+
+    def get_job_status(self, job_id: str) -> str:
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    def get_job_logs(self, job_id: str) -> str:
+        return ""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text("def train(args): ...\n")
+    path = tmp_path / "pool.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_job_travels_with_its_code_and_without_the_rest_of_the_file(file: Path, tmp_path: Path) -> None:
+    section = pick(load(file), "first")
+    service = FakeService("PENDING")
+    found = submit(service, section, RECORD)
+    assert found.job == "first"
+    assert found.submission_id.startswith("first-")
+    assert service.given["entrypoint"] == f"python -m ebbtide_train.run {FILE_NAME} --working-dir . --job first"
+    assert service.given["runtime_env"]["env_vars"] == {"EBBTIDE_RAY_ADDRESS": "127.0.0.1:6000"}
+    assert service.given["metadata"]["ebbtide_job"] == "first"
+    assert set(service.files) == {"mine.py", FILE_NAME}
+    assert "second" not in service.files[FILE_NAME]
+    arrived = load_text(service.files[FILE_NAME], path=tmp_path / FILE_NAME).config
+    assert arrived.jobs == (section.model_copy(update={"working_dir": None}),)
+    assert arrived.is_submission
+    assert sorted(path.name for path in (tmp_path / "code").iterdir()) == ["mine.py"]  # nothing was written there
+
+
+@pytest.mark.parametrize(("name", "says"), [(None, "has 2 jobs"), ("third", "no job 'third'; it has first, second")])
+def test_a_job_that_is_not_named_well_is_refused(file: Path, name: str | None, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        pick(load(file), name)
+
+
+def view(state: str, waits: str = "", since_s: float = 1000.0, slots: int = 0) -> dict[str, Any]:
+    job = {"job": "first", "state": state, "waits": waits, "slots": ["n:0"] * slots, "since_s": since_s, "outcome": "x"}
+    return {"jobs": [job]}
+
+
+def watched(views: list[dict[str, Any] | None], *statuses: str) -> tuple[str, list[str]]:
+    lines: list[str] = []
+    link = FakeLink(status=lambda: views.pop(0))
+    last = watch(
+        FakeService(*statuses), link, Submitted("first", "first-1", 1000.0), say=lines.append, sleep=lambda s: None
+    )
+    return last.state, lines
+
+
+def test_watching_says_each_reason_once_and_ends_when_the_job_runs() -> None:
+    waiting = view("waiting", "waits: needs 1 slots, 0 are free for it")
+    views: list[dict[str, Any] | None] = [
+        None,
+        {"jobs": []},
+        waiting,
+        waiting,
+        view("starting", slots=2),
+        view("running", slots=2),
+    ]
+    assert watched(views, "PENDING", "RUNNING") == (
+        "running",
+        [
+            "job first: its driver is pending",
+            "job first: its driver is running",
+            "job first: waits: needs 1 slots, 0 are free for it",
+            "job first: starting on 2 slots",
+            "job first: running on 2 slots",
+        ],
+    )
+
+
+def test_an_earlier_run_of_the_same_name_is_not_taken_for_this_one() -> None:
+    state, lines = watched([view("ended", since_s=500.0), view("running", slots=1)], "RUNNING")
+    assert (state, lines) == ("running", ["job first: its driver is running", "job first: running on 1 slot"])
+
+
+def test_watching_ends_when_the_driver_fails_before_the_pool_knows_the_job() -> None:
+    assert watched([None, None], "RUNNING", "FAILED")[0] == "submitted"
+
+
+def test_the_file_says_json(file: Path) -> None:
+    service = FakeService("PENDING")
+    submit(service, pick(load(file), "second"), RECORD)
+    assert json.loads(service.files[FILE_NAME])["jobs"][0]["name"] == "second"
