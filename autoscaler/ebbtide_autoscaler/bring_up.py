@@ -29,6 +29,10 @@ class UpFailed(RuntimeError):
     """The pool did not come up; the message says how far it got."""
 
 
+class UpRefused(ValueError):
+    """The file asks for what is not there: a free port, large enough nodes. Nothing was changed."""
+
+
 def with_digests(config: PoolFile, environ: Mapping[str, str]) -> PoolFile:
     """The configuration with every secret replaced by its SHA-256, so that it can be journaled."""
     keys = tuple(
@@ -64,7 +68,7 @@ def up(config: PoolFile, config_file: Path, *, say: Say) -> ClusterRecord:
     """Start what is missing and put ``config`` into force.
 
     Raises:
-        UpFailed, RayStartFailed, ClusterUnreachable: it did not come up; what was started by this call was stopped.
+        UpRefused, UpFailed, RayStartFailed, ClusterUnreachable: it did not come up; what this call started is stopped.
     """
     pool = config.pool.name
     shared = Path(str(config.pool.shared_dir))
@@ -95,10 +99,10 @@ def _replicas_fit(config: PoolFile) -> None:
     """Each replica needs all its GPUs on one node."""
     largest = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
     if not largest:
-        raise UpFailed("the cluster has no GPUs; on a machine without any, name a number of logical ones: pool.slots")
+        raise UpRefused("the cluster has no GPUs; on a machine without any, name a number of logical ones: pool.slots")
     for endpoint in config.endpoints:
         if endpoint.gpus_per_replica > largest:
-            raise UpFailed(
+            raise UpRefused(
                 f"endpoint {endpoint.name} wants {endpoint.gpus_per_replica} GPUs per replica; "
                 f"the largest node of the cluster has {largest}"
             )
@@ -110,7 +114,7 @@ def _port_is_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise UpFailed(
+            raise UpRefused(
                 f"the gateway cannot listen on {host}:{port}: {error.strerror}; choose another port"
             ) from error
 

@@ -98,9 +98,9 @@ def up(file: Path, as_json: bool) -> None:
         )
     try:
         record = bring_up.up(config, file.resolve(), say=lambda line: click.echo(line, err=True))
-    except ValueError as error:
+    except (ValueError, ClusterUnreachable) as error:
         raise BadInput(str(error)) from error
-    except (bring_up.UpFailed, RayStartFailed, ClusterUnreachable) as error:
+    except (bring_up.UpFailed, RayStartFailed) as error:
         raise CommandFailed(str(error)) from error
     if as_json:
         print_json({"pool": record.pool, "gateway": record.gateway_url, "address": record.address})

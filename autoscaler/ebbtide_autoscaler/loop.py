@@ -63,7 +63,8 @@ class Loop:
         self.world: World
         self._open_ledger()
         self._serve: SeatActuator = load_serve()
-        self._stopping = False
+        self._stopping = False  # nothing is decided any more
+        self._stopped = False  # and the loop ends
         self._waits_said = ""
         self._wake: asyncio.Event | None = None
         self._asyncio: asyncio.AbstractEventLoop | None = None
@@ -133,7 +134,7 @@ class Loop:
         self._ready.set()
         await self._surroundings.adopt()
         watching = asyncio.create_task(self._surroundings.watch(self._host_bytes, lambda: self.world.state))
-        while not self._stopping:
+        while not self._stopped:
             started_s = time.monotonic()
             try:
                 await self._tick()
@@ -305,6 +306,7 @@ class Loop:
         await self._serve.stop()
         await self._surroundings.leave()
         self._journal.close()
+        self._stopped = True
 
 
 def _token(shared_dir: Path) -> str:

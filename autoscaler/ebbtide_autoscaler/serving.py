@@ -14,6 +14,9 @@ from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
+# One replica more halves the waiting and more, so the same load shows fewer requests in flight: up to this many times.
+SAME_DEMAND = 4
+
 COMING_OR_READY = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
 
 
@@ -42,7 +45,8 @@ def wants(
     remembered: dict[EndpointName, EndpointMemory] = {}
     for name, record in snapshot.state.endpoints.items():
         signals = snapshot.traffic.get(name, EndpointSignals())
-        before = memory.endpoints.get(name, EndpointMemory())
+        coming = sum(seat.state in COMING_OR_READY for seat in seats_of(snapshot.state, name))
+        before = memory.endpoints.get(name) or EndpointMemory(aim=coming)
         want, remembered[name] = _want(now_s, snapshot.state, record, signals, before, config)
         found.append((-record.spec.priority, want))
     found.sort(key=lambda item: (item[0], item[1].endpoint))
@@ -84,28 +88,39 @@ def _want(
     if too_slow:
         raw = max(raw, have + 1)
         why = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
-    elif before.slow_replicas and 2 * (signals.held + signals.inflight) >= before.slow_demand:
+    elif before.slow_replicas and SAME_DEMAND * (signals.held + signals.inflight) >= before.slow_demand:
         raw = max(raw, before.slow_replicas + 1)
         why = f"{before.slow_replicas} replicas missed the SLO when {before.slow_demand} requests were in flight"
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
+    aim = min(max(before.aim, spec.replicas_min), spec.replicas_max)
     after = replace(
         before,
         busy_since_s=_since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s),
-        over_since_s=_since(before.over_since_s, bounded > have, now_s),
+        over_since_s=_since(before.over_since_s, bounded > aim, now_s),
         slow_since_s=slow_since_s,
-        under_since_s=_since(before.under_since_s, bounded < have, now_s),
+        under_since_s=_since(before.under_since_s, bounded < aim, now_s),
     )
-    want = bounded
-    if (
-        0 < have < bounded
-        and not too_slow
-        and have >= spec.replicas_min
-        and _for_s(after.over_since_s, now_s) < config.up_after_s
-    ):
-        want, why = have, f"more demand, but for less than {config.up_after_s:g} s"
-    if bounded < have:
-        want, why = _down(now_s, record, seats, bounded, _for_s(after.under_since_s, now_s))
+    at_once = aim == 0 or too_slow or aim < spec.replicas_min
+    if bounded > aim and (at_once or _for_s(after.over_since_s, now_s) >= config.up_after_s):
+        after = replace(after, aim=bounded, over_since_s=None)
+    elif bounded < aim and _for_s(after.under_since_s, now_s) >= spec.down_after_s:
+        after = replace(after, aim=aim - 1, under_since_s=now_s)
+    else:
+        after = replace(after, aim=aim)
+        why = _not_yet(spec, bounded, aim, config) or why
+    want = after.aim
+    if want < have:
+        want, why = _down(now_s, record, seats, want)
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
+
+
+def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:
+    """Why the aim stays as it is although demand has changed; empty if it has not."""
+    if bounded > aim:
+        return f"more demand, but for less than {config.up_after_s:g} s"
+    if bounded < aim:
+        return f"less demand, but for less than {spec.down_after_s:g} s"
+    return ""
 
 
 def _remember_slowness(
@@ -130,18 +145,15 @@ def _raw_want(now_s: float, spec: EndpointSpec, signals: EndpointSignals) -> tup
     return 0, f"no request for {spec.idle_after_s:g} s"
 
 
-def _down(
-    now_s: float, record: EndpointRecord, seats: list[SeatRecord], bounded: int, under_for_s: float
-) -> tuple[int, str]:
-    """One replica fewer, if lower demand has lasted and one of them has lived long enough to have been worth it."""
-    spec = record.spec
+def _down(now_s: float, record: EndpointRecord, seats: list[SeatRecord], aim: int) -> tuple[int, str]:
+    """One replica fewer, if enough ready ones are left and one of them has lived long enough to have been worth it."""
     have = len(seats)
-    if under_for_s < spec.down_after_s:
-        return have, f"less demand, but for less than {spec.down_after_s:g} s"
+    if sum(seat.state is SeatState.READY for seat in seats) <= aim:
+        return have, "less demand, but a replica that is still starting cannot stand in for a ready one"
     if not any(may_go(now_s, record, seat) for seat in seats):
-        least_s = spec.min_uptime_factor * record.start_s
+        least_s = record.spec.min_uptime_factor * record.start_s
         return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
-    return have - 1, f"{bounded} replicas are enough since {under_for_s:.0f} s"
+    return have - 1, f"{aim} replicas are enough since {record.spec.down_after_s:g} s"
 
 
 def may_go(now_s: float, record: EndpointRecord, seat: SeatRecord) -> bool:

@@ -39,12 +39,18 @@ class PolicyConfig:
 
 @dataclass(frozen=True, slots=True)
 class EndpointMemory:
-    """Since when an endpoint has been in a condition; None: it is not."""
+    """What an endpoint aims at, and since when it has been in a condition (None: it is not).
+
+    The aim goes up at once or after a moment and comes down slowly, whether or not the replicas are there yet: demand
+    that dips while slots are being reclaimed must not call the reclaim off.
+    """
+
+    aim: int = 0  # replicas
 
     busy_since_s: float | None = None  # wants at least one replica
-    over_since_s: float | None = None  # wants more replicas than it has
+    over_since_s: float | None = None  # demand is for more replicas than the aim
     slow_since_s: float | None = None  # TTFT over its SLO
-    under_since_s: float | None = None  # wants fewer replicas than it has
+    under_since_s: float | None = None  # demand is for fewer replicas than the aim
     slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: never, or it has been idle since
     slow_demand: int = 0  # requests in flight then
 

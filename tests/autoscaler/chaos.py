@@ -189,10 +189,9 @@ class Chaos:
         assert not late_moves or served or ended, loop.story("still moving")
 
     def _starved(self) -> bool:
-        """Whether nothing could be done for held requests: all slots belong to replicas or protected jobs."""
-        state = self.loop.state
-        return all(
-            job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
-            for job in state.jobs.values()
-            if job.state is JobState.RUNNING
-        )
+        """Whether nothing may be done for held requests, and it is said: protected jobs or replicas have all slots."""
+        assert self.loop.arbiter is not None
+        if all(record.occupant in self.loop.state.seats for record in self.loop.state.slots.values()):
+            return True
+        waits = " ".join(self.loop.arbiter.waits.values())
+        return "may not step aside" in waits or "non-preemptible" in waits or "at its minimum" in waits

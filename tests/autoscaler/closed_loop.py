@@ -172,7 +172,9 @@ class Arbiter:
         return None if self._settling(self.seen()) else self.table
 
     def report_agent(self, report: AgentReport) -> None:
-        self.agents[NodeId(report.node)] = Heard(self.loop.clock.now_s, report)
+        last = self.agents.get(NodeId(report.node))
+        if last is None or last.report.boot_id != report.boot_id or last.report.sent_boot_s <= report.sent_boot_s:
+            self.agents[NodeId(report.node)] = Heard(self.loop.clock.now_s, report)
 
     def _settling(self, seen: Seen) -> bool:
         return self.loop.clock.now_s - self.started_s < SETTLING_S and unheard(self.world.state, seen)

@@ -4,7 +4,9 @@ One section per room. Nothing here starts a cluster: what only shows in a runnin
 """
 
 import inspect
+import zipfile
 from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,7 +162,7 @@ def test_worker_errors_are_the_users_own_and_can_be_set_on_a_status() -> None:
 
 
 def test_a_worker_group_can_be_placed_worker_by_worker() -> None:
-    from ray._raylet import RAY_NODE_ID_KEY
+    import ray
     from ray.train.v2._internal.execution.context import DistributedContext
     from ray.train.v2._internal.execution.worker_group import ActorMetadata, Worker, WorkerGroup
     from ray.train.v2._internal.execution.worker_group.state import WorkerGroupContext
@@ -168,7 +170,7 @@ def test_a_worker_group_can_be_placed_worker_by_worker() -> None:
 
     from ebbtide_train.train_internals import NODE_LABEL
 
-    assert NODE_LABEL == RAY_NODE_ID_KEY
+    assert NODE_LABEL == ray._raylet.RAY_NODE_ID_KEY
     assert parameters(WorkerGroup._create_placement_group) == ["scaling_config", "worker_group_context"]
     context = WorkerGroupContext(run_attempt_id="a", train_fn_ref=None, num_workers=2, resources_per_worker={})
     assert replace(context, label_selector=[{"a": "b"}] * 2).label_selector == [{"a": "b"}] * 2
@@ -236,6 +238,20 @@ def test_the_job_service_takes_what_submit_gives() -> None:
     assert inspect.isasyncgenfunction(inspect.unwrap(JobSubmissionClient.tail_job_logs))
     # Why submit gives the address by a variable of its own.
     assert "RAY_ADDRESS_ENVIRONMENT_VARIABLE: ray_addr" in inspect.getsource(JobSupervisor._get_driver_env_vars)
+
+
+def test_an_upload_follows_links_and_leaves_out_what_is_excluded(tmp_path: Path) -> None:
+    from ray._private.runtime_env.packaging import create_package
+
+    for name in ("code/deep/mine.py", "code/shared/big", "shared/big"):
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text("x")
+    (tmp_path / "links").mkdir()
+    for name in ("code", "shared"):
+        (tmp_path / "links" / name).symlink_to(tmp_path / "work" / name)
+    create_package(str(tmp_path / "links"), tmp_path / "p.zip", include_gitignore=True, excludes=["/shared"])
+    with zipfile.ZipFile(tmp_path / "p.zip") as package:
+        assert set(package.namelist()) == {"code/deep/mine.py", "code/shared/big"}
 
 
 @pytest.mark.parametrize("name", ["TrainingFailedError", "ControllerError", "WorkerGroupError", "Result"])

@@ -6,17 +6,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+START_S = 150.0  # a gang starts in 7 s on a quiet machine, and took 50 s on one with a load of 10
 DRIVER = Path(__file__).with_name("pool_driver.py")
 
 
-def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = START_S) -> Any:
     """The first true answer of ``condition``."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -35,6 +38,7 @@ class FakePool:
     env: dict[str, str]
     shared_dir: Path
     lock_dir: Path
+    temp_dir: str
     drivers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def call(self, method: str, *args: object) -> Any:
@@ -62,7 +66,7 @@ class FakePool:
         """A new gang."""
         return self.call("grant", name, self.node, indexes)
 
-    def ranks(self, name: str, phase: Any, world: int, *, timeout_s: float = 60.0) -> dict[int, Any]:
+    def ranks(self, name: str, phase: Any, world: int, *, timeout_s: float = START_S) -> dict[int, Any]:
         """The reports of a whole gang in ``phase``."""
 
         def there() -> Any:
@@ -75,6 +79,17 @@ class FakePool:
         """The controller's last report; None before the first."""
         reports = self.call("job", name).controllers
         return reports[-1] if reports else None
+
+    def controllers(self) -> list[psutil.Process]:
+        """Processes of Train controllers on this cluster, and on no other of this machine."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            with suppress(psutil.NoSuchProcess):
+                if "ray::GangController" in " ".join(process.info["cmdline"] or ()):
+                    raylet = process.parent()
+                    if raylet is not None and self.temp_dir in " ".join(raylet.cmdline()):
+                        found.append(process)
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +125,7 @@ def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
                 .remote(str(folder), str(lock_dir))
             )
             env = {**os.environ, "RAY_ADDRESS": address}
-            pool = FakePool(arbiter, ray.get_runtime_context().get_node_id(), env, folder, lock_dir)
+            pool = FakePool(arbiter, ray.get_runtime_context().get_node_id(), env, folder, lock_dir, temp_dir)
             yield pool
             for driver in pool.drivers:
                 if driver.poll() is None:

@@ -47,6 +47,7 @@ class FakeArbiter:
         self._jobs: dict[str, FakeJob] = {}
         self._epoch = 0
         self._refusal = ""
+        self.looks = 0
 
     # ---- what an arbiter does
 
@@ -85,6 +86,7 @@ class FakeArbiter:
             self._jobs[job].outcome, self._jobs[job].detail = outcome, detail
 
     def status(self) -> dict[str, Any]:
+        self.looks += 1
         return {"jobs": [self._view(job) for job in self._jobs.values()]}
 
     def _view(self, job: FakeJob) -> dict[str, Any]:
@@ -135,6 +137,10 @@ class FakeArbiter:
     def kill_gang(self, job: str) -> None:
         self._jobs[job].kill_gang = True
         self.want(job, Want.STOP)
+
+    def looked(self) -> int:
+        """How often somebody has asked for the status."""
+        return self.looks
 
     def job(self, job: str) -> FakeJob | None:
         return self._jobs.get(job)

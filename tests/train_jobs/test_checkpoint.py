@@ -78,6 +78,22 @@ def test_a_death_before_the_commit_leaves_the_commit_before(
     assert loaded(store) == 2
 
 
+def test_nothing_is_committed_before_it_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    publish(store, 1)
+    plain_rename = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name.startswith(".tmp-"):
+            raise OSError(5, "Input/output error")
+        return plain_rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(CheckpointFailed, match="Input/output"):
+        publish(store, 2)
+    assert loaded(store) == 1
+
+
 def test_publishing_the_same_step_again_keeps_a_readable_commit(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     publish(store, 1)

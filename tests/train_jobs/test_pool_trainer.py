@@ -6,13 +6,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.train_jobs.conftest import FakePool, wait_until
+from tests.train_jobs.conftest import START_S, FakePool, wait_until
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
 from ebbtide_train.session.step_log import step_lines
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 SETTINGS = json.dumps({"workers": [1, 3], "global_batch": 6, "micro_batch": 2, "checkpoint_every_s": 3600})
 
@@ -89,13 +89,11 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     pool.ranks("tide", RankPhase.RUNNING, 1)
     later = pool.call("job", "tide").controllers[heard:]
     assert {r.lease_epoch for r in later if r.phase is ControllerPhase.GANG} == {third.epoch}
-    printed, _ = driver.communicate(timeout=90)
+    printed, _ = driver.communicate(timeout=START_S)
     assert driver.returncode == 0, printed
     job = pool.call("job", "tide")
     assert (job.outcome, job.ranks[0].phase) == ("finished", RankPhase.DONE)
-    Path("/tmp/rayshell/printed.txt").write_text(printed)
     assert "job tide: running on 2 slots" in printed
-    assert "job tide: waits: nobody has granted anything" in printed
     assert "job tide: parked" in printed
 
     lines = step_lines(pool.shared_dir / "train" / "tide")
@@ -116,7 +114,7 @@ def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakeP
     assert failed.lease_epoch == first.epoch
     assert failed.last_error == "rank 0: RuntimeError: the author's own mistake"
     pool.grant("wrong", 0)
-    printed, _ = driver.communicate(timeout=60)
+    printed, _ = driver.communicate(timeout=START_S)
     assert driver.returncode == 1
     job = pool.call("job", "wrong")
     assert (job.outcome, job.detail) == ("failed", "rank 0: RuntimeError: the author's own mistake")
@@ -140,8 +138,15 @@ def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_comm
     pool.grant("orphan", 1)
     found = pool.ranks("orphan", RankPhase.RUNNING, 1)
     assert found[0].durable_step >= parked[0].step and found[0].lost_steps == 0
+
+    # A killed controller takes its gang with it, and the driver submits the job again.
+    before = pool.call("job", "orphan").incarnation
+    pool.controllers()[0].kill()
+    wait_until(lambda: pool.call("job", "orphan").incarnation != before, what="the job to be submitted again")
+    assert not alive(found[0].pid)
+    wait_until(pool.controllers, what="another controller")
     pool.call("cancel", "orphan")
-    printed, _ = again.communicate(timeout=30)
+    printed, _ = again.communicate(timeout=START_S)
     assert again.returncode == 1
     assert pool.call("job", "orphan").outcome == "cancelled"
     assert "cancelled" in printed
@@ -150,10 +155,13 @@ def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_comm
 def test_a_job_that_waits_can_be_cancelled(fake_pool: FakePool) -> None:
     pool = fake_pool
     driver = pool.submit("idle", json.dumps({"steps": 3}), SETTINGS)
-    wait_until(lambda: pool.controller("idle"), what="the controller")
+    looked = pool.call("looked")
+    wait_until(lambda: pool.call("looked") > looked + 1, what="the driver to look why its job waits")
     pool.call("cancel", "idle")
-    driver.communicate(timeout=30)
+    printed, _ = driver.communicate(timeout=START_S)
     assert driver.returncode == 1
+    assert "ebbtide: job idle: waits: nobody has granted anything" in printed
+    assert "ebbtide_train.session.errors.Cancelled" in printed
     assert pool.call("job", "idle").outcome == "cancelled"
 
 
@@ -169,5 +177,5 @@ def test_a_gang_is_killed_when_the_arbiter_says_so(fake_pool: FakePool) -> None:
     assert (gone.lease_epoch, gone.failures) == (lease.epoch, 1)
     assert not alive(rank.pid)
     driver.terminate()
-    driver.communicate(timeout=30)
+    driver.communicate(timeout=START_S)
     assert pool.call("job", "stuck").outcome == "cancelled"

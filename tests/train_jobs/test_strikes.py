@@ -23,5 +23,5 @@ def test_failures_in_a_row_count_until_a_gang_comes_further(
 
 
 def test_steps_of_earlier_runs_are_no_progress() -> None:
-    strikes = Strikes(0, finished=100)
-    assert strikes.failed(100)
+    strikes = Strikes(1, finished=100)
+    assert [strikes.failed(50), strikes.failed(60)] == [False, True]

@@ -1,6 +1,7 @@
 """Submitting a job and watching it, with Ray's job service and the arbiter played by the test."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def test_the_job_travels_with_its_code_and_without_the_rest_of_the_file(file: Pa
     assert arrived.jobs == (section.model_copy(update={"working_dir": None}),)
     assert arrived.is_submission
     assert sorted(path.name for path in (tmp_path / "code").iterdir()) == ["mine.py"]  # nothing was written there
+
+
+def test_a_shared_directory_inside_the_working_dir_stays_behind(file: Path, tmp_path: Path) -> None:
+    service = FakeService("PENDING")
+    submit(service, pick(load(file), "first"), replace(RECORD, shared_dir=str(tmp_path / "code" / "out" / "shared")))
+    assert service.given["runtime_env"]["excludes"] == ["/out/shared"]
+    submit(service, pick(load(file), "first"), RECORD)
+    assert service.given["runtime_env"]["excludes"] == []
 
 
 @pytest.mark.parametrize(("name", "says"), [(None, "has 2 jobs"), ("third", "no job 'third'; it has first, second")])

@@ -14,7 +14,8 @@ from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.join import ClusterUnreachable, join
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.ray_auth import adopt
-from ebbtide.config.check import check
+from ebbtide.config.check import world_problems
+from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load import load_file
 from ebbtide.config.root import PoolFile
 from ebbtide_train.pick import pick
@@ -40,7 +41,11 @@ def submit_command(file: Path, name: str | None, follow: bool | None, as_json: b
     """
     loaded = load_file(file)
     section = pick(loaded.config, name)
-    check(loaded, environ=os.environ)
+    # Of the file only this job matters here: its models and secrets are the pool's.
+    place = f"jobs[{loaded.config.jobs.index(section)}]"
+    faults = [fault for fault in world_problems(loaded, environ=os.environ) if fault.path.startswith(place)]
+    if faults:
+        raise ConfigErrors(faults)
     record = _pool_of(loaded.config)
     link = ArbiterLink()
     view = job_view(link.call("status"), section.name)

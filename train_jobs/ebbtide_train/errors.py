@@ -6,7 +6,7 @@
     ├── NoArbiter           there is no pool at the other end: start one, or say which
     ├── JobRefused          the pool will not take this job; the message has its reason
     └── BadJob              the job's own settings contradict each other
-    JobLost                 the Train controller died under the running job; the last commit counts
+    JobLost                 the Train controller died under the job; its last commit counts
 """
 
 

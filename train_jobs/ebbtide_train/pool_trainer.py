@@ -13,6 +13,7 @@ Not guaranteed: anything after this process has died. The job dies with it, and 
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -86,16 +87,19 @@ class PoolTrainer(LeasedTrainer):
         self._runtime: PoolRuntime = ask(self._link, "hello")
         plan = JobPlan(
             section=section,
-            incarnation=uuid.uuid4().hex[:12],
+            incarnation=_incarnation(),
             shared_dir=self._runtime.shared_dir,
             lock_dir=self._runtime.lock_dir,
             train=None if train is None else cloudpickle.dumps(train),
         )
-        super().__init__(plan, dict(section.args if args is None else args))
+        self._args = dict(section.args if args is None else args)
+        super().__init__(plan, self._args)
         self._standing_in: ControllerLink | None = None
 
     def fit(self) -> Result:
         """Run the job to its end, however often it steps aside; blocks.
+
+        A controller that dies takes its gang with it; the job is then submitted again, and goes on from its commit.
 
         Returns:
             Ray Train's result; its ``return_value`` is that of rank 0.
@@ -104,8 +108,20 @@ class PoolTrainer(LeasedTrainer):
             JobRefused: the arbiter will not take it.
             TrainingFailedError: it failed too often without progress (Ray Train's own; has the causes).
             Cancelled: it was cancelled; its last commit stays.
-            JobLost: its controller died.
+            JobLost: its controller died too often.
         """
+        for left in reversed(range(self._plan.section.max_failures + 1)):
+            try:
+                return self._fit_once()
+            except JobLost as error:
+                if not left:
+                    raise
+                _say(f"{error}; submitting it again")
+                # Under a new name of its own: nothing that the dead controller said or was told counts any more.
+                LeasedTrainer.__init__(self, replace(self._plan, incarnation=_incarnation()), self._args)
+        raise AssertionError("max_failures is not negative")
+
+    def _fit_once(self) -> Result:
         section, incarnation = self._plan.section, self._plan.incarnation
         self._register()
         with _Ending(self._link, section.name, incarnation) as ending:
@@ -123,11 +139,8 @@ class PoolTrainer(LeasedTrainer):
                 ending.outcome, ending.detail = "cancelled", str(cancelled)
                 raise Cancelled(str(cancelled)) from None
             except RayActorError as error:
-                ending.outcome, ending.detail = "failed", "its Train controller died"
-                raise JobLost(
-                    f"job {section.name}: its Train controller died ({error}); run it again under the same name, "
-                    "and it goes on from its last commit"
-                ) from error
+                ending.outcome, ending.detail = "lost", "its Train controller died"
+                raise JobLost(f"job {section.name}: its Train controller died ({_first_line(error)})") from error
             except (KeyboardInterrupt, SystemExit):
                 ending.outcome, ending.detail = "cancelled", "its driver was told to stop"
                 raise
@@ -176,6 +189,14 @@ class _Ending:
             if (view is not None and view["state"] == "ended") or time.monotonic() > deadline_s:
                 return
             time.sleep(0.2)
+
+
+def _incarnation() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _say(line: str) -> None:

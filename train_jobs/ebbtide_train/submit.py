@@ -23,7 +23,7 @@ from ebbtide_train.connect import ADDRESS_VARIABLE
 from ebbtide_train.link import Link
 from ebbtide_train.state_lines import describe, job_view
 
-FILE_NAME = "ebbtide-job.json"  # JSON is YAML: `run` reads it like any other file
+FILE_NAME = "ebbtide-job"  # JSON inside, which is YAML; no suffix that the directory's .gitignore might leave out
 LOOK_EVERY_S = 0.5
 OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 SKEW_S = 5.0  # clocks of two nodes of a cluster differ by less; an earlier record of that name is older by far
@@ -91,12 +91,21 @@ def submit(service: JobService, section: JobSection, record: ClusterRecord) -> S
             submission_id=f"{section.name}-{secrets.token_hex(4)}",
             runtime_env={
                 "working_dir": str(folder),
+                "excludes": _excludes(section, record),
                 # Ray overwrites RAY_ADDRESS there by what it finds on the machine: possibly another cluster.
                 "env_vars": {ADDRESS_VARIABLE: record.address},
             },
             metadata={"ebbtide_job": section.name, "submitted_by": os.environ.get("USER", "unknown")},
         )
     return Submitted(section.name, submission_id, at_s)
+
+
+def _excludes(section: JobSection, record: ClusterRecord) -> list[str]:
+    """Patterns of what never travels: a shared directory that lies inside the working_dir, with all checkpoints."""
+    if section.working_dir is None:
+        return []
+    inside, shared = section.working_dir.resolve(), Path(record.shared_dir).resolve()
+    return [f"/{shared.relative_to(inside)}"] if shared != inside and shared.is_relative_to(inside) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Three stock habits are changed (facts and line numbers in tests/integration/test
 - Its Torch backend forms a process group; here the session owns the group, and the backend only gives each worker its
   place, before anything else runs in it. So neither driver nor controller imports torch.
 
-Not guaranteed: recovery of a dead controller. It dies with its driver, and the gang with it (Ray's ownership).
+A controller dies with its driver, and the gang with its controller (Ray's ownership).
 """
 
 import asyncio

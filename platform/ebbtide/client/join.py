@@ -43,4 +43,5 @@ def require_listener(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except OSError as error:
-        raise ClusterUnreachable(f"nobody answers at {address} ({error.strerror or error}); is the pool up?") from error
+        why = error.strerror or error
+        raise ClusterUnreachable(f"nobody answers at {address} ({why}); is there a Ray cluster?") from error

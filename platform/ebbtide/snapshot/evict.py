@@ -11,7 +11,7 @@ be used across an eviction; nobody may touch a tracked tensor while it is away.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -25,7 +25,7 @@ _ALIGN_BYTES = 64  # a cache line; every dtype's size divides it, so that pool v
 class _Place:
     """One storage and where its bytes lie in the pool."""
 
-    storage: torch.UntypedStorage
+    storage: torch.UntypedStorage = field(repr=False)  # torch would print every byte
     name: str
     offset_bytes: int
     size_bytes: int

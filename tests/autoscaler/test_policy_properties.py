@@ -1,0 +1,157 @@
+"""What must be true of every decision: it can be carried out, nobody waits in silence, names do not matter."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.autoscaler.closed_loop import a_job, an_endpoint
+from tests.autoscaler.test_policy import (
+    CHAT,
+    CONFIG,
+    HELD,
+    IDLE,
+    NOW,
+    S0,
+    S1,
+    S2,
+    TRAIN,
+    a_pool,
+    fold,
+    look,
+    parked,
+    signals,
+    slots,
+    with_job,
+    with_ready,
+)
+
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Decision,
+    DrainSeat,
+    Event,
+    GrantSeat,
+    ParkJob,
+    SeatLanded,
+    SeatReady,
+    SlotFreed,
+    StopJob,
+)
+from ebbtide.pool.ids import EndpointName, JobName, RecordId, seat_id
+from ebbtide.pool.promises import violations
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.signals import EndpointSignals
+
+
+def random_states() -> st.SearchStrategy[PoolState]:
+    """Pools with a job in some state and some ready replicas."""
+
+    def build(total: int, gang: int, replicas: int, in_place: bool, kind: WorkloadClass, stage: int) -> PoolState:
+        state = a_pool(nodes={"n0": total})
+        names = slots(total)
+        gang = min(gang, total)
+        replicas = min(replicas, total - gang)
+        if gang:
+            state = with_job(state, a_job(in_place=in_place, workers_max=4, workload_class=kind), names[:gang])
+        for number in range(replicas):
+            state = with_ready(state, seat_id(CHAT, number), (names[gang + number],))
+        if gang and kind is WorkloadClass.PREEMPTIBLE and in_place and stage == 1:
+            state = parked(state)
+        if gang and kind is WorkloadClass.PREEMPTIBLE and stage == 2:
+            state = fold(state, StopJob(TRAIN, "r", preempts=True), SlotFreed(names[0]))
+        return state
+
+    return st.builds(
+        build,
+        st.integers(1, 5),
+        st.integers(0, 4),
+        st.integers(0, 3),
+        st.booleans(),
+        st.sampled_from(WorkloadClass),
+        st.integers(0, 2),
+    )
+
+
+def traffics() -> st.SearchStrategy[EndpointSignals]:
+    return st.builds(
+        lambda held, inflight, quiet_s, ttft_s, known: EndpointSignals(
+            held, inflight, 0, NOW - quiet_s, ttft_s, known=known
+        ),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.sampled_from([0.0, 4.0, 100.0]),
+        st.sampled_from([0.0, 0.5, 3.0]),
+        st.booleans(),
+    )
+
+
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@given(random_states(), traffics(), st.integers(0, 2), st.sampled_from([0.0, 2.0, 30.0]))
+def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
+    state: PoolState, traffic: EndpointSignals, reserve: int, for_s: float
+) -> None:
+    config = replace(CONFIG, reserve=reserve)
+    found = look(state, traffic=traffic, config=config, for_s=for_s)
+    after = state
+    for number, move in enumerate(found.moves):
+        try:
+            after = apply(after, Event(RecordId(f"2-{number}"), NOW, None, move))
+        except IllegalTransition as error:
+            pytest.fail(f"{move}: {error}")
+    assert violations(after) == []
+    assert len({getattr(move, "job", None) or getattr(move, "seat", None) for move in found.moves}) == len(found.moves)
+    moved = {str(getattr(move, "job", "")) for move in found.moves}
+    for name, job in state.jobs.items():
+        if job.state.value in ("waiting", "parked") and name not in moved:
+            assert name in dict(found.waits)
+    if not traffic.known:
+        assert not any(isinstance(move, GrantSeat | DrainSeat | ParkJob) for move in found.moves)
+
+
+@settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@given(random_states(), traffics(), st.sampled_from([0.0, 2.0, 30.0]))
+def test_deciding_twice_gives_the_same(state: PoolState, traffic: EndpointSignals, for_s: float) -> None:
+    assert look(state, traffic=traffic, for_s=for_s) == look(state, traffic=traffic, for_s=for_s)
+
+
+def renamed(value: object, names: Mapping[str, str]) -> str:
+    text = repr(value)
+    for old, new in names.items():
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("traffic", [IDLE, HELD, signals(inflight=9, last_arrival_s=NOW)])
+def test_other_names_change_nothing_but_names(traffic: EndpointSignals) -> None:
+    def story(endpoint: str, job: str) -> list[Decision]:
+        state = a_pool(endpoints=(an_endpoint(endpoint),))
+        state = with_job(state, a_job(job), (S0, S1, S2))
+        seen = {EndpointName(endpoint): traffic}
+        long = look(state, traffic=seen, for_s=30.0)
+        return [look(state, traffic=seen), look(parked(state, JobName(job)), traffic=seen), long]
+
+    names = {"zz-endpoint": "chat", "aa-job": "train"}
+    assert renamed(story("zz-endpoint", "aa-job"), names) == repr(story("chat", "train"))
+
+
+@pytest.mark.parametrize("held", [1, 5, 9, 20])
+def test_more_slots_never_leave_more_replicas_wanting(held: int) -> None:
+    """Replicas still missing after the pool has done what it can, for pools of 1 to 6 slots."""
+    missing = []
+    for total in range(1, 7):
+        state = a_pool(nodes={"n0": total}, endpoints=(an_endpoint(replicas_max=4),))
+        got = 0
+        for _ in range(8):
+            found = look(state, traffic=signals(held=held, last_arrival_s=NOW), for_s=2.0)
+            grants = [move for move in found.moves if isinstance(move, GrantSeat)]
+            if not grants:
+                break
+            state = fold(state, grants[0], SeatLanded(grants[0].seat, "a"), SeatReady(grants[0].seat, ()), at_s=NOW)
+            got += 1
+        missing.append(min(4, -(-held // 4)) - got)
+    assert missing == sorted(missing, reverse=True)
+    assert missing[-1] == 0
