@@ -13,7 +13,7 @@ help: ## show the targets
 .venv/.ready: pyproject.toml
 	@test -x $(PY) || python3 -m venv .venv
 	@$(PY) -m uv --version >/dev/null 2>&1 || .venv/bin/pip install -q uv
-	@. .venv/bin/activate && uv pip install -q -e '.[cpu,dev]' || { \
+	@. .venv/bin/activate && uv pip install -q --compile-bytecode -e '.[cpu,dev]' || { \
 	  echo "Set-up failed. If the package index at hand has no CPU build of torch 2.13, name one that has: UV_EXTRA_INDEX_URL=<url> make $(MAKECMDGOALS)"; exit 1; }
 	@touch $@
 

@@ -178,6 +178,9 @@ class Arbiter:
         """A node agent's proof of who holds its slots."""
         node = NodeId(report.node)
         last = self._loop.reports.agents.get(node)
+        same_boot = last is not None and last.report.boot_id == report.boot_id
+        if same_boot and last is not None and report.sent_boot_s < last.report.sent_boot_s:
+            return  # overtaken on its way: a lock that it calls free may have been taken since
         self._loop.reports.agents[node] = heard(report)
         if last is None or last.report.holders != report.holders:
             self._loop.wake()

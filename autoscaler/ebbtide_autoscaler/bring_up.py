@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from ebbtide.agent.node_agent import agent_name
 from ebbtide.client.cluster import ClusterRecord, NoPool, forget_cluster, load_cluster, save_cluster
@@ -169,9 +170,9 @@ def down(record: ClusterRecord, *, say: Say) -> None:
     try:
         join(record)
         _leave(say)
-        ray.shutdown()
-    except ClusterUnreachable as error:
-        say(str(error))
+    except (ClusterUnreachable, RayError) as error:
+        say(f"not left in order, the cluster is stopped all the same: {error}")
+    ray.shutdown()
     if record.pids:
         killed = local_ray.stop(record)
         say(f"Ray cluster stopped{f' ({killed} processes had to be killed)' if killed else ''}")

@@ -140,7 +140,9 @@ class Executor:
             for slot in self._hands.node_slots(node)
             if slot not in self.book.names and slot not in taken and slot not in slots
         ]
-        held = await asyncio.to_thread(fences.hold, node, slots, sole=not unknown)
+        # A replica that dies right now frees its logical GPU as well: beside replicas, the index is asked for.
+        sole = not unknown and not any(slot in taken for slot in self._hands.node_slots(node))
+        held = await asyncio.to_thread(fences.hold, node, slots, sole=sole)
         for slot, name in held.names.items():
             await self._hands.record_fence(slot, name)
             self.book.names[slot] = name

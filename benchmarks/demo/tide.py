@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from benchmarks.demo.client import Outcome, send_all
 from benchmarks.demo.traffic import Request
 from ebbtide.cli.narrate import clock, sentence
@@ -74,6 +76,7 @@ def run_tide(config: Path, *, job: str, model: str, requests: Sequence[Request],
         _wait("the job has ended", START_S, lambda status: _job(status, job).get("state") == "ended")
     finally:
         stop.set()
+        ray.shutdown()  # or Ray would end this process when its cluster goes
         with suppress(subprocess.SubprocessError, DemoFailed):
             _ebbtide("down")
         teller.join(timeout=5.0)

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
-
 from ebbtide.pool.events import JobEnded
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 
 SETTLE_S = 240.0  # failed starts: limit of 40 s and backoff, twice; a driver's silence 10 s; starts and growth 30 s
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.autoscaler.chaos import Chaos
-from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 
 from ebbtide.pool.events import GrantSeat, JobCrashed, JobEnded, JobStopped, ParkJob, SeatDied, SeatReady, StopJob
 from ebbtide.pool.ids import JobName, SeatId, SlotId
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.testing.fake_gang import FakeDriver
+from tests.autoscaler.chaos import Chaos
+from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 
 SEEDS = int(os.environ.get("EBBTIDE_SEEDS", "24"))
 TRAIN, SEAT, S0 = JobName("train"), SeatId("chat/0"), SlotId("n0:0")

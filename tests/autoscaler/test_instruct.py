@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import pytest
-from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold
 
 from ebbtide.pool.events import (
     DrainSeat,
@@ -29,6 +28,7 @@ from ebbtide_autoscaler.instruct import (
     instruct,
 )
 from ebbtide_autoscaler.seen import FenceView, Seen
+from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold
 
 NOW = 2_000.0
 OPENING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"))

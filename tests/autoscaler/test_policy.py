@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.autoscaler.closed_loop import a_job, an_endpoint
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
@@ -35,6 +34,7 @@ from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from tests.autoscaler.closed_loop import a_job, an_endpoint
 
 NOW = 10_000.0
 CHAT, TRAIN = EndpointName("chat"), JobName("train")

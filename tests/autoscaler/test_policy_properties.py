@@ -6,6 +6,25 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Decision,
+    DrainSeat,
+    Event,
+    GrantSeat,
+    ParkJob,
+    SeatLanded,
+    SeatReady,
+    SlotFreed,
+    StopJob,
+)
+from ebbtide.pool.ids import EndpointName, JobName, RecordId, seat_id
+from ebbtide.pool.promises import violations
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,
@@ -26,25 +45,6 @@ from tests.autoscaler.test_policy import (
     with_job,
     with_ready,
 )
-
-from ebbtide.pool.apply import apply
-from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import (
-    Decision,
-    DrainSeat,
-    Event,
-    GrantSeat,
-    ParkJob,
-    SeatLanded,
-    SeatReady,
-    SlotFreed,
-    StopJob,
-)
-from ebbtide.pool.ids import EndpointName, JobName, RecordId, seat_id
-from ebbtide.pool.promises import violations
-from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.signals import EndpointSignals
 
 
 def random_states() -> st.SearchStrategy[PoolState]:

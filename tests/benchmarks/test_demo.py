@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
+
 from benchmarks.demo.__main__ import broken
 from benchmarks.demo.account import account
 from benchmarks.demo.client import Outcome
 from benchmarks.demo.exactness import lost_steps
 from benchmarks.demo.traffic import ANSWER_LIMITS, PROMPT_LIMITS, TIDE, tide
-
 from ebbtide.pool import events as e
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
@@ -31,7 +31,11 @@ def test_generated_traffic_is_the_same_for_the_same_seed_and_within_the_models_l
 
 def test_a_trace_is_replayed_in_its_own_order_and_a_wrong_one_is_named(tmp_path: Path) -> None:
     count = 1000
-    table: dict[str, list[Any]] = {"t_s": [i / 5 for i in range(count)], "in_tok": [800] * count, "out_tok": [100] * count}
+    table: dict[str, list[Any]] = {
+        "t_s": [i / 5 for i in range(count)],
+        "in_tok": [800] * count,
+        "out_tok": [100] * count,
+    }
     parquet.write_table(pyarrow.table(table), tmp_path / "trace.parquet")
     found = tide(tmp_path / "trace.parquet", seed=1)
     assert {(request.prompt_tokens, request.answer_tokens) for request in found} == {(100, 20)}

@@ -16,11 +16,11 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
-from benchmarks.demo.exactness import lost_steps
-from tests.integration.conftest import Pool, ebbtide
 
+from benchmarks.demo.exactness import lost_steps
 from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import step_lines
+from tests.integration.conftest import Pool, ebbtide
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(600)]
 JOB = "long"

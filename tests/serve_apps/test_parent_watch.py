@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.serve_apps.replica_under_test import SLOT_INDEX, ReplicaUnderTest, gone, until
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.testing.fake_engine import FAKE_ENGINE
+from tests.serve_apps.replica_under_test import SLOT_INDEX, ReplicaUnderTest, gone, until
 
 
 @pytest.mark.parametrize("watch_at_birth", [True, False])

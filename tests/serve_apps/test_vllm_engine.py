@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import SlotRef
+from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 

@@ -25,7 +25,6 @@ def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = ST
     while not (found := condition()):
         assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what}"
         time.sleep(0.05)
-    print(f"{time.strftime('%X')} {what}", flush=True)
     return found
 
 
@@ -49,6 +48,7 @@ class FakePool:
 
     def submit(self, name: str, args: str, settings: str) -> subprocess.Popen[str]:
         """Start a driver and wait until its job is registered."""
+        before = self.call("job", name)
         driver = subprocess.Popen(
             [sys.executable, str(DRIVER), name, args, settings],
             env=self.env,
@@ -58,7 +58,12 @@ class FakePool:
             cwd=self.shared_dir,
         )
         self.drivers.append(driver)
-        wait_until(lambda: self.call("job", name) or driver.poll() is not None, what=f"job {name} to register")
+
+        def registered() -> bool:
+            now = self.call("job", name)
+            return now is not None and (before is None or now.incarnation != before.incarnation)
+
+        wait_until(lambda: registered() or driver.poll() is not None, what=f"job {name} to register")
         assert driver.poll() is None, driver.communicate()[0]
         return driver
 
@@ -96,10 +101,10 @@ class FakePool:
 def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
     """A cluster of eight logical CPUs."""
     import ray
-    from tests.train_jobs.fake_arbiter import FakeArbiter
 
     from ebbtide.client.link import ARBITER_NAME, NAMESPACE
     from ebbtide.client.ray_auth import adopt
+    from tests.train_jobs.fake_arbiter import FakeArbiter
 
     folder = tmp_path_factory.mktemp("pool")
     before = dict(os.environ)

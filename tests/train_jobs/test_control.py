@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.train_jobs import gangs
 
 from ebbtide_train import plain
 from ebbtide_train.compare import compare, final_steps, segments_of
 from ebbtide_train.control import ControlFailed, Segment, load_function, replay
 from ebbtide_train.session.step_log import StepLine, step_lines
+from tests.train_jobs import gangs
 
 
 def line(step: int, rank: int = 0, *, world: int = 1, loss: float = 1.0, t: float = 0.0) -> StepLine:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from tests.train_jobs.fake_link import FakeLink
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport, Lease, SlotRef
 from ebbtide_train.controller_link import ControllerLink
+from tests.train_jobs.fake_link import FakeLink
 
 GANG, NO_GANG = ControllerPhase.GANG, ControllerPhase.NO_GANG
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.train_jobs import gangs
 
 from ebbtide.client.messages import RankReport, Want
 from ebbtide_train.compare import compare
@@ -15,6 +14,7 @@ from ebbtide_train.control import GangPlan
 from ebbtide_train.session.checkpoint import CheckpointStore, Ref
 from ebbtide_train.session.gate import Away
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from tests.train_jobs import gangs
 
 pytestmark = pytest.mark.timeout(200)
 

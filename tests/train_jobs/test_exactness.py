@@ -6,7 +6,6 @@ Two ranks prove little, since a + b = b + a; at three the order of the reduction
 from pathlib import Path
 
 import pytest
-from tests.train_jobs import gangs
 from torch.nn.parallel import DistributedDataParallel
 
 from ebbtide.client.messages import Want
@@ -16,6 +15,7 @@ from ebbtide_train.control import GangPlan, Segment, replay
 from ebbtide_train.session.gate import Away
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from tests.train_jobs import gangs
 
 pytestmark = pytest.mark.timeout(240)
 

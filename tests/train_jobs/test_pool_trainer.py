@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.train_jobs.conftest import START_S, FakePool, wait_until
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
 from ebbtide_train.session.step_log import step_lines
+from tests.train_jobs.conftest import START_S, FakePool, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 

@@ -4,10 +4,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.train_jobs.fake_link import FakeLink
 
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide_train.rank_gate import RankGate
+from tests.train_jobs.fake_link import FakeLink
 
 REPORT = RankReport("job", "a", 0, 1, "node", 1, 4, 0, RankPhase.STARTING, 0, 0)
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from tests.train_jobs import gangs, tiny
 from torch import nn
 
 import ebbtide_train
@@ -31,6 +30,7 @@ from ebbtide_train.session.orders import Orders
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step_log import step_lines
+from tests.train_jobs import gangs, tiny
 
 pytestmark = pytest.mark.timeout(150)
 LEASE = Lease("job", 7, (SlotRef("here", 0),))

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.train_jobs.fake_link import FakeLink
 
 from ebbtide.cli.errors import BadInput
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.config.load import load, load_text
 from ebbtide_train.pick import pick
 from ebbtide_train.submit import FILE_NAME, Submitted, submit, watch
+from tests.train_jobs.fake_link import FakeLink
 
 TEXT = """
 pool: {name: tide}

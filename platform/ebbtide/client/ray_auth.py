@@ -6,12 +6,13 @@ we lean on it, asserted by ``tests/integration/test_ray_contract.py``.
 
 import os
 from collections.abc import Mapping
-
-from ray._raylet import AuthenticationTokenLoader, Config
+from importlib import import_module
+from typing import Any
 
 
 def adopt(env: Mapping[str, str]) -> None:
     """Put ``env`` into force for this process and for Ray within it."""
     os.environ.update(env)
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = import_module("ray._raylet")  # a compiled module, its stub does not name these two
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 
 from ebbtide.agent import occupancy
 from ebbtide.agent.occupancy import Occupancy, double_occupancy_s, read_occupancies
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.messages import SlotRef
+from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 
 
 def boot_s() -> float:

@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from tests.platform.agent.conftest import WAIT_S, wait_until
 
 from ebbtide.agent.process import boot_id, is_alive, kill_exactly, started_ticks
+from tests.platform.agent.conftest import WAIT_S, wait_until
 
 # A parent that starts a child which is to die with it, busy in Python all the time, and prints the child's pid.
 PARENT = """

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy
 from ebbtide.agent.process import started_ticks
 from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, SlotLock, lock_file, probe
 from ebbtide.client.messages import LockHolder, SlotRef
+from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 
 SLOT = SlotRef("node0", 0)
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.platform.agent.conftest import WAIT_S, StartHolder, wait_until
 
 from ebbtide.agent.process import boot_id
 from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, SlotLock, lock_file
 from ebbtide.agent.watch import UNLOCKED, ReportLoop, SlotWatch
 from ebbtide.client.messages import AgentReport, SlotRef
+from tests.platform.agent.conftest import WAIT_S, StartHolder, wait_until
 
 SLOTS = [SlotRef("node0", 0), SlotRef("node0", 1)]
 

@@ -7,10 +7,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from tests.platform.ledger.kill_writer import pad
-
 from ebbtide.ledger.index import LedgerIndex
 from ebbtide.ledger.reader import replay
+from tests.platform.ledger.kill_writer import pad
 
 KILLS = int(os.environ.get("EBBTIDE_KILLS", "200"))
 SEED = int(os.environ.get("EBBTIDE_SEED", "1"))

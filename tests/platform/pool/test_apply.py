@@ -5,26 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.platform.pool.builder import (
-    CHAT,
-    ENDPOINT,
-    JOB,
-    JOB_IN,
-    NODE,
-    PARKED,
-    READY,
-    RUNNING,
-    S0,
-    S1,
-    S2,
-    SEAT,
-    SEAT_IN,
-    SLOT_IN,
-    SPEC,
-    a_slot,
-    after,
-    pool,
-)
 
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
@@ -63,6 +43,26 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from tests.platform.pool.builder import (
+    CHAT,
+    ENDPOINT,
+    JOB,
+    JOB_IN,
+    NODE,
+    PARKED,
+    READY,
+    RUNNING,
+    S0,
+    S1,
+    S2,
+    SEAT,
+    SEAT_IN,
+    SLOT_IN,
+    SPEC,
+    a_slot,
+    after,
+    pool,
+)
 
 J = JobState
 JOB_EVENTS: Mapping[Body, Mapping[JobState, JobState]] = {

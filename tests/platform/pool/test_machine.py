@@ -10,7 +10,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pydantic import TypeAdapter
-from tests.platform.pool.builder import ENDPOINT, SPEC, a_slot
 
 from ebbtide.pool.apply import apply, replay
 from ebbtide.pool.errors import IllegalTransition
@@ -50,6 +49,7 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, OCCUPIED, JobState, SlotState
+from tests.platform.pool.builder import ENDPOINT, SPEC, a_slot
 
 NODES = (NodeId("n"), NodeId("m"))
 SLOTS = tuple(slot_id(node, index) for node in NODES for index in range(3))

@@ -4,6 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+
+from ebbtide.pool.errors import InvariantViolated
+from ebbtide.pool.events import NodeLost
+from ebbtide.pool.ids import Epoch, NodeId, SeatId
+from ebbtide.pool.promises import check, violations
+from ebbtide.pool.state import PoolState, SlotRecord
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.platform.pool.builder import (
     JOB,
     JOB_IN,
@@ -19,13 +26,6 @@ from tests.platform.pool.builder import (
     after,
     pool,
 )
-
-from ebbtide.pool.errors import InvariantViolated
-from ebbtide.pool.events import NodeLost
-from ebbtide.pool.ids import Epoch, NodeId, SeatId
-from ebbtide.pool.promises import check, violations
-from ebbtide.pool.state import PoolState, SlotRecord
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
 
 RUN = after(pool(), *RUNNING)
 SERVE = after(pool(), *READY)

@@ -1,7 +1,5 @@
 """Whole stories, each with the state that it must end in."""
 
-from tests.platform.pool.builder import JOB, NODE, S0, S1, S2, SEAT, after, pool
-
 from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     Body,
@@ -29,6 +27,7 @@ from ebbtide.pool.ids import RecordId
 from ebbtide.pool.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from tests.platform.pool.builder import JOB, NODE, S0, S1, S2, SEAT, after, pool
 
 
 def slots(state: PoolState) -> list[tuple[str, str | None]]:

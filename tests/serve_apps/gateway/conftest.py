@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import openai
 import pytest_asyncio
+
 from tests.serve_apps.gateway.fakes import Scene, running_gateway
 
 

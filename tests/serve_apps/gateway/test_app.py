@@ -11,10 +11,10 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from tests.serve_apps.gateway.fakes import MODEL, FakeArbiter, Scene, chat, running_gateway, settings, until
 
 from ebbtide_serve.gateway.app import build_app
 from ebbtide_serve.gateway.settings import ApiKey
+from tests.serve_apps.gateway.fakes import MODEL, FakeArbiter, Scene, chat, running_gateway, settings, until
 
 CHAT = "/v1/chat/completions"
 

@@ -6,6 +6,7 @@ import json
 import httpx
 import openai
 import pytest
+
 from tests.serve_apps.gateway.fakes import MODEL, TOKEN, Scene, chat, running_gateway, until
 
 HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
 
 from ebbtide_serve.gateway.server import GatewayServer
+from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
 
 CHAT = "/v1/chat/completions"
 

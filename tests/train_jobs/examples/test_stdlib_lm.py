@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train_jobs import gangs
 
 from ebbtide.client.messages import Want
 from ebbtide_train.examples.stdlib_lm.data import load_windows
@@ -13,6 +12,7 @@ from ebbtide_train.examples.stdlib_lm.model import LanguageModel, ModelShape
 from ebbtide_train.examples.stdlib_lm.tokenizer import load_tokenizer, source_files
 from ebbtide_train.session.gate import Away
 from ebbtide_train.session.step_log import step_lines
+from tests.train_jobs import gangs
 
 SMALL = {"vocab_size": 400, "seq_len": 16, "limit_bytes": 60_000, "width": 16, "heads": 2, "layers": 1, "hidden": 32}
 

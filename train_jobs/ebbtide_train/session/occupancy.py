@@ -138,9 +138,9 @@ class Occupancy:
             self._pool = HostPool(size_bytes)
 
     def _drop_group(self, prepared: Prepared | None) -> None:
-        """DDP first: a reducer that holds the last reference to the group ends it with the interpreter locked, while
-        the group's threads want the interpreter to let go of their tensors: a deadlock (seen in about every second
-        run of three ranks when the group was destroyed first)."""
+        """DDP first. With the group destroyed first, ranks were seen to hang here (3 ranks, several times); the likely
+        cause is that a reducer with the last reference to the group ends it while it holds the interpreter's lock,
+        which the group's threads want in order to let go of their tensors."""
         if prepared is not None and not prepared.unwrap():
             gc.collect()  # somebody's cycle holds it; a collection takes 0.1 to 0.3 s, so only then
         if self.group is not None:
