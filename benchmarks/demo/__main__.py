@@ -53,7 +53,6 @@ def main() -> int:
     job = config.jobs[0]
     try:
         tide = run_tide(CONFIG, job=job.name, model=config.endpoints[0].name, requests=requests, text=_text())
-        print("control run: fresh processes, undisturbed, the same changes of workers", flush=True)
         shared = Path(str(config.pool.shared_dir))
         found = accounts.account(accounts.read_events(shared / "ledger"), start_s=tide.trained_from_s, end_s=tide.end_s)
         proof = prove(shared / "train" / job.name, job, OUT / "control", crash_lost_steps=found.crash_lost_steps)

@@ -28,6 +28,8 @@ def prove(run_dir: Path, job: JobSection, control_dir: Path, *, crash_lost_steps
     lines = step_lines(run_dir)
     segments = tuple(segments_of(lines))
     shutil.rmtree(control_dir, ignore_errors=True)
+    parts = ", ".join(f"{s.first_step}-{s.last_step} with {s.world}" for s in segments)
+    print(f"control run: fresh processes, undisturbed, the same changes of workers: steps {parts}", flush=True)
     control = replay(
         job.entrypoint,
         job.args,

@@ -218,11 +218,13 @@ def test_the_backend_starts_when_the_group_does() -> None:
 def test_settings_reach_the_controller_and_the_workers_by_these_variables() -> None:
     from ray.train.v2._internal.constants import (
         ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+        ENABLE_PRINT_PATCH_ENV_VAR,
         ENV_VARS_TO_PROPAGATE,
         HEALTH_CHECK_INTERVAL_S_ENV_VAR,
     )
 
-    assert {ENABLE_PREEMPTION_WATCHER_ENV_VAR, HEALTH_CHECK_INTERVAL_S_ENV_VAR} <= ENV_VARS_TO_PROPAGATE
+    ours = {ENABLE_PREEMPTION_WATCHER_ENV_VAR, ENABLE_PRINT_PATCH_ENV_VAR, HEALTH_CHECK_INTERVAL_S_ENV_VAR}
+    assert ours <= ENV_VARS_TO_PROPAGATE
     assert HEALTH_CHECK_INTERVAL_S_ENV_VAR == "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
 
 

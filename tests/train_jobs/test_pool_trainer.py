@@ -143,7 +143,7 @@ def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_comm
     before = pool.call("job", "orphan").incarnation
     pool.controllers()[0].kill()
     wait_until(lambda: pool.call("job", "orphan").incarnation != before, what="the job to be submitted again")
-    assert not alive(found[0].pid)
+    wait_until(lambda: not alive(found[0].pid), what="its gang to go", timeout_s=10.0)
     wait_until(pool.controllers, what="another controller")
     pool.call("cancel", "orphan")
     printed, _ = again.communicate(timeout=START_S)

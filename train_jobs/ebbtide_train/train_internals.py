@@ -28,6 +28,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import (
     ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+    ENABLE_PRINT_PATCH_ENV_VAR,
     HEALTH_CHECK_INTERVAL_S_ENV_VAR,
     get_env_vars_to_propagate,
 )
@@ -334,6 +335,7 @@ def _controller_env() -> dict[str, str]:
     found: dict[str, str] = {
         HEALTH_CHECK_INTERVAL_S_ENV_VAR: os.environ.get(HEALTH_CHECK_INTERVAL_S_ENV_VAR, HEALTH_CHECK_S),
         "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+        ENABLE_PRINT_PATCH_ENV_VAR: "0",  # Train's print goes to its logger and, in a Ray worker, to stdout as well
         **get_env_vars_to_propagate(),
     }
     found[ENABLE_PREEMPTION_WATCHER_ENV_VAR] = "0"  # the arbiter decides who steps aside
