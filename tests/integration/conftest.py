@@ -82,8 +82,7 @@ def train(args):
     data = Numbers()
     for step in session.steps(total=args["steps"]):
         for batch in step.batches(data):
-            x, y = batch
-            step.backward(torch.nn.functional.mse_loss(model(x), y))
+            step.backward(torch.nn.functional.mse_loss(model(batch.x), batch.y))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         time.sleep(args.get("pace_s", 0.0))

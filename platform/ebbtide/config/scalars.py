@@ -34,9 +34,15 @@ def parse_size(value: object) -> object:
     return int(float(match[1]) * SIZE_UNITS[match[2] or ""])
 
 
+def _no_empty_text(value: object) -> object:
+    if value == "":  # Path("") is ".", which nobody means who writes nothing
+        raise PydanticCustomError("path", "expected a path")
+    return value
+
+
 def _from_file(path: Path, info: ValidationInfo) -> Path:
     base_dir = info.context.get(BASE_DIR) if isinstance(info.context, dict) else None
-    if "\0" in str(path) or not path.parts:
+    if "\0" in str(path):
         raise PydanticCustomError("path", "expected a path")
     try:
         path = path.expanduser()
@@ -58,7 +64,7 @@ SizeBytes = Annotated[
 ]
 """Bytes, as a number or as text with a unit."""
 
-RelativePath = Annotated[Path, AfterValidator(_from_file)]
+RelativePath = Annotated[Path, BeforeValidator(_no_empty_text), AfterValidator(_from_file)]
 """A path of this machine; a relative one is taken from the directory of the file it stands in."""
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year: more is a slip of units

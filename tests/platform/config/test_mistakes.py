@@ -283,6 +283,7 @@ GOLDEN: list[tuple[str, str, str, list[str]]] = [
         "pool:\nx:\n",
         ["1:1: pool: expected a mapping (key: value), got nothing", "2:1: x: unknown key 'x'"],
     ),
+    ("empty path", "models/tiny", '""', ["7:12: endpoints[0].model: expected a path"]),
     ("null byte in a path", "models/tiny", r'"a\0b"', ["7:12: endpoints[0].model: expected a path"]),
     ("home of nobody", "models/tiny", "~no-such-user/x", ["7:12: endpoints[0].model: there is no such home directory"]),
 ]
