@@ -75,7 +75,7 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
         return JobCrashed(name, last[:500], max(0, max(step, job.step) - durable))
     if job.state in (JobState.STARTING, JobState.RESUMING):
         up = complete and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
-        return JobRunning(name, step) if up else None
+        return JobRunning(name, step, max(r.lost_steps for r in ranks.values())) if up else None
     if job.state is JobState.PARKING:
         refused = next((r.park_refused for r in ranks.values() if r.park_refused), "")
         if refused:

@@ -47,6 +47,7 @@ class Arbiter:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
         self._pool, self._shared_dir, self._lock_dir = pool, shared_dir, lock_dir
         writer = f"{socket.gethostname()}:{os.getpid()}"
+        self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
         self._loop = Loop(Path(shared_dir), lock_dir=lock_dir, writer=writer)
         self._loop.start()
 
@@ -76,6 +77,7 @@ class Arbiter:
         slots = len(self._loop.world.state.slots)
         if slots and spec.workers_min > slots:
             raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
+        self._submitted[spec.name] = incarnation
         self._loop.forget_job(spec.name)
         self._loop.submit(JobSubmitted(spec, incarnation))
         return ControllerOrders(None, "just submitted")
@@ -85,6 +87,8 @@ class Arbiter:
         name = JobName(report.job)
         job = self._loop.world.state.jobs.get(name)
         if job is not None and job.incarnation != report.incarnation:
+            if self._submitted.get(name) == report.incarnation:
+                return ControllerOrders(None, "just submitted")
             return ControllerOrders(None, "another submission of this job has taken over", cancelled=True)
         last = self._loop.reports.controllers.get(name)
         self._loop.reports.controllers[name] = heard(report)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +114,7 @@ def start(pool: str, *, slots: int | None, num_cpus: int | None) -> LocalRay:
             start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
+        _end(_pids_of(str(temp_dir)))
         raise RayStartFailed(f"ray start did not come back within {START_S:g} s: {error.output}") from error
     if done.returncode:
         raise RayStartFailed(f"ray start ended with {done.returncode}:\n{done.stdout[-2000:]}")
@@ -157,7 +158,16 @@ def alive(record: ClusterRecord) -> bool:
 
 def stop(record: ClusterRecord) -> int:
     """End the cluster's processes and all that they started; gives how many had to be killed."""
-    ours = {pid for pid, started in (*record.pids, *_pids_of(record.temp_dir)) if started_ticks(pid) == started}
+    killed = _end((*record.pids, *_pids_of(record.temp_dir)))
+    deadline_s = time.monotonic() + STOP_S
+    while alive(record) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return killed
+
+
+def _end(known: Iterable[tuple[int, int]]) -> int:
+    """End processes given by (pid, start time), and all their children."""
+    ours = {pid for pid, started in known if started_ticks(pid) == started}
     processes: dict[int, psutil.Process] = {}
     for pid in ours:
         with suppress(psutil.NoSuchProcess):
@@ -171,7 +181,4 @@ def stop(record: ClusterRecord) -> int:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(rest, timeout=STOP_S)
-    deadline_s = time.monotonic() + STOP_S
-    while alive(record) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
     return len(rest)

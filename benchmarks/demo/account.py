@@ -11,7 +11,6 @@ from ebbtide.pool.events import (
     Event,
     GrantJob,
     GrantSeat,
-    JobCrashed,
     JobRunning,
     ParkJob,
     ResumeJob,
@@ -135,19 +134,18 @@ class _Clocks:
             case GrantJob(job, slots):
                 self._resumed[job] = (at_s, "restart")
                 found.worlds.append((at_s, len(slots)))
-            case JobRunning(job):
-                self._runs(job, at_s)
+            case JobRunning(job, _, lost_steps):
+                self._runs(job, at_s, lost_steps)
             case GrantSeat(seat):
                 self._placed[seat] = at_s
             case SeatReady(seat) if seat in self._placed:
                 found.replica_start_s.append(at_s - self._placed.pop(seat))
-            case JobCrashed(_, _, lost_steps):
-                found.crash_lost_steps += lost_steps
             case _:
                 pass
 
-    def _runs(self, job: str, at_s: float) -> None:
+    def _runs(self, job: str, at_s: float, lost_steps: int) -> None:
         found, (since_s, how) = self._found, self._resumed.pop(job, (at_s, ""))
+        found.crash_lost_steps += lost_steps if how == "restart" else 0
         aside = self._aside.pop(job, None)
         if how == "in_place":
             found.resume_in_place_s.append(at_s - since_s)

@@ -20,10 +20,13 @@ def parameters(function: Any) -> list[str]:
     return [name for name in inspect.signature(function).parameters if name != "self"]
 
 
-def test_fit_hands_everything_to_one_method_as_the_controllers_arguments() -> None:
+def test_fit_hands_everything_to_one_method_as_the_controllers_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
     from ray.train.v2._internal.execution.controller import TrainController
+    from ray.train.v2.api import data_parallel_trainer
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+    monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)  # else Ray starts
     given: dict[str, Any] = {}
 
     class Trainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typed for us
@@ -33,6 +36,7 @@ def test_fit_hands_everything_to_one_method_as_the_controllers_arguments() -> No
 
     trainer = Trainer(lambda: None)
     trainer.fit()
+    assert not ray.is_initialized()
     assert set(given) == {
         "train_fn_ref",
         "scaling_policy",

@@ -21,6 +21,10 @@ def _stages(body: Body) -> str:
     return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in body.get("stages_s", ()))
 
 
+def _repeats(body: Body) -> str:
+    return f", {body['lost_steps']} to run again after a crash" if body.get("lost_steps") else ""
+
+
 _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "grant_job": lambda b: f"job {b['job']} is granted {_slots(b)}: {b['reason']}",
     "park_job": lambda b: f"job {b['job']} is asked to park: {b['reason']}",
@@ -38,11 +42,11 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "endpoint_declared": lambda b: f"endpoint {b['spec']['name']} is declared",
     "endpoint_removed": lambda b: f"endpoint {b['endpoint']} is removed",
     "job_submitted": lambda b: f"job {b['spec']['name']} is submitted",
-    "job_running": lambda b: f"job {b['job']} trains, {b['step']} steps done",
+    "job_running": lambda b: f"job {b['job']} trains, {b['step']} steps done{_repeats(b)}",
     "job_parked": lambda b: f"job {b['job']} is parked after step {b['step']}",
     "job_durable": lambda b: f"job {b['job']} is durable up to step {b['step']}",
     "job_stopped": lambda b: f"job {b['job']} has stopped after step {b['step']}",
-    "job_crashed": lambda b: f"job {b['job']} crashed, {b['lost_steps']} steps to repeat: {b['why']}",
+    "job_crashed": lambda b: f"job {b['job']} crashed, about {b['lost_steps']} steps to repeat: {b['why']}",
     "job_recovered": lambda b: f"job {b['job']} can be granted slots again",
     "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
     "seat_landed": lambda b: f"the replica of {b['seat']} landed on its slots",

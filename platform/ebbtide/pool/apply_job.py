@@ -94,8 +94,18 @@ def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
 
 
 def _running(state: PoolState, event: Event, body: JobRunning) -> PoolState:
-    record = _move(job_record(state, body.job), JobState.RUNNING, event.at_s)
-    return _put(state, replace(record, ran_since_s=event.at_s, step=max(body.step, record.durable_step)))
+    before = job_record(state, body.job)
+    record = _move(before, JobState.RUNNING, event.at_s)
+    repeats = body.lost_steps if before.state is JobState.STARTING else 0  # a resumed gang was counted when it started
+    return _put(
+        state,
+        replace(
+            record,
+            ran_since_s=event.at_s,
+            step=max(body.step, record.durable_step),
+            crash_lost_steps=record.crash_lost_steps + repeats,
+        ),
+    )
 
 
 def _preemptible(record: JobRecord) -> None:
@@ -198,7 +208,6 @@ def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
         _move(record, JobState.RECOVERING, event.at_s),
         directive=record.directive + 1,  # whoever is left has carried out the last one and must hear of this
         crashes=record.crashes + 1,
-        crash_lost_steps=record.crash_lost_steps + body.lost_steps,
         step=record.durable_step,
     )
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)

@@ -171,10 +171,11 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobRunning:
-    """Every rank of the gang trains."""
+    """Every rank of the gang trains. ``lost_steps``: finished steps that it must run again, after a crash."""
 
     job: JobName
     step: int
+    lost_steps: int = 0
     kind: Literal["job_running"] = "job_running"
 
 
@@ -211,7 +212,7 @@ class JobCrashed:
 
     job: JobName
     why: str
-    lost_steps: int  # finished steps that must be run again
+    lost_steps: int  # finished steps that are not durable, as far as was reported; the next gang knows exactly
     kind: Literal["job_crashed"] = "job_crashed"
 
 

@@ -302,7 +302,16 @@ def test_growing_is_no_preemption() -> None:
 
 def test_a_crash_falls_back_to_the_durable_step() -> None:
     job = after(HELD, JobDurable(JOB, 3), JobCrashed(JOB, "w", 2)).jobs[JOB]
-    assert (job.step, job.durable_step, job.crash_lost_steps, job.crashes) == (3, 3, 2, 1)
+    assert (job.step, job.durable_step, job.crash_lost_steps, job.crashes) == (3, 3, 0, 1)
+
+
+def test_what_a_crash_cost_is_counted_once_by_the_gang_that_must_repeat_it() -> None:
+    state = after(HELD, JobDurable(JOB, 3), JobCrashed(JOB, "w", 2), SlotFreed(S0), SlotFreed(S1), JobRecovered(JOB))
+    state = after(state, GrantJob(JOB, (S0, S1), "r"), JobRunning(JOB, 3, lost_steps=4))
+    assert state.jobs[JOB].crash_lost_steps == 4, "it knows the step log; the report before the crash was older"
+    parked = (ParkJob(JOB, "r"), SlotFreed(S0), SlotFreed(S1), JobParked(JOB, 9), ResumeJob(JOB, "r"))
+    state = after(state, *parked, JobRunning(JOB, 9, lost_steps=4))
+    assert state.jobs[JOB].crash_lost_steps == 4, "the same gang goes on saying so after each resume"
 
 
 def test_a_job_submitted_again_goes_on_from_its_own_ref() -> None:
