@@ -22,8 +22,12 @@ setup: .venv/.ready ## make .venv with everything in it
 demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.parquet replays real traffic
 	$(PY) -m benchmarks.demo $(if $(TRACE),--trace $(TRACE))
 
+# Tests with a Ray cluster get a process each: Ray keeps state of the last cluster that a process was joined to.
+RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests)
+
 test: setup ## all tests that need no GPU
-	$(PY) -m pytest
+	$(PY) -m pytest -m 'not ray'
+	@for module in $(RAY_TESTS); do echo "$$module"; $(PY) -m pytest -q -m ray $$module || exit 1; done
 
 check: setup ## format, lint, types, import contracts, file lengths
 	.venv/bin/ruff format --check .

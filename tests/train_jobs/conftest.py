@@ -80,6 +80,11 @@ class FakePool:
 
         return wait_until(there, what=f"{world} ranks of {name} to be {phase}", timeout_s=timeout_s)  # type: ignore[no-any-return]
 
+    def seen_by_driver(self) -> None:
+        """Wait until a driver has looked at the present state, and so has printed it: it looks twice a second."""
+        before = self.call("looked")
+        wait_until(lambda: self.call("looked") >= before + 2, what="the driver to look twice")
+
     def controller(self, name: str) -> Any:
         """The controller's last report; None before the first."""
         reports = self.call("job", name).controllers

@@ -35,13 +35,14 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     5. ... until it is granted one slot; it goes on from the commit, and finishes.
     """
     pool = fake_pool
-    driver = pool.submit("tide", json.dumps({"steps": 150, "step_s": 0.05}), SETTINGS)
+    driver = pool.submit("tide", json.dumps({"steps": 200, "step_s": 0.05}), SETTINGS)
 
     waiting = wait_until(lambda: pool.controller("tide"), what="the controller")
     assert (waiting.phase, waiting.lease_epoch) == (ControllerPhase.NO_GANG, 0)
     first = pool.grant("tide", 0, 1)
     ranks = pool.ranks("tide", RankPhase.RUNNING, 2)
     pids = {rank: report.pid for rank, report in ranks.items()}
+    pool.seen_by_driver()
     report = pool.controller("tide")
     assert (report.phase, report.lease_epoch) == (ControllerPhase.GANG, first.epoch)
     slots = [SlotRef(pool.node, index) for index in range(3)]
@@ -49,6 +50,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
 
     pool.call("want", "tide", Want.PARK)
     pool.ranks("tide", RankPhase.PARKED, 2)
+    pool.seen_by_driver()
     assert [probe(pool.lock_dir, slot) for slot in slots] == [None, None, None]
     resumed = pool.call("resume", "tide")
     again = pool.ranks("tide", RankPhase.RUNNING, 2)
@@ -99,7 +101,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     lines = step_lines(pool.shared_dir / "train" / "tide")
     seen = sorted((line.step, line.rank) for line in lines)
     assert len(seen) == len(set(seen)), "a step was repeated"
-    assert {step for step, _ in seen} == set(range(150))
+    assert {step for step, _ in seen} == set(range(200))
 
 
 def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakePool) -> None:
