@@ -30,7 +30,7 @@ from ebbtide.config.root import PoolFile
 from ebbtide.pool.events import CancelJob, JobEnded, JobSubmitted
 from ebbtide.pool.ids import JobName, NodeId, SeatId, slot_id
 from ebbtide.pool.spec import JobSpec
-from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.observe import directive, lease, orders, unheard
 from ebbtide_autoscaler.reports import heard
@@ -74,7 +74,7 @@ class Arbiter:
             return self._orders(spec.name)
         if known is not None and known.state in LIVE:
             raise ValueError(f"job {spec.name} is {known.state.value} already; cancel it first, or choose another name")
-        slots = len(self._loop.world.state.slots)
+        slots = sum(record.state is not SlotState.LOST for record in self._loop.world.state.slots.values())
         if slots and spec.workers_min > slots:
             raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
         self._submitted[spec.name] = incarnation

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import JobState
+from ebbtide.pool.state import PoolState, SlotRecord
+from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.seen import Seen
+
+LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
 
 
 def view(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
     """Slots, endpoints, seats and jobs, each with what it is waiting for."""
     return {
-        "slots": [
-            _slot(state, slot) for slot in sorted(state.slots.values(), key=lambda r: (r.slot.node, r.slot.index))
-        ],
+        "slots": [_slot(state, record) for record in _shown(state, now_s)],
         "endpoints": _endpoints(state, seen, waits, now_s),
         "jobs": [_job(state, name, seen, waits, now_s) for name in sorted(state.jobs)],
         "gateways": [
@@ -27,6 +27,11 @@ def view(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -
             for node, size in state.nodes.items()
         ],
     }
+
+
+def _shown(state: PoolState, now_s: float) -> list[SlotRecord]:
+    records = sorted(state.slots.values(), key=lambda record: (record.slot.node, record.slot.index))
+    return [r for r in records if r.state is not SlotState.LOST or now_s - r.since_s < LOST_SHOWN_S]
 
 
 def _slot(state: PoolState, record: Any) -> dict[str, Any]:
