@@ -37,7 +37,7 @@ check: setup ## format, lint, types, import contracts, file lengths
 	$(PY) -m pytest -q tests/test_layout.py
 
 bench: setup ## measure; results go to benchmarks/results/
-	$(PY) -m benchmarks.line
+	$(PY) -m benchmarks.streaming_path
 
 clean: ## remove what runs and tests left; keeps .venv
 	rm -rf out dist .hypothesis .mypy_cache .ruff_cache .import_linter_cache .pytest_cache
