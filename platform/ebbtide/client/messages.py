@@ -98,7 +98,7 @@ class ControllerReport:
     lease_epoch: int  # of the lease that its present or last gang was started with; 0 before the first
     failures: int = 0  # of its gangs so far, preemptions not counted
     last_error: str = ""
-    durable_step: int = 0  # of the job's own published checkpoint; known here also when no rank lives to report it
+    durable_step: int = 0  # of the job's own published checkpoint, where a controller knows it; 0: it does not say
 
 
 @dataclass(frozen=True, slots=True)

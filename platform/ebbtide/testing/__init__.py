@@ -1,1 +1,1 @@
-"""See the modules."""
+"""Fakes that ship: a virtual clock, and a cluster, gangs, gateways and links that obey the same messages; no Ray."""
