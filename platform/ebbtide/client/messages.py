@@ -2,8 +2,9 @@
 
 Everything here is level-triggered: it is sent again and again, says the whole present state, and a message that is
 lost, repeated or late does no harm. Answers carry the arbiter's wish together with the lease epoch it is based on;
-a receiver refuses an epoch lower than one it has seen. Times called ``boot_s`` are CLOCK_BOOTTIME, others seconds
-since 1970.
+a receiver refuses an epoch lower than one it has seen. Ray may hand messages of one sender over in another order than
+they were sent, so each report carries ``seq``, which grows with every report of one process; a lower one is dropped.
+Times called ``boot_s`` are CLOCK_BOOTTIME, others seconds since 1970.
 """
 
 from collections.abc import Mapping
@@ -70,6 +71,7 @@ class RankReport:
     step_s: float = 0.0  # duration of the last step
     lost_steps: int = 0  # steps that this gang had to run again after a crash
     park_refused: str = ""  # why it cannot park in place, if it was asked and cannot
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class ControllerReport:
     failures: int = 0  # of its gangs so far, preemptions not counted
     last_error: str = ""
     durable_step: int = 0  # of the job's own published checkpoint, where a controller knows it; 0: it does not say
+    log_tail: str = ""  # the last lines that a failed gang printed, 2,000 characters at most
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,7 @@ class ReplicaReport:
     kv_usage: float = 0.0  # 0..1
     stages_s: Mapping[str, float] = field(default_factory=dict)  # start-up stages so far
     error: str = ""
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,8 @@ class GatewayReport:
     url: str
     routes_seen: int  # version of the routing table that it obeys
     traffic: Mapping[str, Traffic]  # by endpoint
+    keys_seen: int = -1  # version of the keys that it obeys; -1: it has not heard of any yet
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +199,31 @@ class RoutingTable:
 
     version: int = 0
     endpoints: Mapping[str, tuple[SeatRoute, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGrant:
+    """One API key as gateways know it: by the SHA-256 of its secret. None = no limit, or all endpoints."""
+
+    name: str
+    sha256: str  # 64 hex digits
+    scopes: tuple[str, ...]  # of "models", "generate", "admin"
+    endpoints: tuple[str, ...] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_streams: int | None = None
+    expires_s: float | None = None  # seconds since 1970
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOrders:
+    """The answer to a gateway's report. None in a field: keep what you have."""
+
+    routes: RoutingTable | None = None
+    keys_version: int = 0
+    keys: tuple[KeyGrant, ...] | None = None  # all of them, when the gateway's ``keys_seen`` is another version
+    gateways: int = 1  # that share the limits of each key
 
 
 # ---- nodes ------------------------------------------------------------------------------------------------------
@@ -216,6 +248,7 @@ class AgentReport:
     boot_id: str
     holders: Mapping[int, LockHolder | None]  # by GPU index; None: the lock is free
     sent_boot_s: float = 0.0
+    uuids: Mapping[int, str] = field(default_factory=dict)  # by GPU index: NVML's, or made of machine and index
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class SeatPlan:
     endpoint: EndpointName  # the model's name in the API
     model_dir: str
     slots: int  # of one replica, all on one node
+    node: str = ""  # Ray's id of that node; "": wherever Ray finds the GPUs
     cpus: float = 0.0  # Ray's logical CPUs; 0: CPUs never keep a granted seat waiting
     engine_args: Mapping[str, object] = field(default_factory=dict)
     drain_s: float = 30.0  # at most, for running requests when the seat is closed

@@ -1,0 +1,1 @@
+"""What is measured: names, help texts and buckets of all Prometheus metrics."""
