@@ -19,8 +19,9 @@ from benchmarks.demo import account as accounts
 from benchmarks.demo.client import as_json
 from benchmarks.demo.exactness import Exactness, losses, prove
 from benchmarks.demo.report import write_report
-from benchmarks.demo.tide import DemoFailed, Tide, run_tide
+from benchmarks.demo.tide import Tide, run_tide
 from benchmarks.demo.traffic import tide as make_tide
+from benchmarks.pool_run import RunFailed
 from ebbtide.agent.occupancy import double_occupancy_s, read_occupancies
 from ebbtide.config.load import load
 from ebbtide.config.root import PoolFile
@@ -56,7 +57,7 @@ def main() -> int:
         shared = Path(str(config.pool.shared_dir))
         found = accounts.account(accounts.read_events(shared / "ledger"), start_s=tide.trained_from_s, end_s=tide.end_s)
         proof = prove(shared / "train" / job.name, job, OUT / "control", crash_lost_steps=found.crash_lost_steps)
-    except (DemoFailed, subprocess.TimeoutExpired) as error:
+    except (RunFailed, subprocess.TimeoutExpired) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     summary = summarize(config, tide, found, proof)
