@@ -2,7 +2,7 @@
 
 import json
 
-from ebbtide.client.seats import SeatPlan
+from ebbtide.client.seats import VLLM_ENGINE, SeatPlan
 from ebbtide.config.access import KeySection, Scope
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.events import Body, EndpointDeclared, EndpointRemoved
@@ -59,6 +59,7 @@ def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> 
                 slots=endpoint.gpus_per_replica,
                 cpus=endpoint.cpus_per_replica,
                 engine_args=dict(endpoint.engine),
+                engine=endpoint.engine_class or VLLM_ENGINE,
                 drain_s=endpoint.drain_s,
                 token=token,
                 cache_dir=cache_dir,

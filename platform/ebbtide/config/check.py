@@ -76,7 +76,7 @@ def _shared_dir(config: PoolFile, starting: bool) -> Iterator[Finding]:
 
 def _models(config: PoolFile) -> Iterator[Finding]:
     for index, endpoint in enumerate(config.endpoints):
-        fault = model_fault(endpoint.model)
+        fault = None if endpoint.engine_class else model_fault(endpoint.model)
         if fault:
             yield Finding(("endpoints", index, "model"), fault)
 

@@ -1,5 +1,7 @@
 """One LLM that is served: its model, its replicas, its SLO and how it scales."""
 
+from typing import Annotated
+
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
@@ -92,6 +94,11 @@ class EndpointSection(Section):
     )
     engine: dict[str, JsonValue] = Field(
         {}, description="vLLM engine arguments by their Python names, except those that ebbtide sets itself."
+    )
+    engine_class: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None = Field(
+        None,
+        description="Engine to run as module:Class; `model` is then that engine's business and not looked at. "
+        "Default null: vLLM.",
     )
 
     def spec(self) -> EndpointSpec:

@@ -92,3 +92,9 @@ def test_a_model_that_is_no_directory_is_told(tmp_path: Path) -> None:
     assert model_fault(tmp_path / "file") == f"{tmp_path}/file is no directory"
     os.mkfifo(tmp_path / "pipe")
     assert model_fault(tmp_path / "pipe") == f"{tmp_path}/pipe is no directory"
+
+
+def test_an_engine_of_ones_own_looks_at_its_model_by_itself(world: Path) -> None:
+    (world.parent / "models" / "tiny" / "tokenizer.json").unlink()
+    world.write_text(world.read_text().replace("models/tiny", "models/tiny\n    engine_class: my.engines:Mine"))
+    assert problems(world) == []
