@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ebbtide.pool.ids import NodeId, SeatId, SlotId
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
-from ebbtide.pool.transitions import SeatState, SlotState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.seen import FenceView, Seen
 
+RESTORES_MAX = 3  # in a row without a durable step: then it is not the driver's bad luck
 KILL_MARGIN_S = 5.0  # after a limit passed: the orderly way out still gets this long before a SIGKILL
 
 
@@ -60,12 +61,19 @@ class KillHolder:
     epoch: int
 
 
-Instruction: TypeAlias = HoldFence | DropFence | OpenSeat | CloseSeat | KillReplica | KillHolder
+@dataclass(frozen=True, slots=True)
+class RestoreJob:
+    """Submit a job again whose driver was lost, from its archived submission. Never twice within a driver's start."""
+
+    job: JobName
+
+
+Instruction: TypeAlias = HoldFence | DropFence | OpenSeat | CloseSeat | KillReplica | KillHolder | RestoreJob
 
 
 def instruct(state: PoolState, seen: Seen, now_s: float) -> tuple[Instruction, ...]:
     """Everything that is to be done and not yet seen done."""
-    return (*_fences(state, seen), *_seats(state, seen, now_s), *_kills(state, seen, now_s))
+    return (*_fences(state, seen), *_seats(state, seen, now_s), *_kills(state, seen, now_s), *_restores(state, seen))
 
 
 def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
@@ -154,3 +162,10 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
             limit_s = endpoint.spec.drain_s
         if now_s - max(record.since_s, seen.started_s) > limit_s + KILL_MARGIN_S:
             yield KillHolder(record.slot.id, record.epoch)
+
+
+def _restores(state: PoolState, seen: Seen) -> Iterator[Instruction]:
+    for name, job in state.jobs.items():
+        lost = job.state is JobState.ENDED and job.outcome.startswith("lost:") and not job.cancelled
+        if lost and name in seen.restorable and job.restores < RESTORES_MAX and not state.frozen:
+            yield RestoreJob(name)

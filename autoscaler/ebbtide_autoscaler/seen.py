@@ -48,6 +48,8 @@ class Seen:
     living: Mapping[SeatId, tuple[str, ...]] = field(default_factory=dict)  # replica actors that exist
     living_at_s: float = 0.0  # when that was looked up; 0 = never
     routes_version: int = 0
+    restorable: frozenset[JobName] = frozenset()  # jobs with an archived submission
+    misplaced: Mapping[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)  # asked for a lease from there
 
 
 STRAGGLER_S = 5.0  # a call to the arbiter is given up after 2 s; what comes in later than this was sent after, too
@@ -59,6 +61,7 @@ class Limits:
 
     placement_timeout_s: float = 30.0
     start_timeout_s: float = 300.0
+    gang_timeout_s: float = 120.0  # of a gang that starts or resumes
     silence_s: float = 10.0
 
 

@@ -29,6 +29,7 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
         limits=Limits(
             placement_timeout_s=policy.placement_timeout_s,
             start_timeout_s=policy.start_timeout_s,
+            gang_timeout_s=policy.gang_timeout_s,
             silence_s=policy.silence_s,
         ),
         frozen=frozen,

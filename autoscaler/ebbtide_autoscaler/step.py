@@ -31,11 +31,16 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The parts of the configuration that a step needs. ``frozen``: facts are kept, but nothing is decided."""
+    """The parts of the configuration that a step needs.
+
+    ``frozen``: facts are kept, but nothing is decided. ``observe``: it is decided as if all slots that nobody holds
+    were ours, and nothing is moved.
+    """
 
     policy: PolicyConfig
     limits: Limits
     frozen: bool = False
+    observe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,12 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
         if not writer.write(advance(writer.world.state, seen, now_s, knobs.limits)):
             break
     decision = Decision()
-    if not knobs.frozen:
+    if not knobs.frozen and not writer.world.state.frozen:
         state = writer.world.state
         snapshot = Snapshot(state, traffic(state, seen, now_s))
         decision, memory = decide(now_s, snapshot, writer.world.memory, knobs.policy)
-        writer.write(decision.moves)
+        if not knobs.observe:
+            writer.write(decision.moves)
         if memory != writer.world.memory:
             writer.world = replace(writer.world, memory=memory)
     return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))

@@ -1,5 +1,7 @@
 """One LLM that is served: its model, its replicas, its SLO and how it scales."""
 
+import json
+from hashlib import sha256
 from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
@@ -19,6 +21,10 @@ RESERVED_ENGINE_KEYS = {
     "hf_token": "models are local directories, and secrets are never written inline",
 }
 """Engine arguments that are ebbtide's to set, with the reason that the error gives."""
+
+
+STARTED_WITH = frozenset({"model", "gpus_per_replica", "cpus_per_replica", "engine", "engine_class"})
+"""Fields of an endpoint that its replicas are started with; all others can change under a running replica."""
 
 
 class ReplicasSection(Section):
@@ -101,6 +107,11 @@ class EndpointSection(Section):
         "Default null: vLLM.",
     )
 
+    def revision(self) -> str:
+        """Digest of what a replica is started with: one that was started with anything else is to be replaced."""
+        started_with = json.dumps(self.model_dump(mode="json", include=set(STARTED_WITH)), sort_keys=True)
+        return sha256(started_with.encode()).hexdigest()[:12]
+
     def spec(self) -> EndpointSpec:
         """What the pool must know of this endpoint."""
         return EndpointSpec(
@@ -119,4 +130,5 @@ class EndpointSection(Section):
             down_after_s=self.down_after_s,
             min_uptime_factor=self.min_uptime_factor,
             drain_s=self.drain_s,
+            revision=self.revision(),
         )

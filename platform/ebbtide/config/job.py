@@ -126,4 +126,5 @@ class JobSection(Section):
             max_preemptions_per_h=self.max_preemptions_per_h,
             in_place=self.in_place,
             host_bytes_per_worker=self.host_memory_per_worker,
+            max_failures=self.max_failures,
         )

@@ -37,6 +37,11 @@ class PolicySection(Section):
         description="Seconds from placed to ready before a replica's start is given up. "
         "Default 300: a large model read from a slow disk.",
     )
+    gang_timeout_s: Seconds = Field(
+        120,
+        description="Seconds from granted to training before the start or resume of a gang counts as a crash. "
+        "Default 120: Ray Train gives its workers one minute, and a large checkpoint takes another.",
+    )
     silence_s: Seconds = Field(
         10,
         description="Seconds without a report after which a job or replica counts as lost. "

@@ -29,6 +29,12 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_TABLE, JobState, SlotState, advance
 
 PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h counts within this time
+BACKOFF_MAX_S = 60.0  # longest wait of a job that crashes again and again: about what a restart with a download costs
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row before the next try: 2 s, doubled each time, at most 60 s."""
+    return min(2.0**failures, BACKOFF_MAX_S) if failures else 0.0
 
 
 def job_record(state: PoolState, job: JobName) -> JobRecord:
@@ -72,7 +78,27 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
     advance(JOB_TABLE, f"job {body.spec.name}", known.state, JobState.WAITING)
     if known.state is not JobState.ENDED:
         raise IllegalTransition(f"job {body.spec.name} is {known.state.value}: one of that name at a time")
-    return _put(state, replace(fresh, step=known.step, durable_step=known.durable_step, directive=known.directive))
+    if body.restored:  # for its author it is the same run: all that was counted stays
+        fresh = replace(
+            known,
+            spec=body.spec,
+            incarnation=body.incarnation,
+            state=JobState.WAITING,
+            since_s=event.at_s,
+            outcome="",
+            restores=known.restores + 1,
+        )
+        return _put(state, fresh)
+    return _put(
+        state,
+        replace(
+            fresh,
+            step=known.step,
+            durable_step=known.durable_step,
+            furthest_step=known.furthest_step,
+            directive=known.directive,
+        ),
+    )
 
 
 def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
@@ -80,6 +106,9 @@ def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
     moved = _move(record, JobState.STARTING, event.at_s)
     if record.cancelled:
         raise IllegalTransition(f"job {body.job} is cancelled: no slot for it")
+    if event.at_s < record.not_before_s:
+        left_s = record.not_before_s - event.at_s
+        raise IllegalTransition(f"job {body.job} crashed {record.failures_in_a_row} times: no slot for {left_s:.0f} s")
     if not record.spec.workers_min <= len(body.slots) <= record.spec.workers_max:
         raise IllegalTransition(
             f"job {body.job} cannot run on {len(body.slots)} slots: "
@@ -106,6 +135,13 @@ def _running(state: PoolState, event: Event, body: JobRunning) -> PoolState:
             crash_lost_steps=record.crash_lost_steps + repeats,
         ),
     )
+
+
+def _got_to(record: JobRecord, step: int) -> JobRecord:
+    """``record`` after a gang finished ``step``: one that no gang reached before ends a series of failures."""
+    if step <= record.furthest_step:
+        return record
+    return replace(record, furthest_step=step, failures_in_a_row=0)
 
 
 def _preemptible(record: JobRecord) -> None:
@@ -145,7 +181,7 @@ def _parked(state: PoolState, event: Event, body: JobParked) -> PoolState:
     record = job_record(state, body.job)
     moved = _move(record, JobState.PARKED, event.at_s)
     _must_hold_nothing(state, record, "reports parked")
-    return _put(state, replace(moved, step=body.step, parks=record.parks + 1))
+    return _put(state, _got_to(replace(moved, step=body.step, parks=record.parks + 1), body.step))
 
 
 def _resume(state: PoolState, event: Event, body: ResumeJob) -> PoolState:
@@ -190,7 +226,9 @@ def _durable(state: PoolState, event: Event, body: JobDurable) -> PoolState:
     record = job_record(state, body.job)
     if body.step < record.durable_step:
         raise IllegalTransition(f"job {body.job}: durable step went back from {record.durable_step} to {body.step}")
-    return _put(state, replace(record, durable_step=body.step, step=max(record.step, body.step)))
+    restores = 0 if body.step > record.durable_step else record.restores
+    moved = replace(record, durable_step=body.step, step=max(record.step, body.step), restores=restores)
+    return _put(state, _got_to(moved, body.step))
 
 
 def _stopped(state: PoolState, event: Event, body: JobStopped) -> PoolState:
@@ -199,16 +237,22 @@ def _stopped(state: PoolState, event: Event, body: JobStopped) -> PoolState:
     if record.state is not JobState.STOPPING:
         raise IllegalTransition(f"job {body.job} is {record.state.value}, it was not asked to stop")
     _must_hold_nothing(state, record, "reports stopped")
-    return _put(state, replace(moved, gang=(), step=body.step))
+    return _put(state, _got_to(replace(moved, gang=(), step=body.step), body.step))
 
 
 def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
     record = job_record(state, body.job)
+    reached = record.durable_step + body.lost_steps
+    failures = 0 if reached > record.furthest_step else record.failures_in_a_row + 1
     moved = replace(
         _move(record, JobState.RECOVERING, event.at_s),
         directive=record.directive + 1,  # whoever is left has carried out the last one and must hear of this
         crashes=record.crashes + 1,
         step=record.durable_step,
+        furthest_step=max(reached, record.furthest_step),
+        failures_in_a_row=failures,
+        not_before_s=event.at_s + backoff_s(failures),
+        last_error=body.why,
     )
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 

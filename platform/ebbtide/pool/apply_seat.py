@@ -89,7 +89,15 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
             raise IllegalTransition(f"seat {body.seat} must wait: {other.occupant} is being placed on that node")
     epoch = state.next_epoch
     state = occupy(state, body.slots, body.seat, SlotState.OPENING, event.at_s)
-    moved = replace(moved, slots=body.slots, epoch=epoch, granted_s=event.at_s, replica="", cause=event.id)
+    moved = replace(
+        moved,
+        slots=body.slots,
+        epoch=epoch,
+        granted_s=event.at_s,
+        replica="",
+        revision=spec.revision,
+        cause=event.id,
+    )
     return _put(state, moved)
 
 

@@ -1,4 +1,4 @@
-"""Events of nodes and slots, and the changes of slots that the other handlers share."""
+"""Events of the pool, its nodes and slots, and the changes of slots that the other handlers share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -8,14 +8,18 @@ from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
     Event,
+    NodeDraining,
     NodeFound,
     NodeLost,
+    NodeUndrained,
+    PoolFrozen,
+    PoolUnfrozen,
     SlotForeign,
     SlotFound,
     SlotFreed,
     SlotUnfenced,
 )
-from ebbtide.pool.ids import Epoch, JobName, SeatId, SlotId
+from ebbtide.pool.ids import Epoch, JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import OCCUPIED, SLOT_TABLE, SlotState, advance
 
@@ -46,7 +50,7 @@ def occupy(
     """Lease ``slots``, all free, to ``who`` under the next epoch.
 
     Raises:
-        IllegalTransition: a slot is named twice, unknown, or not free.
+        IllegalTransition: a slot is named twice, unknown, not free, or on a draining node.
     """
     if not slots or len(set(slots)) != len(slots):
         raise IllegalTransition(f"{who} cannot be granted {slots}: no slots, or one of them twice")
@@ -55,6 +59,8 @@ def occupy(
         record = slot_record(state, slot)
         if record.state is not SlotState.FREE:
             raise IllegalTransition(f"{who} cannot be granted slot {slot}: it is {record.state.value}")
+        if record.slot.node in state.draining:
+            raise IllegalTransition(f"{who} cannot be granted slot {slot}: node {record.slot.node} is draining")
         moved = move_slot(record, then, at_s)
         changed[slot] = replace(moved, occupant=who, epoch=state.next_epoch)
     return replace(state, slots=changed, next_epoch=Epoch(state.next_epoch + 1))
@@ -93,7 +99,47 @@ def _node_lost(state: PoolState, event: Event, body: NodeLost) -> PoolState:
         for name, record in state.slots.items()
     }
     nodes = {node: host_bytes for node, host_bytes in state.nodes.items() if node != body.node}
-    return replace(state, slots=slots, nodes=nodes)
+    return replace(_without_drain(state, body.node), slots=slots, nodes=nodes)
+
+
+def _node_draining(state: PoolState, event: Event, body: NodeDraining) -> PoolState:
+    if body.node not in state.nodes:
+        raise IllegalTransition(f"node {body.node} is not in the pool")
+    if state.draining.get(body.node) == body.reason:
+        raise IllegalTransition(f"node {body.node} is draining already")
+    return replace(
+        state,
+        draining={**state.draining, body.node: body.reason},
+        drained_from={body.node: state.next_epoch, **state.drained_from},  # another reason is no new drain
+    )
+
+
+def _node_undrained(state: PoolState, event: Event, body: NodeUndrained) -> PoolState:
+    if body.node not in state.draining:
+        raise IllegalTransition(f"node {body.node} is not draining")
+    return _without_drain(state, body.node)
+
+
+def _without_drain(state: PoolState, node: NodeId) -> PoolState:
+    return replace(
+        state,
+        draining={name: why for name, why in state.draining.items() if name != node},
+        drained_from={name: epoch for name, epoch in state.drained_from.items() if name != node},
+    )
+
+
+def _frozen(state: PoolState, event: Event, body: PoolFrozen) -> PoolState:
+    if state.frozen:
+        raise IllegalTransition(f"the pool is frozen already: {state.frozen}")
+    if not body.reason:
+        raise IllegalTransition("the pool is frozen for a reason only")
+    return replace(state, frozen=body.reason, frozen_since_s=event.at_s)
+
+
+def _unfrozen(state: PoolState, event: Event, body: PoolUnfrozen) -> PoolState:
+    if not state.frozen:
+        raise IllegalTransition("the pool is not frozen")
+    return replace(state, frozen="", frozen_since_s=0.0)
 
 
 def _slot_found(state: PoolState, event: Event, body: SlotFound) -> PoolState:
@@ -131,6 +177,10 @@ def _slot_foreign(state: PoolState, event: Event, body: SlotForeign) -> PoolStat
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     NodeFound: _node_found,
     NodeLost: _node_lost,
+    NodeDraining: _node_draining,
+    NodeUndrained: _node_undrained,
+    PoolFrozen: _frozen,
+    PoolUnfrozen: _unfrozen,
     SlotFound: _slot_found,
     SlotFreed: _slot_freed,
     SlotUnfenced: _slot_unfenced,

@@ -112,6 +112,38 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDraining:
+    """A person wants the node empty: nothing is granted there, and what is there leaves in good order."""
+
+    node: NodeId
+    reason: str
+    kind: Literal["node_draining"] = "node_draining"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained:
+    """The node may be used again."""
+
+    node: NodeId
+    kind: Literal["node_undrained"] = "node_undrained"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFrozen:
+    """A person stopped all decisions; what is observed is still taken in."""
+
+    reason: str
+    kind: Literal["pool_frozen"] = "pool_frozen"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUnfrozen:
+    """Decisions are made again."""
+
+    kind: Literal["pool_unfrozen"] = "pool_unfrozen"
+
+
+@dataclass(frozen=True, slots=True)
 class SlotFound:
     """A GPU that the pool manages from now on; also one that came back with its node."""
 
@@ -162,10 +194,14 @@ class EndpointRemoved:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A driver registered this job; ``incarnation`` tells this submission from earlier ones of the same name."""
+    """A driver registered this job; ``incarnation`` tells this submission from earlier ones of the same name.
+
+    ``restored``: the arbiter itself submitted it again, after its driver was lost.
+    """
 
     spec: JobSpec
     incarnation: str
+    restored: bool = False
     kind: Literal["job_submitted"] = "job_submitted"
 
 
@@ -282,6 +318,10 @@ Move: TypeAlias = GrantJob | ParkJob | ResumeJob | StopJob | CancelJob | GrantSe
 Fact: TypeAlias = (
     NodeFound
     | NodeLost
+    | NodeDraining
+    | NodeUndrained
+    | PoolFrozen
+    | PoolUnfrozen
     | SlotFound
     | SlotFreed
     | SlotUnfenced

@@ -30,6 +30,7 @@ class JobSpec:
     max_preemptions_per_h: int
     in_place: bool  # may park in place
     host_bytes_per_worker: int  # host memory that one parked worker needs
+    max_failures: int = 3  # crashes in a row without progress that are tried again
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers_min <= self.workers_max:
@@ -55,6 +56,7 @@ class EndpointSpec:
     down_after_s: float  # of lower demand, before a replica goes
     min_uptime_factor: float  # a replica lives at least this many times its measured start-up
     drain_s: float  # at most, for running requests
+    revision: str = ""  # digest of what a replica is started with; "": not said, so never stale
 
     def __post_init__(self) -> None:
         if not 0 <= self.replicas_min <= self.replicas_max or self.replicas_max < 1:

@@ -49,6 +49,11 @@ class JobRecord:
     restarts: int = 0  # preemptions that ended in a restart
     crashes: int = 0
     crash_lost_steps: int = 0
+    furthest_step: int = 0  # finished steps that any gang of it has reached
+    failures_in_a_row: int = 0  # crashes since it last got further
+    not_before_s: float = 0.0  # it is granted nothing before this
+    last_error: str = ""  # why it crashed last
+    restores: int = 0  # in a row, by the arbiter itself, without a durable step in between
     outcome: str = ""
     cause: RecordId | None = None  # the last move made on it
 
@@ -68,7 +73,9 @@ class SeatRecord:
     ready_since_s: float = 0.0
     asked_s: float = 0.0  # when it was told to drain or stop
     starts: int = 0  # replicas that landed here
-    failures: int = 0  # in a row: starts that ended before READY, and deaths
+    failures: int = 0  # in a row: starts that ended before READY, and deaths soon after it
+    revision: str = ""  # of its present or last replica
+    last_error: str = ""  # why its last replica failed
     cause: RecordId | None = None
 
 
@@ -90,6 +97,10 @@ class PoolState:
     endpoints: Mapping[EndpointName, EndpointRecord] = field(default_factory=dict)
     seats: Mapping[SeatId, SeatRecord] = field(default_factory=dict)
     next_epoch: Epoch = Epoch(1)
+    draining: Mapping[NodeId, str] = field(default_factory=dict)  # why, for nodes that a person wants empty
+    drained_from: Mapping[NodeId, Epoch] = field(default_factory=dict)  # leases there are older than this epoch
+    frozen: str = ""  # why a person stopped all decisions; "": they have not
+    frozen_since_s: float = 0.0
 
     def held_by(self, workload: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
         """The slots that ``workload`` occupies under the lease ``epoch``, proven empty ones left out."""
@@ -100,8 +111,12 @@ class PoolState:
         )
 
     def free_slots(self) -> tuple[SlotId, ...]:
-        """Slots that may be granted, in order of node and index."""
-        free = [record.slot for record in self.slots.values() if record.state is SlotState.FREE]
+        """Slots that may be granted, in order of node and index; none of a draining node."""
+        free = [
+            record.slot
+            for record in self.slots.values()
+            if record.state is SlotState.FREE and record.slot.node not in self.draining
+        ]
         return tuple(slot.id for slot in sorted(free, key=lambda slot: (slot.node, slot.index)))
 
     def claims_on(self, slot: SlotId) -> tuple[JobName, ...]:
