@@ -67,7 +67,10 @@ def test_the_job_travels_with_its_code_and_without_the_rest_of_the_file(file: Pa
     assert found.job == "first"
     assert found.submission_id.startswith("first-")
     assert service.given["entrypoint"] == f"python -m ebbtide_train.run {FILE_NAME} --working-dir . --job first"
-    assert service.given["runtime_env"]["env_vars"] == {"EBBTIDE_RAY_ADDRESS": "127.0.0.1:6000"}
+    assert service.given["runtime_env"]["env_vars"] == {
+        "EBBTIDE_RAY_ADDRESS": "127.0.0.1:6000",
+        "RAY_JOB_STOP_WAIT_TIME_S": "35",  # `ray job stop` gives it its grace, to leave with a checkpoint
+    }
     assert service.given["metadata"]["ebbtide_job"] == "first"
     assert set(service.files) == {"mine.py", FILE_NAME}
     assert "second" not in service.files[FILE_NAME]

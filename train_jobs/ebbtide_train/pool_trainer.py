@@ -7,13 +7,15 @@
 It registers the job with the arbiter, waits for slots, runs, steps aside when asked, and goes on; ``fit`` returns when
 the job is over. The same name goes on from the job's last commit.
 
-Not guaranteed: anything after this process has died. The job dies with it, and its next run goes on from the commit.
+When this process dies the job dies with it. The pool then submits it again, if it was submitted in a way that can be
+repeated (see ``archive``), and it goes on from the commit.
 """
 
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +26,7 @@ from ray.train import Result, TrainingFailedError
 
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.job import JobSection
+from ebbtide_train.archive import Archive, Submission, Unkept
 from ebbtide_train.connect import ask, connect
 from ebbtide_train.controller_link import ControllerLink
 from ebbtide_train.errors import BadJob, JobLost, JobRefused
@@ -31,10 +34,14 @@ from ebbtide_train.link import Link
 from ebbtide_train.plan import JobPlan
 from ebbtide_train.session.errors import Cancelled
 from ebbtide_train.state_lines import StateLines, job_view
+from ebbtide_train.stop_wait import stop_wait_s
+from ebbtide_train.submission import my_submission, was_restored
 from ebbtide_train.train_internals import LeasedTrainer, causes, describe
 
 MICRO_BATCH = 64  # at most, where the author gives none: the session's own default
-LAST_WORD_S = 5.0  # Ray's job supervisor kills a driver 3 s after it told it to stop; nobody waits longer otherwise
+LAST_WORD_S = 5.0  # nobody waits longer for a driver that has ended; one that was told to stop may have less
+ASK_S = 0.5  # to ask for the way out: of the 3 s that Ray leaves by default
+AGAIN_S = 60.0  # an arbiter that must hear of an end before the job can be submitted again; it restarts within seconds
 
 TrainFunction = Callable[[Mapping[str, Any]], object]
 
@@ -95,6 +102,7 @@ class PoolTrainer(LeasedTrainer):
         self._args = dict(section.args if args is None else args)
         super().__init__(plan, self._args)
         self._standing_in: ControllerLink | None = None
+        self._left_how = "before its controller ran"
 
     def fit(self) -> Result:
         """Run the job to its end, however often it steps aside; blocks.
@@ -110,10 +118,12 @@ class PoolTrainer(LeasedTrainer):
             Cancelled: it was cancelled; its last commit stays.
             JobLost: its controller died too often.
         """
+        again = was_restored()
         for left in reversed(range(self._plan.section.max_failures + 1)):
             try:
-                return self._fit_once()
+                return self._fit_once(again=again)
             except JobLost as error:
+                again = True
                 if not left:
                     raise
                 _say(f"{error}; submitting it again")
@@ -121,15 +131,17 @@ class PoolTrainer(LeasedTrainer):
                 LeasedTrainer.__init__(self, replace(self._plan, incarnation=_incarnation()), self._args)
         raise AssertionError("max_failures is not negative")
 
-    def _fit_once(self) -> Result:
+    def _fit_once(self, *, again: bool) -> Result:
         section, incarnation = self._plan.section, self._plan.incarnation
-        self._register()
-        with _Ending(self._link, section.name, incarnation) as ending:
+        self._register(again=again)
+        archive = Archive(Path(self._runtime.shared_dir))
+        with _Ending(self._link, section.name, incarnation, archive) as ending:
             self._standing_in = ControllerLink(
                 self._link, job=section.name, incarnation=incarnation, takes_leases=False
             )
             self._standing_in.start()
             try:
+                _keep(archive, *my_submission(section.name, incarnation))
                 result = super().fit()
             except TrainingFailedError as error:
                 cancelled = next((c for c in causes(error).values() if isinstance(c, Cancelled)), None)
@@ -139,19 +151,21 @@ class PoolTrainer(LeasedTrainer):
                 ending.outcome, ending.detail = "cancelled", str(cancelled)
                 raise Cancelled(str(cancelled)) from None
             except RayActorError as error:
-                ending.outcome, ending.detail = "lost", "its Train controller died"
+                # Not "lost": that is for the pool to act on, and this process submits the job again by itself.
+                ending.outcome, ending.detail = "failed", "its Train controller died"
+                ending.patience_s = AGAIN_S
                 raise JobLost(f"job {section.name}: its Train controller died ({_first_line(error)})") from error
             except (KeyboardInterrupt, SystemExit):
-                ending.outcome, ending.detail = "cancelled", "its driver was told to stop"
+                ending.outcome, ending.detail = "cancelled", f"its driver was told to stop; {self._left_how}"
                 raise
             finally:
                 self._before_run()
             ending.outcome, ending.detail = "finished", "its train function returned"
             return result
 
-    def _register(self) -> None:
+    def _register(self, *, again: bool) -> None:
         section = self._plan.section
-        details = {"entrypoint": section.entrypoint, "global_batch": section.global_batch}
+        details = {"entrypoint": section.entrypoint, "global_batch": section.global_batch, "restored": again}
         try:
             ask(self._link, "register_job", section.spec(), self._plan.incarnation, details)
         except ValueError as error:
@@ -163,12 +177,37 @@ class PoolTrainer(LeasedTrainer):
             self._standing_in.stop()
             self._standing_in = None
 
+    def _ask_to_leave(self) -> float:
+        """This process was told to stop: have the gang leave at its next safe point, with its state committed."""
+        self._left_how = "it falls back to its last checkpoint"
+        try:
+            self._link.call("cancel_job", self._plan.section.name, "its driver was told to stop", timeout_s=ASK_S)
+        except ValueError:
+            return 0.0  # it is over already
+        return stop_wait_s(self._plan.section.grace_s)
+
+    def _has_left(self) -> None:
+        self._left_how = "everything it did is committed"
+
+
+def _keep(archive: Archive, submission: Submission, working_dir: Path | None) -> None:
+    try:
+        kept = archive.keep(submission, working_dir)
+    except (OSError, Unkept) as error:
+        refusal = f"its submission cannot be written down ({error})"
+    else:
+        refusal = kept.refusal
+    if refusal:
+        _say(f"job {submission.job}: should its driver die, submit it again by hand: {refusal}")
+
 
 class _Ending:
     """Follows a job aloud, and tells the arbiter at the end how it went, whatever happens."""
 
-    def __init__(self, link: Link, job: str, incarnation: str) -> None:
+    def __init__(self, link: Link, job: str, incarnation: str, archive: Archive) -> None:
         self._link, self._job, self._incarnation = link, job, incarnation
+        self._archive = archive
+        self.patience_s = LAST_WORD_S
         self.outcome, self.detail = "failed", "its driver met an error before the job ran"
         self._lines = StateLines(link, job, _say)
 
@@ -181,14 +220,22 @@ class _Ending:
     ) -> None:
         self._lines.stop()
         _say(f"job {self._job}: {self.outcome}: {self.detail}")
-        deadline_s = time.monotonic() + LAST_WORD_S
-        while True:
+        deadline_s = time.monotonic() + self.patience_s
+        while time.monotonic() < deadline_s:
             self._link.call("job_ended", self._job, self._incarnation, self.outcome, self.detail)
             view = job_view(self._link.call("status"), self._job)
-            # An arbiter that never hears it takes the silence for the end after a while.
-            if (view is not None and view["state"] == "ended") or time.monotonic() > deadline_s:
+            if view is not None and view["state"] == "ended":
+                self._forget()
                 return
             time.sleep(0.2)
+        # An arbiter that never hears it takes the silence for a loss after a while, and submits the job again.
+
+    def _forget(self) -> None:
+        """Nobody needs what was kept any more: an arbiter has heard that the job is over."""
+        try:
+            self._archive.forget(self._job)
+        except OSError as error:
+            _say(f"job {self._job}: what was kept of its submission stays: {error}")
 
 
 def _incarnation() -> str:

@@ -22,6 +22,7 @@ from ebbtide.config.job import JobSection
 from ebbtide_train.connect import ADDRESS_VARIABLE
 from ebbtide_train.link import Link
 from ebbtide_train.state_lines import describe, job_view
+from ebbtide_train.stop_wait import stop_wait_env
 
 FILE_NAME = "ebbtide-job"  # JSON inside, which is YAML; no suffix that the directory's .gitignore might leave out
 LOOK_EVERY_S = 0.5
@@ -93,7 +94,7 @@ def submit(service: JobService, section: JobSection, record: ClusterRecord) -> S
                 "working_dir": str(folder),
                 "excludes": _excludes(section, record),
                 # Ray overwrites RAY_ADDRESS there by what it finds on the machine: possibly another cluster.
-                "env_vars": {ADDRESS_VARIABLE: record.address},
+                "env_vars": {ADDRESS_VARIABLE: record.address, **stop_wait_env(section.grace_s)},
             },
             metadata={"ebbtide_job": section.name, "submitted_by": os.environ.get("USER", "unknown")},
         )
