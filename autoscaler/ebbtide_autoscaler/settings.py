@@ -2,17 +2,16 @@
 
 import json
 
+from ebbtide.client.messages import KeyGrant
 from ebbtide.client.seats import VLLM_ENGINE, SeatPlan
 from ebbtide.config.access import KeySection, Scope
 from ebbtide.config.root import PoolFile
-from ebbtide.pool.events import Body, EndpointDeclared, EndpointRemoved
 from ebbtide.pool.ids import EndpointName, SeatId
-from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.seen import Limits
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.step import Knobs
 
-GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models",)}
+GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models", "admin")}
 """What a scope of the file opens at the gateway."""
 
 
@@ -33,19 +32,8 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
             silence_s=policy.silence_s,
         ),
         frozen=frozen,
+        observe=config.pool.mode == "observe",
     )
-
-
-def declarations(config: PoolFile, state: PoolState) -> tuple[Body, ...]:
-    """The facts that make ``state`` know exactly the endpoints of ``config``."""
-    wanted = {endpoint.name: endpoint.spec() for endpoint in config.endpoints}
-    changed = [
-        EndpointDeclared(spec)
-        for spec in wanted.values()
-        if spec.name not in state.endpoints or state.endpoints[spec.name].spec != spec
-    ]
-    removed = [EndpointRemoved(name) for name in state.endpoints if name not in wanted]
-    return (*changed, *removed)
 
 
 def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> SeatPlan | None:
@@ -69,7 +57,7 @@ def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> 
 
 
 def gateway_json(config: PoolFile, *, token: str) -> str:
-    """The gateway's settings as its deployment reads them. Secrets must have been replaced by their SHA-256 already."""
+    """The gateway's settings as its deployment reads them. Keys are not in it: they come with orders."""
     gateway = config.gateway
     return json.dumps(
         {
@@ -77,7 +65,6 @@ def gateway_json(config: PoolFile, *, token: str) -> str:
             "internal_token": token,
             "host": gateway.host,
             "port": gateway.port,
-            "keys": [_key(key) for key in config.keys],
             "hold_max_requests": gateway.hold.max_requests,
             "hold_max_bytes": gateway.hold.max_bytes,
             "hold_max_age_s": gateway.hold.max_age_s,
@@ -87,14 +74,19 @@ def gateway_json(config: PoolFile, *, token: str) -> str:
     )
 
 
-def _key(key: KeySection) -> dict[str, object]:
-    return {
-        "name": key.name,
-        "sha256": key.secret.sha256,
-        "scopes": [name for scope in key.scopes for name in GATEWAY_SCOPES[scope]],
-        "endpoints": None if key.endpoints == "all" else list(key.endpoints),
-        "requests_per_minute": key.requests_per_minute,
-        "tokens_per_minute": key.tokens_per_minute,
-        "concurrent_streams": key.concurrent_streams,
-        "revoked": key.revoked,
-    }
+def file_keys(config: PoolFile) -> tuple[tuple[KeyGrant, ...], frozenset[str]]:
+    """The keys of the file, and the endpoints that keys may name. Secrets are SHA-256 by now."""
+    return tuple(_key(key) for key in config.keys), frozenset(endpoint.name for endpoint in config.endpoints)
+
+
+def _key(key: KeySection) -> KeyGrant:
+    return KeyGrant(
+        name=key.name,
+        sha256=key.secret.sha256 or "",
+        scopes=tuple(dict.fromkeys(name for scope in key.scopes for name in GATEWAY_SCOPES[scope])),
+        endpoints=None if key.endpoints == "all" else key.endpoints,
+        requests_per_minute=key.requests_per_minute,
+        tokens_per_minute=key.tokens_per_minute,
+        concurrent_streams=key.concurrent_streams,
+        revoked=key.revoked,
+    )

@@ -37,6 +37,11 @@ class PoolSection(Section):
         description="Directory that every node sees: ledger, checkpoints, occupancy logs. Relative to this file. "
         "Required, except in a file that only submits jobs to a running pool.",
     )
+    mode: Literal["manage", "observe"] = Field(
+        "manage",
+        description="manage = decide and act; observe = decide and write down what would be done, and move nothing. "
+        "Default manage: that is what a pool is for.",
+    )
     reserve: CountOrZero = Field(
         0,
         description="Slots that no job ever gets, so that a replica can start at once. "

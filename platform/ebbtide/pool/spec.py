@@ -59,7 +59,7 @@ class EndpointSpec:
     revision: str = ""  # digest of what a replica is started with; "": not said, so never stale
 
     def __post_init__(self) -> None:
-        if not 0 <= self.replicas_min <= self.replicas_max or self.replicas_max < 1:
+        if not 0 <= self.replicas_min <= self.replicas_max:  # 0..0: it retires, and gets no slot any more
             raise ValueError(f"endpoint {self.name}: replicas {self.replicas_min}..{self.replicas_max} is no range")
         if self.slots_per_replica < 1:
             raise ValueError(f"endpoint {self.name}: a replica needs at least one slot")
