@@ -181,7 +181,8 @@ def _parked(state: PoolState, event: Event, body: JobParked) -> PoolState:
     record = job_record(state, body.job)
     moved = _move(record, JobState.PARKED, event.at_s)
     _must_hold_nothing(state, record, "reports parked")
-    return _put(state, _got_to(replace(moved, step=body.step, parks=record.parks + 1), body.step))
+    step = max(body.step, record.durable_step)  # its word may be older than its last checkpoint
+    return _put(state, _got_to(replace(moved, step=step, parks=record.parks + 1), step))
 
 
 def _resume(state: PoolState, event: Event, body: ResumeJob) -> PoolState:
@@ -237,7 +238,8 @@ def _stopped(state: PoolState, event: Event, body: JobStopped) -> PoolState:
     if record.state is not JobState.STOPPING:
         raise IllegalTransition(f"job {body.job} is {record.state.value}, it was not asked to stop")
     _must_hold_nothing(state, record, "reports stopped")
-    return _put(state, _got_to(replace(moved, gang=(), step=body.step), body.step))
+    step = max(body.step, record.durable_step)
+    return _put(state, _got_to(replace(moved, gang=(), step=step), step))
 
 
 def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:

@@ -23,6 +23,8 @@ from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_TABLE, SeatState, SlotState, advance
 
+SOUND_S = 60.0  # a replica that was ready for so long ends a series of failures: it is the longest wait within one
+
 
 def _seat(state: PoolState, seat: SeatId) -> SeatRecord:
     known = state.seats.get(seat)
@@ -112,7 +114,7 @@ def _landed(state: PoolState, event: Event, body: SeatLanded) -> PoolState:
 
 def _ready(state: PoolState, event: Event, body: SeatReady) -> PoolState:
     record = _seat(state, body.seat)
-    moved = replace(_move(record, SeatState.READY, event.at_s), ready_since_s=event.at_s, failures=0)
+    moved = replace(_move(record, SeatState.READY, event.at_s), ready_since_s=event.at_s)
     endpoint = state.endpoints[record.endpoint]
     start_s = event.at_s - record.granted_s
     state = replace(state, endpoints={**state.endpoints, record.endpoint: replace(endpoint, start_s=start_s)})
@@ -125,7 +127,18 @@ def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
     if record.state is SeatState.DRAINING:
         raise IllegalTransition(f"seat {body.seat} is draining already")
     moved = replace(_move(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
+    if is_sound(record, event.at_s):
+        moved = replace(moved, failures=0, last_error="")
     return _put(reclaim(state, record.slots, event.at_s), moved)
+
+
+def is_sound(record: SeatRecord, now_s: float) -> bool:
+    """Whether the seat's replica has been ready for long enough that earlier failures mean nothing any more."""
+    return record.state is SeatState.READY and now_s - record.ready_since_s >= SOUND_S
+
+
+def _failed(before: SeatRecord, after: SeatRecord, why: str, at_s: float) -> SeatRecord:
+    return replace(after, failures=1 if is_sound(before, at_s) else before.failures + 1, last_error=why)
 
 
 def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
@@ -135,18 +148,16 @@ def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
             f"seat {body.seat} is {record.state.value}: only a ready replica can die into a restart"
         )
     moved = _move(record, SeatState.STARTING, event.at_s)
-    return _put(state, replace(moved, granted_s=event.at_s, failures=record.failures + 1))
+    return _put(state, _failed(record, replace(moved, granted_s=event.at_s), body.why, event.at_s))
 
 
 def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
     record = _seat(state, body.seat)
     moved = _move(record, SeatState.STOPPING, event.at_s)
-    failed = record.state in (SeatState.PLACING, SeatState.STARTING)
-    moved = replace(
-        moved,
-        asked_s=record.asked_s if record.state is SeatState.DRAINING else event.at_s,
-        failures=record.failures + failed,
-    )
+    moved = replace(moved, asked_s=record.asked_s if record.state is SeatState.DRAINING else event.at_s)
+    node_died = any(slot_record(state, slot).state is SlotState.LOST for slot in record.slots)
+    if record.state is not SeatState.DRAINING and not node_died:
+        moved = _failed(record, moved, body.why, event.at_s)
     return _put(reclaim(state, record.slots, event.at_s), moved)
 
 

@@ -18,7 +18,7 @@ from ebbtide.pool.transitions import (
 
 def violations(state: PoolState) -> list[str]:
     """What in ``state`` breaks a promise; empty if nothing does."""
-    return [*_slots(state), *_jobs(state), *_seats(state), *_host_memory(state)]
+    return [*_slots(state), *_jobs(state), *_seats(state), *_host_memory(state), *_drains(state)]
 
 
 def check(state: PoolState) -> None:
@@ -88,3 +88,16 @@ def _host_memory(state: PoolState) -> list[str]:
         for node, budget_bytes in state.nodes.items()
         if state.parked_bytes(node) > budget_bytes
     ]
+
+
+def _drains(state: PoolState) -> list[str]:
+    wrong = [
+        f"slot {record.slot.id} was granted to {record.occupant} after node {record.slot.node} began to drain"
+        for record in state.slots.values()
+        if record.state in OCCUPIED and record.epoch >= state.drained_from.get(record.slot.node, state.next_epoch)
+    ]
+    if set(state.draining) != set(state.drained_from) or not set(state.draining) <= set(state.nodes):
+        wrong.append(
+            f"nodes {sorted(state.draining)} drain, of {sorted(state.nodes)}, {sorted(state.drained_from)} began"
+        )
+    return wrong

@@ -155,6 +155,7 @@ SEAT_TABLE: Mapping[SeatState, Mapping[SeatState, str]] = {
     SeatState.READY: {
         SeatState.STARTING: "its replica died and Serve starts another in the same place",
         SeatState.DRAINING: "no longer wanted",
+        SeatState.STOPPING: "its node died, or its replica died again and again soon after it was ready",
     },
     SeatState.DRAINING: {SeatState.STOPPING: "no request is left, the drain limit passed, or it died"},
     SeatState.STOPPING: {SeatState.COLD: "its process is gone and its slots are proven free"},

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pydantic import TypeAdapter
 
 from ebbtide.pool.apply import apply, replay
+from ebbtide.pool.drain import drained
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -29,9 +30,13 @@ from ebbtide.pool.events import (
     JobRunning,
     JobStopped,
     JobSubmitted,
+    NodeDraining,
     NodeFound,
     NodeLost,
+    NodeUndrained,
     ParkJob,
+    PoolFrozen,
+    PoolUnfrozen,
     ResumeJob,
     SeatDied,
     SeatGone,
@@ -90,11 +95,15 @@ ANYTHING: st.SearchStrategy[Body] = st.one_of(
     st.builds(DrainSeat, seat, st.just("r")),
     st.builds(NodeFound, st.sampled_from(NODES), st.sampled_from([0, 20, 1000])),
     st.builds(NodeLost, st.sampled_from(NODES)),
+    st.builds(NodeDraining, st.sampled_from(NODES), st.sampled_from(["r", "s"])),
+    st.builds(NodeUndrained, st.sampled_from(NODES)),
+    st.builds(PoolFrozen, st.just("r")),
+    st.just(PoolUnfrozen()),
     st.builds(SlotFound, slot.map(a_slot)),
     st.builds(SlotFreed, slot),
     st.builds(SlotUnfenced, slot),
     st.builds(SlotForeign, slot, st.just("who")),
-    st.builds(JobSubmitted, specs(), st.sampled_from(["i1", "i2"])),
+    st.builds(JobSubmitted, specs(), st.sampled_from(["i1", "i2"]), flag),
     st.builds(JobRunning, job, step),
     st.builds(JobParked, job, step),
     st.builds(JobDurable, job, step),
@@ -119,6 +128,8 @@ class Pool(RuleBasedStateMachine):
         self.events: list[Event] = []
         self.sitting: dict[str, tuple[str, int]] = {}  # slot -> who may have memory there, under which epoch
         self.epochs: set[int] = set()
+        self.draining: set[str] = set()
+        self.failures: dict[str, tuple[int, int, float]] = {}  # job -> furthest step, crashes there, no grant before
         for node in NODES:
             self.send(NodeFound(node, 1000))
         for name in SLOTS:
@@ -152,6 +163,11 @@ class Pool(RuleBasedStateMachine):
                 self.sitting.pop(name, None)
             case NodeLost(node=node):
                 self.sitting = {s: who for s, who in self.sitting.items() if not s.startswith(f"{node}:")}
+                self.draining.discard(node)
+            case NodeDraining(node=node):
+                self.draining.add(node)
+            case NodeUndrained(node=node):
+                self.draining.discard(node)
             case GrantJob(job=name, slots=slots):
                 self.grant(before, name, slots, after.jobs[name].epoch)
                 least, most = after.jobs[name].spec.workers_min, after.jobs[name].spec.workers_max
@@ -169,6 +185,25 @@ class Pool(RuleBasedStateMachine):
             case SeatGone(seat=name):
                 assert (name, before.seats[name].epoch) not in self.sitting.values()
 
+        self.count_failures(before, body)
+
+    def count_failures(self, before: PoolState, body: Body) -> None:
+        """A crash counts when no gang got further since the last one; then slots wait, each time twice as long."""
+        name, at_s = getattr(body, "job", ""), float(len(self.events))
+        furthest, crashes, _ = self.failures.get(name, (0, 0, 0.0))
+        match body:
+            case JobSubmitted(spec=spec, restored=restored) if not restored:
+                self.failures[spec.name] = (self.failures.get(spec.name, (0, 0, 0.0))[0], 0, 0.0)
+            case JobParked(step=done) | JobStopped(step=done) | JobDurable(step=done) if done > furthest:
+                self.failures[name] = (done, 0, 0.0)
+            case JobCrashed(lost_steps=lost):
+                reached = before.jobs[body.job].durable_step + lost
+                crashes = 0 if reached > furthest else crashes + 1
+                wait_s = [0.0, 2.0, 4.0, 8.0, 16.0, 32.0][crashes] if crashes < 6 else 60.0
+                self.failures[name] = (max(furthest, reached), crashes, at_s + wait_s)
+            case GrantJob():
+                assert at_s >= self.failures.get(name, (0, 0, 0.0))[2], f"{name} was granted slots before its time"
+
     def grant(self, before: PoolState, who: str, slots: tuple[str, ...], epoch: int) -> None:
         assert len(set(slots)) == len(slots) > 0
         assert epoch not in self.epochs, "an epoch is used once"
@@ -176,6 +211,7 @@ class Pool(RuleBasedStateMachine):
         self.epochs.add(epoch)
         for name in slots:
             assert name not in self.sitting, f"{name} was granted before it was proven free"
+            assert name.partition(":")[0] not in self.draining, f"{name} was granted on a node that drains"
             assert before.slots[name].state is SlotState.FREE  # type: ignore[index]
             self.sitting[name] = (who, epoch)
 
@@ -243,6 +279,20 @@ class Pool(RuleBasedStateMachine):
             if record.state in JOB_HOLDS_SLOTS:
                 here = [s for s in record.gang if self.state.slots[s].state is not SlotState.LOST]
                 assert all(self.sitting[s] == (name, record.epoch) for s in here)
+
+    @invariant()
+    def failures_are_counted(self) -> None:
+        for name, (furthest, crashes, _) in self.failures.items():
+            record = self.state.jobs[JobName(name)]
+            assert (record.furthest_step, record.failures_in_a_row) == (furthest, crashes)
+
+    @invariant()
+    def draining_nodes_are_known_and_offer_nothing(self) -> None:
+        assert set(self.state.draining) == self.draining
+        assert not [s for s in self.state.free_slots() if s.partition(":")[0] in self.draining]
+        for node in NODES:
+            there = [who for s, who in self.sitting.items() if s.startswith(f"{node}:")]
+            assert not (there and drained(self.state, node))
 
     @invariant()
     def host_memory_is_bounded(self) -> None:

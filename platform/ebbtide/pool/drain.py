@@ -1,0 +1,20 @@
+"""Draining a node: what is still there, and when a person may switch it off."""
+
+from ebbtide.pool.ids import JobName, NodeId, SeatId
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import OCCUPIED
+
+
+def occupants(state: PoolState, node: NodeId) -> tuple[JobName | SeatId, ...]:
+    """Jobs and seats that have slots of ``node``, and parked jobs that claim some, each once."""
+    found: list[JobName | SeatId] = []
+    for record in state.slots.values():
+        if record.slot.node == node:
+            found += [record.occupant] if record.state in OCCUPIED and record.occupant is not None else []
+            found += state.claims_on(record.slot.id)
+    return tuple(dict.fromkeys(found))
+
+
+def drained(state: PoolState, node: NodeId) -> bool:
+    """Whether ``node`` is draining and nobody of the pool is left there; strangers are not ours to send away."""
+    return node in state.draining and not occupants(state, node)

@@ -1,0 +1,103 @@
+"""Series of failures: of jobs that crash without getting further, of seats whose replicas fail."""
+
+import pytest
+
+from ebbtide.pool.apply_job import backoff_s
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import (
+    Body,
+    DrainSeat,
+    JobCrashed,
+    JobDurable,
+    JobEnded,
+    JobRecovered,
+    JobSubmitted,
+    NodeLost,
+    SeatDied,
+    SeatStopped,
+    SlotFreed,
+)
+from ebbtide.pool.state import JobRecord, PoolState
+from tests.platform.pool.builder import JOB, NODE, READY, RUNNING, S0, S1, SEAT, SPEC, after, pool
+
+RAN = after(pool(), *RUNNING, JobDurable(JOB, 5))  # five steps, all durable
+
+
+def crash(state: PoolState, lost: int, at_s: float = 100.0) -> PoolState:
+    """A running gang dies and is cleared away."""
+    return after(state, JobCrashed(JOB, f"at {lost}", lost), SlotFreed(S0), SlotFreed(S1), JobRecovered(JOB), at_s=at_s)
+
+
+def again(state: PoolState, at_s: float) -> PoolState:
+    return after(state, *RUNNING, at_s=at_s)
+
+
+def counted(job: JobRecord) -> tuple[int, float, int]:
+    return job.failures_in_a_row, job.not_before_s, job.furthest_step
+
+
+def test_a_crash_after_progress_waits_for_nothing_and_the_next_at_the_same_step_waits_twice_as_long_each_time() -> None:
+    state = crash(RAN, 4)
+    assert counted(state.jobs[JOB]) == (0, 100.0, 9)
+    state = crash(again(state, 100.0), 4, at_s=200.0)
+    assert counted(state.jobs[JOB]) == (1, 202.0, 9)
+    with pytest.raises(IllegalTransition, match="crashed 1 times: no slot for 1 s"):
+        again(state, 201.0)
+    state = crash(again(state, 202.0), 3, at_s=300.0)
+    assert counted(state.jobs[JOB]) == (2, 304.0, 9)
+    assert state.jobs[JOB].last_error == "at 3"
+    state = crash(again(state, 304.0), 5, at_s=400.0)
+    assert counted(state.jobs[JOB]) == (0, 400.0, 10)
+
+
+def test_a_durable_step_that_nobody_reached_before_ends_the_series() -> None:
+    state = crash(again(crash(again(crash(RAN, 0), 102.0), 0, at_s=200.0), 204.0), 0, at_s=300.0)
+    assert state.jobs[JOB].failures_in_a_row == 3
+    assert after(state, JobDurable(JOB, 6)).jobs[JOB].failures_in_a_row == 0
+
+
+def test_the_wait_is_bounded() -> None:
+    assert [backoff_s(n) for n in (0, 1, 2, 5, 6, 60)] == [0.0, 2.0, 4.0, 32.0, 60.0, 60.0]
+
+
+def test_a_restored_job_keeps_its_counts_and_a_submitted_one_begins_anew() -> None:
+    state = after(crash(RAN, 0), JobEnded(JOB, "lost", "silent"))
+    restored = after(state, JobSubmitted(SPEC, "i2", restored=True), at_s=500.0).jobs[JOB]
+    assert (restored.incarnation, restored.restores, restored.crashes, restored.outcome) == ("i2", 1, 1, "")
+    assert (restored.failures_in_a_row, restored.submitted_s, restored.since_s) == (1, 100.0, 500.0)
+    fresh = after(state, JobSubmitted(SPEC, "i2"), at_s=500.0).jobs[JOB]
+    assert (fresh.restores, fresh.crashes, fresh.failures_in_a_row, fresh.furthest_step) == (0, 0, 0, 5)
+
+
+def test_a_durable_step_ends_a_series_of_restores() -> None:
+    state = after(RAN, JobEnded(JOB, "lost", ""), JobSubmitted(SPEC, "i2", restored=True))
+    assert after(state, JobDurable(JOB, 5)).jobs[JOB].restores == 1
+    assert after(state, JobDurable(JOB, 6)).jobs[JOB].restores == 0
+
+
+@pytest.mark.parametrize(
+    ("events", "at_s", "failures"),
+    [
+        ((*READY[:1], SeatStopped(SEAT, "w")), 100.0, 1),
+        ((*READY[:2], SeatStopped(SEAT, "w")), 100.0, 1),
+        ((*READY, SeatDied(SEAT, "w")), 159.0, 1),
+        ((*READY, SeatDied(SEAT, "w"), READY[2], SeatDied(SEAT, "w")), 159.0, 2),
+        ((*READY, SeatDied(SEAT, "w"), READY[2], SeatStopped(SEAT, "w")), 159.0, 2),
+        ((*READY, DrainSeat(SEAT, "r"), SeatStopped(SEAT, "drained")), 100.0, 0),
+        ((*READY, NodeLost(NODE), SeatStopped(SEAT, "w")), 100.0, 0),
+        ((*READY[:1], NodeLost(NODE), SeatStopped(SEAT, "w")), 100.0, 0),
+    ],
+)
+def test_what_counts_as_a_failure_of_a_seat(events: tuple[Body, ...], at_s: float, failures: int) -> None:
+    seat = after(pool(), *events).seats[SEAT]
+    assert (seat.failures, seat.last_error) == (failures, "w" if failures else "")
+
+
+def test_a_replica_that_was_ready_for_a_minute_ends_the_series() -> None:
+    failing = after(pool(), *READY, SeatDied(SEAT, "w"), READY[2], SeatDied(SEAT, "w"), READY[2])
+    assert failing.seats[SEAT].failures == 2
+    assert after(failing, SeatDied(SEAT, "w"), at_s=159.0).seats[SEAT].failures == 3
+    assert after(failing, SeatDied(SEAT, "w"), at_s=160.0).seats[SEAT].failures == 1
+    assert after(failing, DrainSeat(SEAT, "r"), at_s=159.0).seats[SEAT].failures == 2
+    gone = after(failing, DrainSeat(SEAT, "r"), at_s=160.0).seats[SEAT]
+    assert (gone.failures, gone.last_error) == (0, "")
