@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ebbtide.client.messages import (
@@ -66,7 +66,7 @@ class FakeArbiter:
         job = self._jobs[report.job]
         if job.incarnation != report.incarnation:
             return ControllerOrders(None, "another submission", cancelled=True)
-        if not job.controllers or job.controllers[-1] != report:
+        if not job.controllers or replace(job.controllers[-1], seq=report.seq) != report:
             job.controllers.append(report)
         job.told_s = time.time()
         if job.kill_gang or job.cancelled or job.lease is None or job.want is not Want.RUN:

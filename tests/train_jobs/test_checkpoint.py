@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide_train.session.checkpoint import CheckpointStore, Ref
+from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch
+from ebbtide_train.session.ref import Ref
 
 
 def publish(store: CheckpointStore, step: int, *, epoch: int = 1) -> Ref:

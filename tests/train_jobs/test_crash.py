@@ -11,8 +11,9 @@ import pytest
 from ebbtide.client.messages import RankReport, Want
 from ebbtide_train.compare import compare
 from ebbtide_train.control import GangPlan
-from ebbtide_train.session.checkpoint import CheckpointStore, Ref
+from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.gate import Away
+from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.step_log import gang_lines, step_lines
 from tests.train_jobs import gangs
 

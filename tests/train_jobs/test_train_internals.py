@@ -12,25 +12,46 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train import train_internals
+from ebbtide_train.introduction import Introduction
+from ebbtide_train.place_env import environment
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.strikes import Strikes
 from ebbtide_train.train_internals import (
     GangFailurePolicy,
     LeasedWorkerGroup,
     LeaseScalingPolicy,
+    culprits,
     describe,
-    environment,
 )
 
 LEASE = Lease("job", 7, (SlotRef("a", 3, "GPU-5"), SlotRef("b", 0), SlotRef("a", 1)))
 
 
+def said(interface: str = "eth1") -> list[Introduction]:
+    return [Introduction(pid=9, started=1, printed=(), ip=f"10.0.0.{n}", interface=interface, port=n) for n in range(3)]
+
+
 def test_every_rank_sees_its_own_slot_and_its_place_on_the_node() -> None:
-    found = environment(LEASE, 2)
+    found = environment(LEASE, 2, said())
     assert found["CUDA_VISIBLE_DEVICES"] == "1"
-    assert environment(LEASE, 0)["CUDA_VISIBLE_DEVICES"] == "GPU-5"  # a uuid cannot be misread, an index can
+    assert environment(LEASE, 0, said())["CUDA_VISIBLE_DEVICES"] == "GPU-5"  # a uuid cannot be misread, an index can
+    logical = Lease("job", 7, (SlotRef("a", 3, "host-3"),))
+    assert environment(logical, 0, said())["CUDA_VISIBLE_DEVICES"] == "3"  # CUDA does not know that name
     assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == ("2", "3", "1", "2")
     assert found["EBBTIDE_SLOT"] == "a:1"
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.0", "0")
+
+
+def test_ranks_of_several_nodes_meet_over_the_interface_that_ray_uses() -> None:
+    assert environment(LEASE, 1, said())["GLOO_SOCKET_IFNAME"] == "eth1"
+    alone = Lease("job", 7, (SlotRef("a", 3), SlotRef("a", 1)))
+    assert "GLOO_SOCKET_IFNAME" not in environment(alone, 1, said())
+    assert "GLOO_SOCKET_IFNAME" not in environment(LEASE, 1, said(interface=""))
+
+
+def test_the_fault_lies_with_ranks_that_died_or_else_with_those_that_raised() -> None:
+    assert culprits({0: RuntimeError("gloo: closed"), 1: DIED}) == [1]
+    assert culprits({2: RuntimeError("x"), 0: RuntimeError("x")}) == [0, 2]
 
 
 def test_rank_i_is_the_worker_of_slot_i_though_train_groups_workers_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +111,8 @@ def test_leaving_by_order_is_not_counted(
     error: Any, decision: Any, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_internals, "steps_finished", lambda plan: 0)
-    noted: list[str] = []
-    policy = GangFailurePolicy(None, strikes=Strikes(1), plan=None, note=noted.append)  # type: ignore[arg-type]
+    noted: list[tuple[object, ...]] = []
+    policy = GangFailurePolicy(None, strikes=Strikes(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
     assert policy.make_decision(error) is decision
     assert bool(noted) == counted
     if counted:

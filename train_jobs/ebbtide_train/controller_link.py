@@ -5,17 +5,18 @@ takes silence for death. The thread alone takes a lease, at the very moment when
 brings it: so the next report says GANG, and there is never a report of NO_GANG after a lease that is still going to be
 used. (The arbiter gives slots away on the strength of such a report.)
 
-Nothing here imports Ray.
-
-Not guaranteed: order. A report that ran into its deadline may be read by the arbiter after a later one.
+Nothing here imports Ray. Reports are numbered, since one that ran into its deadline may arrive after a later one.
 """
 
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport, Lease
 from ebbtide_train.link import Link
+from ebbtide_train.printed import TAIL_CHARS, cut
+from ebbtide_train.sequence import Sequence
 
 REPORT_EVERY_S = 0.2  # the arbiter takes 10 s of silence for death
 ERROR_CHARS = 500
@@ -47,7 +48,9 @@ class ControllerLink:
         self._phase = ControllerPhase.NO_GANG
         self._epoch = 0
         self._taken: Lease | None = None  # and no gang started under it yet
-        self._failures, self._last_error = 0, ""
+        self._failures, self._last_error, self._log_tail = 0, "", ""
+        self._durable_step = 0
+        self._sequence = Sequence()
         self._why, self._cancelled = "", False
 
     def start(self) -> None:
@@ -71,6 +74,11 @@ class ControllerLink:
         """Why the job waits, in the arbiter's words."""
         return self._why
 
+    @property
+    def has_gang(self) -> bool:
+        """Whether the arbiter was told of a gang and not yet of its end."""
+        return self._phase is ControllerPhase.GANG and self._taken is None
+
     def no_gang(self) -> None:
         """No process of the last gang is left. Does nothing when a new lease has been taken already."""
         with self._lock:
@@ -85,14 +93,20 @@ class ControllerLink:
             lease, self._taken = self._taken, None
             return lease
 
-    def gang_failed(self, error: str) -> None:
-        """Count a failure of the gang."""
+    def gang_failed(self, error: str, log_tail: str = "") -> None:
+        """Count a failure of the gang; ``log_tail``: what its ranks printed last."""
         with self._lock:
             self._failures += 1
             self._last_error = error[:ERROR_CHARS]
+            self._log_tail = cut(log_tail, TAIL_CHARS)
+
+    def committed(self, step: int) -> None:
+        """The job's published checkpoint covers ``step`` finished steps; never falls."""
+        with self._lock:
+            self._durable_step = max(self._durable_step, step)
 
     def report(self) -> ControllerReport:
-        """What would be said now."""
+        """What would be said now, but for its number."""
         with self._lock:
             return ControllerReport(
                 job=self._job,
@@ -101,12 +115,14 @@ class ControllerLink:
                 lease_epoch=self._epoch,
                 failures=self._failures,
                 last_error=self._last_error,
+                durable_step=self._durable_step,
+                log_tail=self._log_tail,
             )
 
     def exchange(self) -> None:
         """One report and what follows from its answer."""
         said = self.report()
-        orders: ControllerOrders | None = self._link.call("report_controller", said)
+        orders: ControllerOrders | None = self._link.call("report_controller", replace(said, seq=self._sequence.next()))
         if orders is not None and self._follow(said, orders):
             self._kill_gang()
 

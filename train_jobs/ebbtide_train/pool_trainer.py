@@ -146,7 +146,8 @@ class PoolTrainer(LeasedTrainer):
             except TrainingFailedError as error:
                 cancelled = next((c for c in causes(error).values() if isinstance(c, Cancelled)), None)
                 if cancelled is None:
-                    ending.outcome, ending.detail = "failed", describe(error)
+                    ending.outcome = "failed"
+                    ending.detail = "\n".join(part for part in (describe(error), self._last_words) if part)
                     raise
                 ending.outcome, ending.detail = "cancelled", str(cancelled)
                 raise Cancelled(str(cancelled)) from None

@@ -6,9 +6,11 @@ The train loop never waits for it. An arbiter that is away only means that nothi
 import logging
 import threading
 import time
+from dataclasses import replace
 
 from ebbtide.client.messages import JobDirective, RankReport
 from ebbtide_train.link import Link
+from ebbtide_train.sequence import Sequence
 
 RANK_ZERO_EVERY_S = 0.1  # the gang follows rank 0's word: this bounds how long a directive takes to arrive
 OTHERS_EVERY_S = 0.25
@@ -30,6 +32,7 @@ class RankGate:
         self._directive: JobDirective | None = None
         self._epoch = 0  # highest lease epoch heard
         self._closed = False
+        self._sequence = Sequence()
         self._thread = threading.Thread(target=self._talk, name="rank-gate", daemon=True)
         self._thread.start()
 
@@ -78,7 +81,7 @@ class RankGate:
             report, version = self._latest, self._version
         if report is None:
             return
-        answer: JobDirective | None = self._link.call("report_rank", report)
+        answer: JobDirective | None = self._link.call("report_rank", replace(report, seq=self._sequence.next()))
         if answer is None:
             return
         with self._changed:

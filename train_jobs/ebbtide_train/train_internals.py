@@ -16,7 +16,7 @@ A controller dies with its driver, and the gang with its controller (Ray's owner
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -49,10 +49,14 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ebbtide.client.link import ArbiterLink
-from ebbtide.client.messages import Lease, SlotRef
+from ebbtide.client.messages import Lease
 from ebbtide_train.controller_link import ControllerLink
+from ebbtide_train.durable_watch import DurableWatch
 from ebbtide_train.entry import enter
 from ebbtide_train.gang import Gang
+from ebbtide_train.introduction import introduce
+from ebbtide_train.last_words import last_words
+from ebbtide_train.place_env import environment
 from ebbtide_train.plan import JobPlan, Left, Place, take_place
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.session.step_log import finished_by_last_gang
@@ -61,6 +65,7 @@ from ebbtide_train.strikes import Strikes
 NODE_LABEL = "ray.io/node-id"  # every node has it
 WAITING = (InitializingState, RestartingState, ReschedulingState)
 WAIT_S = 0.1  # between looks for a lease, which come in five times a second
+DURABLE_S = 2.0  # to read one small file; a shared directory that takes longer hangs
 NO_CPU = 0.001  # a bundle must ask for something: Ray refuses empty ones
 ABORT_S = 1.0  # measured: 0.1 s; see stop_wait for what there is in all
 HEALTH_CHECK_S = "0.2"  # the stock 2 s would add up to 2 s to every stop and every restart
@@ -83,8 +88,8 @@ class LeasedWorkerGroup(WorkerGroup):  # type: ignore[misc] # Ray is not typed f
 
     def _create_workers(self, *args: Any, **kwargs: Any) -> list[Any]:
         workers: list[Any] = super()._create_workers(*args, **kwargs)
-        self.gang.joined(workers)
         workers.sort(key=lambda worker: worker.placement_group_bundle_index)  # Train groups them by node
+        self.gang.joined(workers)
         nodes = [worker.metadata.node_id for worker in workers]
         for rank, worker in enumerate(workers):
             worker.distributed_context = DistributedContext(
@@ -104,10 +109,13 @@ class LeaseBackend(Backend):  # type: ignore[misc] # Ray is not typed for us
         """Called by Train when all workers are there, before the train function runs in them."""
         lease = worker_group.gang.lease
         assert lease is not None and len(lease.slots) == len(worker_group)
+        ranks = range(len(worker_group))
+        said = ray.get([worker_group.execute_single_async(rank, introduce) for rank in ranks])
+        worker_group.gang.introduced(said)
         ray.get(
             [
-                worker_group.execute_single_async(rank, take_place, Place(rank, lease), environment(lease, rank))
-                for rank in range(len(worker_group))
+                worker_group.execute_single_async(rank, take_place, Place(rank, lease), environment(lease, rank, said))
+                for rank in ranks
             ]
         )
 
@@ -119,24 +127,6 @@ class LeaseBackendConfig(BackendConfig):  # type: ignore[misc] # Ray is not type
     def backend_cls(self) -> type[Backend]:
         """Train makes one of it in the controller."""
         return LeaseBackend
-
-
-def environment(lease: Lease, rank: int) -> dict[str, str]:
-    """What the worker of ``rank`` gets into its environment before CUDA is initialised there."""
-    slot: SlotRef = lease.slots[rank]
-    nodes = [slot.node for slot in lease.slots]
-    return {
-        "CUDA_VISIBLE_DEVICES": slot.uuid or str(slot.index),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order in which NVML and Ray number GPUs
-        "EBBTIDE_JOB": lease.workload,
-        "EBBTIDE_LEASE_EPOCH": str(lease.epoch),
-        "EBBTIDE_SLOT": f"{slot.node}:{slot.index}",
-        # as torchrun sets them, for libraries that look there
-        "RANK": str(rank),
-        "WORLD_SIZE": str(len(nodes)),
-        "LOCAL_RANK": str(nodes[:rank].count(slot.node)),
-        "LOCAL_WORLD_SIZE": str(nodes.count(slot.node)),
-    }
 
 
 # ---- in the controller ------------------------------------------------------------------------------------------
@@ -172,7 +162,10 @@ class LeaseScalingPolicy(ScalingPolicy):  # type: ignore[misc] # Ray is not type
 class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed for us
     """Leaving by order is no failure; anything else is retried until it happens too often without progress."""
 
-    def __init__(self, failure_config: Any, *, strikes: Strikes, plan: JobPlan, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, failure_config: Any, *, strikes: Strikes, plan: JobPlan, note: Callable[[str, Collection[int]], None]
+    ) -> None:
+        """``note``: is told what failed, and on which ranks the fault lies."""
         super().__init__(failure_config)
         self._strikes = strikes
         self._plan = plan
@@ -185,7 +178,7 @@ class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed
             return FailureDecision.RAISE
         if any(isinstance(cause, Preempted) for cause in found.values()):
             return FailureDecision.RETRY
-        self._note(describe(training_failed_error))
+        self._note(describe(training_failed_error), culprits(found))
         give_up = self._strikes.failed(steps_finished(self._plan))
         return FailureDecision.RAISE if give_up else FailureDecision.RETRY
 
@@ -198,6 +191,7 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
         self._pool_link = ControllerLink(
             ArbiterLink(), job=plan.section.name, incarnation=plan.incarnation, kill_gang=self._gang.kill
         )
+        self._durable = DurableWatch(plan.run_dir, self._pool_link.committed)
         context = given["train_run_context"]
         given["scaling_policy"] = LeaseScalingPolicy(
             context.scaling_config, claim=self._pool_link.claim, gang=self._gang
@@ -206,7 +200,7 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
             context.run_config.failure_config,
             strikes=Strikes(plan.section.max_failures, finished=steps_finished(plan)),
             plan=plan,
-            note=self._pool_link.gang_failed,
+            note=self._gang_failed,
         )
         super().__init__(**given)
         self.worker_group_cls = type("LeasedWorkerGroup", (LeasedWorkerGroup,), {"gang": self._gang})
@@ -214,10 +208,20 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
     async def run(self) -> None:
         """Run the job to its end."""
         self._pool_link.start()
+        self._durable.start()
         try:
             await super().run()
         finally:
+            self._durable.stop()
             self._pool_link.stop()
+
+    def _gang_failed(self, error: str, ranks: Collection[int]) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        self._pool_link.gang_failed(error, last_words(self._gang.members(), ranks, here=here))
+
+    def last_words(self) -> str:
+        """What the ranks of the last gang that failed had printed last."""
+        return self._pool_link.report().log_tail
 
     async def _step(self) -> Any:
         state = self.get_state()
@@ -225,9 +229,12 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
             return await super()._step()
         if self._worker_group:
             self._shutdown_worker_group()  # the stock controller keeps it until the next resize
-        if not self._gang.gone():
+        if not await asyncio.to_thread(self._gang.gone):
             await asyncio.sleep(WAIT_S)
             return self._then(state)
+        if self._pool_link.has_gang:
+            # The arbiter counts a gang that left as one that lost steps, unless it knows of their commit by then.
+            await asyncio.to_thread(self._durable.look, DURABLE_S)
         self._pool_link.no_gang()
         if self._pool_link.cancelled:
             why = Cancelled(self._pool_link.why or "cancelled while it waited")
@@ -264,6 +271,12 @@ def causes(error: Any) -> Mapping[int, BaseException]:
     if isinstance(error, WorkerGroupError):
         return dict(error.worker_failures)
     return {-1: error.controller_failure if isinstance(error, ControllerError) else error}
+
+
+def culprits(found: Mapping[int, BaseException]) -> list[int]:
+    """The ranks whose processes died, or, if none did, those that raised: a death makes the others raise."""
+    died = [rank for rank, cause in found.items() if isinstance(cause, WorkerHealthCheckFailedError)]
+    return sorted(died or found)
 
 
 def describe(error: Any) -> str:
@@ -304,6 +317,7 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
             run_config=RunConfig(name="ray", storage_path=str(plan.run_dir)),
         )
         self._plan = plan
+        self._last_words = ""
 
     def _before_run(self) -> None:
         """The controller is up and is about to speak for the job."""
@@ -325,6 +339,7 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
             self._before_run()
             running = controller.run.remote()
             ray.get(running)
+            self._last_words = str(ray.get(controller.last_words.remote()))
             return ray.get(controller.get_result.remote())
         except (KeyboardInterrupt, SystemExit):
             self._leave(controller, running)

@@ -16,7 +16,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch
 from ebbtide_train.session.portable import Json, pack, unpack
+from ebbtide_train.session.ref import NAME as REF
+from ebbtide_train.session.ref import Ref, read_ref
 
-FORMAT = 1
 _INDEX_CLASSES = {  # what a DCP index of plain tensors is made of (torch 2.13)
     ("torch.distributed.checkpoint.metadata", name)
     for name in (
@@ -50,20 +51,6 @@ _INDEX_CLASSES = {  # what a DCP index of plain tensors is made of (torch 2.13)
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """What ``ref.json`` says: the committed checkpoint and what it is of."""
-
-    step: int  # finished steps
-    checkpoint: str  # folder, relative to the run directory
-    world: int
-    lease_epoch: int
-    seed: int
-    global_batch: int
-    dataset_len: int  # 0: not known yet
-    format: int = FORMAT
-
-
 class CheckpointStore:
     """The checkpoints of one job's run directory."""
 
@@ -77,19 +64,7 @@ class CheckpointStore:
         Raises:
             CheckpointMismatch: ref.json is not ours or of another format.
         """
-        path = self._run_dir / "ref.json"
-        try:
-            record = json.loads(path.read_text())
-            ref = Ref(**record)
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError) as error:
-            raise CheckpointMismatch(
-                f"{path} is no checkpoint reference ({error}); move it away to start anew"
-            ) from error
-        if ref.format != FORMAT:
-            raise CheckpointMismatch(f"{path} has format {ref.format}, this version reads {FORMAT}")
-        return ref
+        return read_ref(self._run_dir)
 
     def publish(self, state: Mapping[str, object], **about: int) -> Ref:
         """Write ``state`` and commit it; ``about`` are the fields of `Ref` apart from ``checkpoint`` and ``format``.
@@ -148,7 +123,7 @@ class CheckpointStore:
         """The commit itself: after this returns, a crash at any moment finds ``ref``."""
         temporary = self._run_dir / f".ref-{os.getpid()}.json"
         _write_synced(temporary, json.dumps(asdict(ref)))
-        temporary.rename(self._run_dir / "ref.json")
+        temporary.rename(self._run_dir / REF)
         _sync_folder(self._run_dir)
 
     def _is_committed(self, ref: Ref) -> bool:

@@ -29,7 +29,7 @@ from torch import nn
 from ebbtide.client.messages import JobDirective, RankPhase, RankReport, Want
 from ebbtide.snapshot.evict import Evicted
 from ebbtide_train.session import rng
-from ebbtide_train.session.checkpoint import CheckpointStore, Ref
+from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.durability import Durability, Version
 from ebbtide_train.session.errors import (
     Cancelled,
@@ -45,6 +45,7 @@ from ebbtide_train.session.group import Group
 from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
 from ebbtide_train.session.orders import Orders
 from ebbtide_train.session.prepared import Prepared
+from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step import Step
 from ebbtide_train.session.step_log import (
