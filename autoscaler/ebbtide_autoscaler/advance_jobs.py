@@ -15,11 +15,13 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide.pool.transitions import JobState
+from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.seen import STRAGGLER_S, Limits, Seen
 
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
 STEPS_ASIDE = frozenset({JobState.PARKING, JobState.STOPPING})
+COMES_UP = frozenset({JobState.STARTING, JobState.RESUMING})
+LOG_TAIL_CHARS = 2000  # as a controller sends at most; one record of the ledger holds it well
 
 
 def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
@@ -31,7 +33,8 @@ def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterato
         durable = _durable(job, seen, ranks)
         if durable > job.durable_step:
             yield JobDurable(job.spec.name, durable)
-        fact = _silent(job, seen, now_s, limits) or _next(state, job, seen, ranks, now_s)
+        fact = _silent(job, seen, now_s, limits) or _cut_off(state, job, seen, ranks, now_s, limits)
+        fact = fact or _next(state, job, seen, ranks, now_s)
         if fact is not None:
             yield fact
 
@@ -58,10 +61,41 @@ def _durable(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
 
 def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     heard = seen.controllers.get(job.spec.name)
-    last_s = max(heard.at_s if heard else 0.0, seen.started_s, job.submitted_s)
+    last_s = max(heard.at_s if heard else 0.0, seen.started_s, job.registered_s)
     if now_s - last_s < limits.silence_s:
         return None
     return JobEnded(job.spec.name, "lost", f"its driver has been silent for {now_s - last_s:.0f} s")
+
+
+def _cut_off(
+    state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], now_s: float, limits: Limits
+) -> Body | None:
+    """What nobody of the job can say: a node died under its gang, or the gang does not come up."""
+    why = ""
+    lost = [slot for slot in job.gang if state.slots[slot].state is SlotState.LOST]
+    if lost and job.state in GANG_EXISTS:
+        why = f"its node is gone, and {', '.join(lost)} with it"
+    waited_s = now_s - max(job.since_s, seen.started_s)  # while no arbiter lived nobody could report
+    if job.state in COMES_UP and waited_s > limits.gang_timeout_s:
+        came = sum(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
+        why = why or f"{len(job.gang) - came} of its {len(job.gang)} ranks did not train within {waited_s:.0f} s"
+    if not why:
+        return None
+    return JobCrashed(job.spec.name, why, _lost_steps(job, seen, ranks))
+
+
+def _lost_steps(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
+    """Finished steps that are not durable, as far as is known."""
+    step = max([job.step, *(r.step for r in ranks.values())])
+    return max(0, step - _durable(job, seen, ranks))
+
+
+def _given_up(job: JobRecord, seen: Seen) -> JobEnded:
+    """The end of a job that crashes again and again, with what its author needs to see why."""
+    heard = seen.controllers.get(job.spec.name)
+    tail = heard.report.log_tail[-LOG_TAIL_CHARS:] if heard is not None else ""
+    detail = f"crashed {job.failures_in_a_row} times without progress, the last time because: {job.last_error}"
+    return JobEnded(job.spec.name, "failed", f"{detail}\n{tail}" if tail else detail)
 
 
 def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], now_s: float) -> Body | None:
@@ -72,7 +106,7 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
     complete = len(ranks) == len(job.gang)
     if job.state in GANG_EXISTS and _gang_lost(job, seen):
         last = seen.controllers[name].report.last_error or "its gang is gone"
-        return JobCrashed(name, last[:500], max(0, max(step, job.step) - durable))
+        return JobCrashed(name, last[:500], _lost_steps(job, seen, ranks))
     if job.state in (JobState.STARTING, JobState.RESUMING):
         up = complete and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
         return JobRunning(name, step, max(r.lost_steps for r in ranks.values())) if up else None
@@ -86,14 +120,14 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
     if job.state is JobState.STOPPING and not held and _gang_lost(job, seen):
         if durable >= max(step, job.step):
             return JobStopped(name, max(step, durable))
-        return JobCrashed(name, "its gang left without a checkpoint", max(step, job.step) - durable)
+        return JobCrashed(name, "its gang left without a checkpoint", _lost_steps(job, seen, ranks))
     if job.state is JobState.RECOVERING and not held and _gang_lost(job, seen):
-        return JobRecovered(name)
+        return _given_up(job, seen) if job.failures_in_a_row > job.spec.max_failures else JobRecovered(name)
     # Also a gang that holds nothing any more: one that was parked and does not come to leave.
     asked_for_s = now_s - max(job.since_s, seen.started_s)  # while no arbiter lived nobody could hear or answer
     if job.state in STEPS_ASIDE and asked_for_s > job.spec.grace_s:
         why = f"it did not step aside within its grace of {job.spec.grace_s:g} s"
-        return JobCrashed(name, why, max(0, max(step, job.step) - durable))
+        return JobCrashed(name, why, _lost_steps(job, seen, ranks))
     return None
 
 

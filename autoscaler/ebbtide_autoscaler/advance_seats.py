@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 
 from ebbtide.client.messages import GatewayReport, ReplicaPhase, ReplicaReport
+from ebbtide.pool.apply_seat import is_sound
 from ebbtide.pool.events import Body, SeatDied, SeatGone, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState, SlotState
 from ebbtide_autoscaler.seen import Heard, Limits, Seen
+
+LANDS = frozenset({SeatState.PLACING, SeatState.STARTING})
 
 
 def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
@@ -41,10 +44,12 @@ def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: 
     report = _report(seat, seen)
     waited_s = now_s - max(seat.since_s, seen.started_s)  # while no arbiter lived nobody could report
     lost = [slot for slot in seat.slots if state.slots[slot].state is SlotState.LOST]
-    if lost and seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.DRAINING):
+    if lost and seat.state not in (SeatState.COLD, SeatState.STOPPING):
         return SeatStopped(seat.id, f"its node is gone, and {', '.join(lost)} with it")
-    if lost and seat.state is SeatState.READY:
-        return SeatDied(seat.id, "its node is gone")
+    strayed = seen.misplaced.get(seat.id)
+    if strayed is not None and strayed.at_s > seat.since_s and seat.state in LANDS:
+        where = ", ".join(strayed.report)
+        return SeatStopped(seat.id, f"its replica landed on {where} instead of {', '.join(seat.slots)}")
     if seat.state is SeatState.PLACING:
         if report is not None:
             return SeatLanded(seat.id, report.replica)
@@ -65,22 +70,30 @@ def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: 
 def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, limits: Limits) -> Body | None:
     if report is not None and report.error:
         return SeatStopped(seat.id, f"its replica failed to start: {report.error[:500]}")
+    if report is not None and seat.replica and report.replica != seat.replica:
+        return SeatStopped(seat.id, "its replica died while it started")
     if report is not None and report.phase is ReplicaPhase.READY:
-        return SeatReady(seat.id, tuple(report.stages_s.items()))
+        return SeatReady(seat.id, tuple(report.stages_s.items()), report.replica)
+    if report is None and not seat.replica and waited_s > limits.placement_timeout_s:
+        return SeatStopped(seat.id, f"its replica died, and no other came in its place within {waited_s:.0f} s")
     if waited_s > limits.start_timeout_s:
         return SeatStopped(seat.id, f"its replica was not ready within {waited_s:.0f} s")
     return None
 
 
 def _ready(seat: SeatRecord, report: ReplicaReport | None, seen: Seen, now_s: float, limits: Limits) -> Body | None:
-    if report is not None and report.phase is not ReplicaPhase.READY:
-        return SeatDied(seat.id, report.error or "a new replica reported from its place")
-    if seen.living_at_s > seat.since_s and not seen.living.get(seat.id):
-        return SeatDied(seat.id, "its process is gone")
     silent_s = _silent_s(seat, seen, now_s)
-    if silent_s > limits.silence_s:  # such as an actor that Serve started anew and that was not given the lease
-        return SeatDied(seat.id, f"its replica has been silent for {silent_s:.0f} s")
-    return None
+    if report is not None and report.phase is not ReplicaPhase.READY:
+        why = report.error or "a new replica reported from its place"
+    elif seen.living_at_s > seat.since_s and not seen.living.get(seat.id):
+        why = "its process is gone"
+    elif silent_s > limits.silence_s:  # such as an actor that Serve started anew and that was not given the lease
+        why = f"its replica has been silent for {silent_s:.0f} s"
+    else:
+        return None
+    if seat.failures and not is_sound(seat, now_s):  # its slots are of more use elsewhere until the next try
+        return SeatStopped(seat.id, f"it died again soon after it was ready: {why[:500]}")
+    return SeatDied(seat.id, why[:500])
 
 
 def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:

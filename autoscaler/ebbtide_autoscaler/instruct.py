@@ -98,7 +98,9 @@ def _fence(seen: Seen, record: SlotRecord) -> FenceView:
 
 def _calm(state: PoolState, seen: Seen, node: NodeId) -> bool:
     """Whether whoever gets a logical GPU of ``node`` now can only be the replica that is to have it."""
-    if node in seen.fencing or any(_haunts(state, seat) for seat, actors in seen.living.items() if actors):
+    if node in seen.fencing or any(_haunts(state, seat, node) for seat, actors in seen.living.items() if actors):
+        return False
+    if any(_returns(state, seen, seat, node) for seat in state.seats.values()):
         return False
     return not any(
         record.slot.node == node
@@ -109,12 +111,24 @@ def _calm(state: PoolState, seen: Seen, node: NodeId) -> bool:
     )
 
 
-def _haunts(state: PoolState, seat: SeatId) -> bool:
-    """Whether an actor of ``seat`` is not wanted and may be pending: then it takes any logical GPU of the cluster."""
+def _haunts(state: PoolState, seat: SeatId, node: NodeId) -> bool:
+    """Whether an actor of ``seat`` is not wanted and may be pending: then it takes any logical GPU of its node."""
     record = state.seats.get(seat)
     if record is None or record.state is SeatState.COLD:
-        return True
-    return record.state is SeatState.STOPPING and not record.replica  # it never landed
+        return True  # of whatever node
+    return record.state is SeatState.STOPPING and not record.replica and _is_on(state, record, node)  # it never landed
+
+
+def _returns(state: PoolState, seen: Seen, seat: SeatRecord, node: NodeId) -> bool:
+    """Whether the replica of ``seat`` died and the one that Serve starts in its place has not landed yet."""
+    if seat.state is not SeatState.STARTING or seat.replica or not _is_on(state, seat, node):
+        return False
+    heard = seen.replicas.get(seat.id)
+    return heard is None or heard.at_s <= seat.since_s or heard.report.lease_epoch != seat.epoch
+
+
+def _is_on(state: PoolState, seat: SeatRecord, node: NodeId) -> bool:
+    return any(state.slots[slot].slot.node == node for slot in seat.slots)
 
 
 def _stopping(state: PoolState, record: SlotRecord) -> bool:

@@ -49,6 +49,7 @@ class Seen:
     living_at_s: float = 0.0  # when that was looked up; 0 = never
     routes_version: int = 0
     restorable: frozenset[JobName] = frozenset()  # jobs with an archived submission
+    strangers: Mapping[SlotId, str] = field(default_factory=dict)  # who has the GPU of a slot whose fence is refused
     misplaced: Mapping[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)  # asked for a lease from there
 
 

@@ -117,7 +117,7 @@ def test_the_last_word_of_a_dead_replica_makes_its_successor_neither_ready_nor_f
     error = replace(replica(T + 9.9, ReplicaPhase.STOPPING).report, error="out of memory")
     assert follow(dead, seen(dead, replicas={SEAT0: Heard(T + 9.9, error)}), T + 10.1) == []
     fresh = seen(dead, replicas={SEAT0: replica(T + 12.0, ReplicaPhase.READY, "b")})
-    assert SeatReady(SEAT0, ()) in follow(dead, fresh, T + 12.1)
+    assert SeatReady(SEAT0, (), "b") in follow(dead, fresh, T + 12.1)
 
 
 def test_a_ready_replica_that_is_silent_counts_as_dead_but_not_to_a_new_arbiter() -> None:

@@ -72,6 +72,7 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
         state=JobState.WAITING,
         since_s=event.at_s,
         submitted_s=event.at_s,
+        registered_s=event.at_s,
     )
     if known is None:
         return _put(state, fresh)
@@ -85,6 +86,7 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
             incarnation=body.incarnation,
             state=JobState.WAITING,
             since_s=event.at_s,
+            registered_s=event.at_s,
             outcome="",
             restores=known.restores + 1,
         )

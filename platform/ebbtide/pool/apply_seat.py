@@ -114,7 +114,8 @@ def _landed(state: PoolState, event: Event, body: SeatLanded) -> PoolState:
 
 def _ready(state: PoolState, event: Event, body: SeatReady) -> PoolState:
     record = _seat(state, body.seat)
-    moved = replace(_move(record, SeatState.READY, event.at_s), ready_since_s=event.at_s)
+    moved = _move(record, SeatState.READY, event.at_s)
+    moved = replace(moved, ready_since_s=event.at_s, replica=body.replica or record.replica)
     endpoint = state.endpoints[record.endpoint]
     start_s = event.at_s - record.granted_s
     state = replace(state, endpoints={**state.endpoints, record.endpoint: replace(endpoint, start_s=start_s)})
@@ -148,7 +149,8 @@ def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
             f"seat {body.seat} is {record.state.value}: only a ready replica can die into a restart"
         )
     moved = _move(record, SeatState.STARTING, event.at_s)
-    return _put(state, _failed(record, replace(moved, granted_s=event.at_s), body.why, event.at_s))
+    moved = replace(moved, granted_s=event.at_s, replica="")  # its successor has not been heard yet
+    return _put(state, _failed(record, moved, body.why, event.at_s))
 
 
 def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:

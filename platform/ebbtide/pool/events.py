@@ -285,6 +285,7 @@ class SeatReady:
 
     seat: SeatId
     stages_s: tuple[tuple[str, float], ...]
+    replica: str = ""  # its name; "": as it landed
     kind: Literal["seat_ready"] = "seat_ready"
 
 

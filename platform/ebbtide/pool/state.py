@@ -39,6 +39,7 @@ class JobRecord:
     cancelled: bool = False
     since_s: float = 0.0  # in this state
     submitted_s: float = 0.0
+    registered_s: float = 0.0  # by its present driver; later than submitted_s when it was restored
     ran_since_s: float = 0.0  # last time it began to train
     asked_s: float = 0.0  # last time it was asked to step aside
     stopped_to_grow: bool = False  # the last stop was for its own good, no preemption
