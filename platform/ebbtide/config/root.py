@@ -7,6 +7,7 @@ from ebbtide.config.cross import Parts, cross_check
 from ebbtide.config.endpoint import EndpointSection
 from ebbtide.config.gateway import GatewaySection
 from ebbtide.config.job import JobSection
+from ebbtide.config.metrics import MetricsSection
 from ebbtide.config.policy import PolicySection
 from ebbtide.config.pool import PoolSection
 from ebbtide.config.section import Section
@@ -18,6 +19,7 @@ class PoolFile(Section):
     pool: PoolSection = Field(description="The GPUs and the cluster they are on.")
     gateway: GatewaySection = Field(GatewaySection(), description="The public HTTP face.")
     policy: PolicySection = Field(PolicySection(), description="How fast slots move.")
+    metrics: MetricsSection = Field(MetricsSection(), description="Where the arbiter shows how the pool does, for Prometheus.")
     endpoints: tuple[EndpointSection, ...] = Field((), description="LLMs that are served.")
     jobs: tuple[JobSection, ...] = Field((), description="Training jobs, for `ebbtide submit`.")
     keys: tuple[KeySection, ...] = Field((), description="API keys; none = anyone who reaches the port.")

@@ -12,8 +12,8 @@ FROZEN = Family(
 FROZEN_SINCE = Family("ebbtide_frozen_since_timestamp_seconds", "gauge", "Since when nothing moves; 0: it moves.")
 MODE = Family("ebbtide_mode", "gauge", "1 for the mode in force: manage, or observe (decide, move nothing).", ("mode",))
 EPOCH = Family("ebbtide_arbiter_epoch", "gauge", "Epoch of the ledger that the arbiter writes.")
-RESTARTS = Family(
-    "ebbtide_arbiter_restarts_total", "counter", "Times that another arbiter process took over, since the ledger began."
+STARTS = Family(
+    "ebbtide_arbiter_starts_total", "counter", "Arbiter processes that took over the ledger, since it began."
 )
 EVENTS = Family("ebbtide_events_total", "counter", "Events in the ledger, moves and facts, by kind.", ("kind",))
 REFUSED = Family(
@@ -39,7 +39,7 @@ FAMILIES = (
     FROZEN_SINCE,
     MODE,
     EPOCH,
-    RESTARTS,
+    STARTS,
     EVENTS,
     REFUSED,
     WAITING,
