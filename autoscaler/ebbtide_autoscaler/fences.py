@@ -3,9 +3,11 @@
 A placement group takes any free logical GPU of its node, so which index it got must be found out: when it is the only
 one missing on the node, by elimination; else by a probe task inside it. The names of the groups are journaled with
 their slots, so that an arbiter that was killed finds them again; groups with our prefix that no record knows are
-remains of a creation that nobody lived to record, and are removed.
+remains of a creation that nobody lived to record, and are removed. Names carry the pool and the node: another pool's
+fences are never touched, and those of a node that died are known by name. (Ray keeps such a group for ever, in state
+RESCHEDULING; its label keeps it off other nodes, seen in a run.)
 
-Blocking: called from one worker thread at a time.
+Blocking: called from worker threads, for one node by one at a time.
 """
 
 import uuid
@@ -24,10 +26,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 
-PREFIX = "fence-"
 READY_S = 2.0  # a fence on a free GPU is ready within 3-260 ms (facts/line.md); after this, somebody else has the GPU
 PROBE_S = 30.0  # a probe needs a new worker process: 0.1-1.3 s, more on a loaded machine
 NODE_LABEL = "ray.io/node-id"
+SEPARATOR = ":"  # in no pool's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,46 +40,69 @@ class Held:
     refused: tuple[SlotId, ...]
 
 
-def standing(known: Mapping[SlotId, str]) -> dict[SlotId, str]:
-    """The fences of ``known`` that exist."""
-    states = {str(entry["name"]): entry["state"] for entry in placement_group_table().values()}
-    return {slot: name for slot, name in known.items() if states.get(name) == "CREATED"}
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A placement group of ours as Ray has it. ``node``: where it stands; "" while it stands nowhere."""
+
+    name: str
+    state: str
+    node: str
+
+    @property
+    def node_prefix(self) -> str:
+        """The beginning of the id of the node that it was made for."""
+        return self.name.split(SEPARATOR)[2]
 
 
-def remove_strays(known: Mapping[SlotId, str]) -> None:
-    """Remove every placement group of ours that ``known`` does not name; only while no fence is being asked for."""
+def prefix(pool: str) -> str:
+    """How the names of all fences of ``pool`` begin."""
+    return f"fence{SEPARATOR}{pool}{SEPARATOR}"
+
+
+def table(pool: str) -> dict[str, Fence]:
+    """Every fence of ``pool`` that was not removed, by name."""
+    found = {}
     for entry in placement_group_table().values():
-        name = str(entry["name"])
-        if name.startswith(PREFIX) and entry["state"] != "REMOVED" and name not in known.values():
-            drop(name)
+        name, state = str(entry["name"]), str(entry["state"])
+        if name.startswith(prefix(pool)) and state != "REMOVED":
+            nodes = dict(entry.get("bundles_to_node_id") or {})
+            found[name] = Fence(name, state, str(nodes.get(0, "")))
+    return found
 
 
-def hold(node: NodeId, missing: Iterable[SlotId], *, sole: bool) -> Held:
-    """Get fences for the ``missing`` slots of ``node``.
+def stands(fence: Fence | None, slot: SlotId) -> bool:
+    """Whether ``fence`` keeps strangers off ``slot``."""
+    node = slot.rpartition(":")[0]
+    return fence is not None and fence.state == "CREATED" and fence.node in ("", node)
+
+
+def hold(pool: str, node: NodeId, missing: Iterable[SlotId], *, sole: bool) -> Held:
+    """Get fences for the ``missing`` slots of ``node``; what is got and not kept is removed, in any case.
 
     Args:
+        pool: whose fences they are.
         node: where they are.
         missing: slots whose logical GPU should be ours.
         sole: True if these are all the logical GPUs of the node that can be free now: with one missing slot, its
             index then needs no probe.
     """
     wanted = tuple(missing)
-    groups = [_group(node) for _ in wanted]
-    ready: list[tuple[str, PlacementGroup]] = []
-    for name, group in groups:
-        if group.wait(READY_S):
-            ready.append((name, group))
-        else:
-            remove_placement_group(group)
-    if sole and len(wanted) == 1 and ready:
-        return Held({wanted[0]: ready[0][0]}, ())
+    groups: list[tuple[str, PlacementGroup]] = []
     names: dict[SlotId, str] = {}
-    for (name, group), index in zip(ready, _indices(group for _, group in ready), strict=True):
-        slot = slot_id(node, index)
-        if slot in wanted:
-            names[slot] = name
+    try:
+        for _ in wanted:
+            groups.append(_group(pool, node))
+        ready = [(name, group) for name, group in groups if group.wait(READY_S)]
+        if sole and len(wanted) == 1 and ready:
+            names[wanted[0]] = ready[0][0]
         else:
-            remove_placement_group(group)  # another slot's GPU: its own turn will come
+            for (name, _), index in zip(ready, _indices(group for _, group in ready), strict=True):
+                if slot_id(node, index) in wanted:  # else another slot's GPU: its own turn will come
+                    names[slot_id(node, index)] = name
+    finally:
+        for name, group in groups:
+            if name not in names.values():
+                remove_placement_group(group)
     return Held(names, tuple(slot for slot in wanted if slot not in names))
 
 
@@ -89,8 +114,8 @@ def drop(name: str) -> None:
         return
 
 
-def _group(node: NodeId) -> tuple[str, PlacementGroup]:
-    name = f"{PREFIX}{node[:8]}-{uuid.uuid4().hex[:8]}"
+def _group(pool: str, node: NodeId) -> tuple[str, PlacementGroup]:
+    name = f"{prefix(pool)}{node[:8]}{SEPARATOR}{uuid.uuid4().hex[:8]}"
     group = placement_group(
         [{"GPU": 1}], name=name, lifetime="detached", bundle_label_selector=[{NODE_LABEL: str(node)}]
     )

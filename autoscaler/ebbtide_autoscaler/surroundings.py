@@ -1,28 +1,38 @@
-"""What the arbiter looks at by itself: the cluster's nodes, its fences, and which replica actors exist."""
+"""What the arbiter looks at by itself: the cluster's nodes, its fences, replica actors, jobs that could be restored.
+
+Four looks, each at its own pace and with a deadline, so that one that hangs delays none of the others, and none of
+them a tick. A look that fails changes nothing: what was known stays.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from ebbtide.agent.node_agent import start_agent
+from ebbtide.client.bounded import BoundedCalls
+from ebbtide.client.jobs import CannotRestore, JobActuator
 from ebbtide.client.messages import SlotRef
 from ebbtide.client.seats import SeatActuator
 from ebbtide.pool.events import NodeFound, NodeLost, Slot, SlotFound
-from ebbtide.pool.ids import NodeId, SlotId, slot_id
+from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler import fences
-from ebbtide_autoscaler.executor import FenceBook
+from ebbtide_autoscaler.agents import Agents
+from ebbtide_autoscaler.fence_book import FenceBook, fallen, node_of, strays
 from ebbtide_autoscaler.reports import Reports
 
 LIVING_S = 0.25  # between two looks at the list of replica actors, one call to Ray's GCS
-NODES_S = 2.0
+NODES_S = 1.0
 FENCES_S = 5.0
+JOBS_S = 2.0  # a listing of the shared directory
+ANSWER_S = 10.0  # the GCS answers within milliseconds; one that restarts needs some seconds
+ADOPT_RETRY_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -39,80 +49,184 @@ def load_serve() -> SeatActuator:
     raise LookupError("no package offers an entry point 'serve' in the group ebbtide.actuators")
 
 
-class Surroundings:
-    """Looks around at its own pace and writes what it finds into the in-tray."""
+def load_train(shared_dir: str) -> JobActuator:
+    """The port of training that the installed packages offer; one that can do nothing if there is none."""
+    for entry in entry_points(group="ebbtide.actuators", name="train"):
+        port: JobActuator = entry.load()(shared_dir)
+        return port
+    return _NoJobs()
 
-    def __init__(self, reports: Reports, book: FenceBook, serve: SeatActuator, lock_dir: str) -> None:
-        self._reports, self._book, self._serve, self._lock_dir = reports, book, serve, lock_dir
-        self._due_s = {"living": 0.0, "nodes": 0.0, "fences": time.monotonic() + FENCES_S}
+
+class _NoJobs:
+    """Without the training room nothing can be submitted again."""
+
+    async def restorable(self) -> frozenset[JobName]:
+        return frozenset()
+
+    async def restore(self, job: JobName) -> str:
+        raise CannotRestore(f"job {job}: no package offers an entry point 'train' in the group ebbtide.actuators")
+
+    async def forget(self, job: JobName) -> None:
+        return None
+
+
+class Surroundings:
+    """Looks around at its own pace and writes what it finds into the in-tray.
+
+    ``nodes``: how many Ray nodes live, with GPUs or without; 0 before the first look.
+    """
+
+    def __init__(
+        self, pool: str, reports: Reports, book: FenceBook, serve: SeatActuator, jobs: JobActuator, lock_dir: str
+    ) -> None:
+        self.nodes = 0
+        self._pool, self._reports, self._book, self._serve, self._jobs = pool, reports, book, serve, jobs
+        self._agents = Agents(lock_dir)
+        self._calls = BoundedCalls("surroundings")
+        self._raylets: dict[NodeId, tuple[str, int]] = {}
 
     async def adopt(self) -> None:
-        """Find again the fences that an earlier arbiter made."""
-        alive = await asyncio.to_thread(fences.standing, dict(self._book.names))
-        for slot in [slot for slot in self._book.names if slot not in alive]:
-            del self._book.names[slot]
-        await asyncio.to_thread(fences.remove_strays, alive)
-
-    async def watch(self, host_bytes: Callable[[], int | None], state: Callable[[], PoolState]) -> None:
-        """Look around for ever."""
+        """Find again the fences that an earlier arbiter made; returns when Ray has answered, however late."""
         while True:
             try:
-                await self._look(host_bytes(), state())
+                await self._look_at_fences(lambda: frozenset())
+                return
             except (RayError, TimeoutError, OSError, RuntimeError) as error:
-                log.warning("looking around failed, what was known stays: %r", error)
-            await asyncio.sleep(LIVING_S)
+                log.warning("the fences cannot be looked up yet: %r", error)
+            await asyncio.sleep(ADOPT_RETRY_S)
 
-    def _due(self, what: str, every_s: float) -> bool:
-        now_s = time.monotonic()
-        if now_s < self._due_s[what]:
-            return False
-        self._due_s[what] = now_s + every_s
-        return True
+    async def watch(
+        self,
+        host_bytes: Callable[[], int | None],
+        state: Callable[[], PoolState],
+        asking: Callable[[], frozenset[NodeId]],
+    ) -> None:
+        """Look around for ever.
 
-    async def _look(self, host_bytes: int | None, state: PoolState) -> None:
-        if host_bytes is None:
-            return
-        if self._due("nodes", NODES_S):
-            await self._nodes(host_bytes, state)
+        Args:
+            host_bytes: what parked workers may use on a node; None: no file is in force yet, nothing is looked at.
+            state: the pool as it is now.
+            asking: nodes on which fences are being asked for now.
+        """
+
+        async def every(pause_s: float, look: Callable[[], Awaitable[None]]) -> None:
+            while True:
+                try:
+                    if host_bytes() is not None:
+                        await look()
+                except (RayError, TimeoutError, OSError, RuntimeError) as error:
+                    log.warning("looking around failed, what was known stays: %r", error)
+                await asyncio.sleep(pause_s)
+
+        await asyncio.gather(
+            every(LIVING_S, self._look_at_replicas),
+            every(NODES_S, lambda: self._look_at_nodes(host_bytes() or 0, state())),
+            every(FENCES_S, lambda: self._look_at_fences(asking)),
+            every(JOBS_S, self._look_at_jobs),
+        )
+
+    async def _look_at_replicas(self) -> None:
         asked_s = time.time()
-        living = await self._serve.living()
-        self._reports.living = dict(living)
+        self._reports.living = dict(await self._serve.living())
         self._reports.living_at_s = asked_s
-        if self._due("fences", FENCES_S):
-            before = dict(self._book.names)
-            alive = await asyncio.to_thread(fences.standing, before)
-            gone = {slot for slot in before if slot not in alive and self._book.names.get(slot) == before[slot]}
-            for slot in gone:
-                self._book.names.pop(slot, None)
 
-    async def _nodes(self, host_bytes: int, state: PoolState) -> None:
-        alive: set[NodeId] = set()
-        for entry in await asyncio.to_thread(ray.nodes):
-            gpus = int(entry["Resources"].get("GPU", 0))
-            if not entry["Alive"] or not gpus:
-                continue
-            node = NodeId(entry["NodeID"])
-            alive.add(node)
-            slots = [Slot(slot_id(node, index), node, index) for index in range(gpus)]
-            if state.nodes.get(node) != host_bytes:
-                self._reports.inbox.append(NodeFound(node, host_bytes))
-            for slot in slots:
-                record = state.slots.get(slot.id)
-                if record is None or record.state is SlotState.LOST:
-                    self._reports.inbox.append(SlotFound(slot))
-            agent = await asyncio.to_thread(start_agent, str(node), self._lock_dir)
-            agent.watch.remote([SlotRef(slot.node, slot.index, slot.uuid) for slot in slots])
+    async def _look_at_jobs(self) -> None:
+        self._reports.restorable = await asyncio.wait_for(self._jobs.restorable(), ANSWER_S)
+
+    # ---- fences
+
+    async def _look_at_fences(self, asking: Callable[[], frozenset[NodeId]]) -> None:
+        before = asking()
+        names = dict(self._book.names)
+        table = await self._calls("fences", ANSWER_S, fences.table, self._pool)
+        gone = fallen(names, table)
+        for slot, name in gone.items():
+            if self._book.names.get(slot) == name:
+                log.warning("the fence %s of slot %s has fallen", name, slot)
+                del self._book.names[slot]
+        # Read anew: what was asked for and had in the meantime is in the book by now.
+        left = {name for name in gone.values() if name in table}
+        await self._drop({*left, *strays(self._book.names, table, before | asking())})
+
+    async def _drop(self, names: set[str]) -> None:
+        for name in sorted(names):
+            log.info("removing the fence %s", name)
+        dropping = [self._calls(("drop", name), ANSWER_S, fences.drop, name) for name in names]
+        for failed in await asyncio.gather(*dropping, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                log.warning("a fence could not be removed, it is tried again: %r", failed)
+
+    # ---- nodes
+
+    async def _look_at_nodes(self, host_bytes: int, state: PoolState) -> None:
+        entries = await self._calls("nodes", ANSWER_S, ray.nodes)
+        living = [entry for entry in entries if entry["Alive"]]
+        if ray.get_runtime_context().get_node_id() not in {entry["NodeID"] for entry in living}:
+            # A GCS that has just restarted does not know anybody yet; we live, so it is wrong about the others too.
+            log.warning("Ray's list of nodes lacks our own: not believed")
+            return
+        self.nodes = len(living)
+        found = {NodeId(entry["NodeID"]): entry for entry in living if int(entry["Resources"].get("GPU", 0))}
+        alive = frozenset(found)
         for node in state.nodes:
             if node not in alive:
                 self._reports.inbox.append(NodeLost(node))
+        for node, entry in found.items():
+            self._found(node, entry, host_bytes, state)
+        self._raylets = {node: (str(e["NodeManagerAddress"]), int(e["NodeManagerPort"])) for node, e in found.items()}
+        await self._forget(alive)
+        await self._calls("agents", ANSWER_S, self._agents.watch, self._slots(found), self._silent_s(alive))
+
+    def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
+        """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""
+        if state.nodes.get(node) != host_bytes:
+            self._reports.inbox.append(NodeFound(node, host_bytes))
+        heard = self._reports.agents.get(node)
+        uuids = heard.report.uuids if heard is not None else {}
+        for index in range(int(entry["Resources"]["GPU"])):
+            record = state.slots.get(slot_id(node, index))
+            if index in uuids and (record is None or record.state is SlotState.LOST):
+                self._reports.inbox.append(SlotFound(Slot(slot_id(node, index), node, index, uuid=uuids[index])))
+
+    async def _forget(self, alive: frozenset[NodeId]) -> None:
+        """Leave nothing of dead nodes: no fence that waits for ever, no agent, no report that could be believed."""
+        for node in [node for node in self._reports.agents if node not in alive]:
+            self._reports.agents.pop(node, None)
+        dead = self._book.forget_nodes(alive)
+        for slot, _ in dead:
+            self._book.names.pop(slot, None)
+        await self._drop({name for _, name in dead})
+        await self._calls("dead agents", ANSWER_S, self._agents.forget, alive)
+
+    @staticmethod
+    def _slots(found: Mapping[NodeId, Mapping[str, Any]]) -> dict[NodeId, list[SlotRef]]:
+        return {
+            node: [SlotRef(str(node), index) for index in range(int(entry["Resources"]["GPU"]))]
+            for node, entry in found.items()
+        }
+
+    def _silent_s(self, alive: frozenset[NodeId]) -> dict[NodeId, float]:
+        """For how long each agent has said nothing to this arbiter."""
+        now_s, heard = time.time(), self._reports.agents
+        since_s = {node: heard[node].at_s if node in heard else self._reports.started_s for node in alive}
+        return {node: now_s - max(at_s, self._reports.started_s) for node, at_s in since_s.items()}
+
+    # ---- for the executor
 
     async def kill_holder(self, slot: Slot, epoch: int) -> None:
         """Have the slot's node kill whoever holds its lock under a lease not newer than ``epoch``."""
-        agent = await asyncio.to_thread(start_agent, str(slot.node), self._lock_dir)
-        await agent.kill_holder.remote(slot.index, epoch)
+        await self._agents.kill_holder(slot.node, slot.index, epoch)
+
+    async def strangers(self, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:
+        """Who has the logical GPUs of these slots of one node, as far as can be told in a few seconds."""
+        node = node_of(slots[0])
+        if node not in self._raylets:
+            return {}
+        users = await self._agents.gpu_users(node, *self._raylets[node])
+        return {slot: users[index] for slot in slots if (index := int(slot.rpartition(":")[2])) in users}
 
     async def leave(self) -> None:
         """Drop every fence."""
-        for slot, name in list(self._book.names.items()):
-            await asyncio.to_thread(fences.drop, name)
-            self._book.names.pop(SlotId(slot), None)
+        names = set(self._book.names.values())
+        self._book.names.clear()
+        await self._drop(names)

@@ -3,7 +3,11 @@
 A seat is an application of its own with one deployment of at most one replica (docs/decisions/002-seats.md). It is
 deployed when it is first opened, right after the arbiter has taken exactly its fences away; later starts and stops
 only move the deployment's target between 1 and 0. ``serve.run`` is never used on a seat that has a replica, since it
-would replace it.
+would replace it. A replica is bound to the node of its grant by a label (docs/decisions/006-bound-replicas.md); for
+another node the seat's application is deployed anew while it has no replica.
+
+What is remembered here saves work and is never believed: each call compares with what Serve says, so that a restart
+of Serve, or of its controller, costs one repeated call and no more.
 
 Not guaranteed: that a closed seat is empty when ``close_seat`` returns; ``living`` and the slot lock say.
 """
@@ -18,8 +22,10 @@ from ray import serve
 from ray.serve.api import RunTarget
 from ray.serve.schema import ApplicationStatus
 
+from ebbtide.client.bounded import BoundedCalls
 from ebbtide.client.seats import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId, seat_id
+from ebbtide_serve.errors import SeatRefused
 from ebbtide_serve.gateway.deployment import GatewayDeployment
 from ebbtide_serve.replica import Replica, ReplicaSettings
 from ebbtide_serve.serve_internals import kill_replica, replica_actors, set_replicas, with_version
@@ -27,43 +33,41 @@ from ebbtide_serve.serve_internals import kill_replica, replica_actors, set_repl
 GATEWAY_APP = "ebbtide-gateway"
 SEAT_PREFIX = "seat-"
 DEPLOYMENT = "replica"
+NODE_LABEL = "ray.io/node-id"
 HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 30.0  # an engine that starves on a loaded machine is slow, not dead
 GATEWAY_DRAIN_S = 30.0  # GatewaySettings.drain_s: begun streams may end
 STOP_MARGIN_S = 15.0  # beyond the drain: engine stop (3 s), slot lock gone (5 s), and some
+SERVE_S = 60.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md), everything else milliseconds
+LIST_S = 5.0
 
 
 class ServeActuator:
-    """See ``ebbtide.client.seats.SeatActuator``. One instance per arbiter; calls for one seat are serialized."""
+    """See ``ebbtide.client.seats.SeatActuator``. One instance per arbiter."""
 
     def __init__(self) -> None:
-        self._wanted: dict[SeatId, int] = {}  # what Serve was last told and has accepted
-        self._deployed: dict[SeatId, SeatPlan] = {}
+        self._deployed: dict[SeatId, SeatPlan] = {}  # what each seat's application was last deployed with
         self._lock = asyncio.Lock()  # Serve's client is not made for concurrent deployments
+        self._calls = BoundedCalls("serve")
         self._gateway_json = ""
-        self._serve_started = False
 
     async def start_gateway(self, settings_json: str) -> None:
-        """Have the gateway run with these settings (``GatewaySettings`` as JSON, with its ``internal_token``).
+        """Have the gateway run with these settings (``GatewaySettings`` as JSON, with its ``internal_token``, and
+        ``replicas``: on how many nodes, 1 if it is not given).
 
         It has a port of its own; Serve's proxies stay off. A running gateway takes changed settings without a restart.
         """
         async with self._lock:
-            if settings_json != self._gateway_json:
-                await asyncio.to_thread(self._start_serve)
-                await asyncio.to_thread(_deploy_gateway, settings_json)
-                self._gateway_json = settings_json
+            await self._calls("serve", SERVE_S, self._start_gateway, settings_json)
 
     async def open_seat(self, seat: SeatPlan) -> None:
         """Want one replica at this seat.
 
         Raises:
-            SeatRefused: Serve did not accept it.
+            SeatRefused: Serve did not accept it, or an earlier replica on another node has not left yet.
         """
         async with self._lock:
-            if self._wanted.get(seat.seat) != 1:
-                await asyncio.to_thread(self._open, seat)
-                self._wanted[seat.seat] = 1
+            await self._calls("serve", SERVE_S, self._open, seat)
 
     async def close_seat(self, seat_id: SeatId) -> None:
         """Want no replica at this seat; one that runs drains first.
@@ -72,42 +76,50 @@ class ServeActuator:
             SeatRefused: Serve did not accept it.
         """
         async with self._lock:
-            if self._wanted.get(seat_id) != 0:
-                await asyncio.to_thread(set_replicas, application_of(seat_id), DEPLOYMENT, 0)
-                self._wanted[seat_id] = 0
+            await self._calls("serve", SERVE_S, set_replicas, application_of(seat_id), DEPLOYMENT, 0)
 
     async def living(self) -> Mapping[SeatId, tuple[str, ...]]:
         """The replica actors that exist, for each seat with any."""
-        actors = await asyncio.to_thread(replica_actors)
+        actors = await self._calls("living", LIST_S, replica_actors)
         return {seat_of(app): tuple(names) for app, names in actors.items() if app.startswith(SEAT_PREFIX)}
 
     async def kill(self, actor_name: str) -> None:
         """Kill one of those actors at once."""
-        await asyncio.to_thread(kill_replica, actor_name)
+        await self._calls(("kill", actor_name), LIST_S, kill_replica, actor_name)
 
     async def stop(self) -> None:
         """End every seat and the gateway; other applications on the cluster stay."""
         async with self._lock:
-            self._wanted.clear()
             self._deployed.clear()
             self._gateway_json = ""
-            await asyncio.to_thread(_delete_ours)
+            await self._calls("serve", SERVE_S, _delete_ours)
 
-    def _start_serve(self) -> None:
-        if not self._serve_started:
-            serve.start(proxy_location="Disabled")
-            self._serve_started = True
+    def _start_gateway(self, settings_json: str) -> None:
+        if settings_json == self._gateway_json and replica_actors().get(GATEWAY_APP):
+            return
+        _start_serve()
+        _deploy_gateway(settings_json)
+        self._gateway_json = settings_json
 
     def _open(self, seat: SeatPlan) -> None:
-        self._start_serve()
+        _start_serve()
         app = application_of(seat.seat)
+        deployed = self._deployed.get(seat.seat)
         # A living replica must not be replaced; an arbiter that has restarted does not know what it deployed.
         lives = bool(replica_actors().get(app))
-        as_before = self._deployed.get(seat.seat) == seat and _is_well(app)
+        if lives and deployed is not None and deployed.node != seat.node:
+            set_replicas(app, DEPLOYMENT, 0)
+            raise SeatRefused(f"{seat.seat}: its replica on node {deployed.node} has not left yet; ask again")
+        as_before = deployed == seat and _is_well(app)
         if not ((lives or as_before) and set_replicas(app, DEPLOYMENT, 1)):
             target = RunTarget(_application(seat), name=app, route_prefix=None, external_scaler_enabled=True)
             serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             self._deployed[seat.seat] = seat
+
+
+def _start_serve() -> None:
+    """Start Serve, or connect to the one that runs now: it may be another than a moment ago."""
+    serve.start(proxy_location="Disabled")
 
 
 def application_of(seat: SeatId) -> str:
@@ -132,11 +144,14 @@ def _application(seat: SeatPlan) -> Any:
         cache_dir=seat.cache_dir,
         engine=seat.engine,
     )
+    # One actor with all its GPUs is on one node by nature; a placement group would only add a step.
+    actor: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.slots}
+    if seat.node:
+        actor["label_selector"] = {NODE_LABEL: seat.node}
     deployment = serve.deployment(
         name=DEPLOYMENT,
         num_replicas=1,
-        # One actor with all its GPUs is on one node by nature; a placement group would only hide the others' indices.
-        ray_actor_options={"num_cpus": seat.cpus, "num_gpus": seat.slots},
+        ray_actor_options=actor,
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_wait_loop_s=0.1,
@@ -156,7 +171,8 @@ def _deploy_gateway(settings_json: str) -> None:
     token = settings.pop("internal_token")  # apart from the settings, which Serve shows to whoever reads its status
     deployment = serve.deployment(
         name="gateway",
-        num_replicas=1,
+        num_replicas=int(settings.pop("replicas", 1)),
+        max_replicas_per_node=1,  # given always: a change of it would replace running gateways
         user_config=settings,
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=HEALTH_PERIOD_S,

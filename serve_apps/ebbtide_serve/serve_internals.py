@@ -18,20 +18,23 @@ CALL_TIMEOUT_S = 10.0  # the controller answers in 4-33 ms (facts/line.md); a ki
 
 
 def set_replicas(app: str, deployment: str, number: int) -> bool:
-    """Set the target of a deployment under the external scaler; False if there is no such application.
+    """Set the target of a deployment under the external scaler; False if there is no such application, or no Serve.
 
     Raises:
         SeatRefused: Serve does not let us scale it, or its controller does not answer.
     """
     try:
         controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    except ValueError:  # Ray's word for "no such actor"
+        return False
+    try:
         target = DeploymentID(name=deployment, app_name=app)
         ray.get(controller.update_deployment_replicas.remote(target, number), timeout=CALL_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ValueError) and "not found" in str(error.cause):
             return False
         raise SeatRefused(f"Serve refuses {number} replicas for {app}: {error.cause}") from error
-    except (ValueError, ray.exceptions.RayError) as error:
+    except ray.exceptions.RayError as error:
         raise SeatRefused(f"Serve's controller does not answer ({error}); is Serve running?") from error
     return True
 

@@ -13,23 +13,30 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ebbtide.agent.identity import machine_name, slot_uuids
+from ebbtide.agent.logical_gpus import gpu_users
 from ebbtide.agent.nvml import GpuProcesses
+from ebbtide.agent.process import is_alive
 from ebbtide.agent.watch import ReportLoop, SlotWatch
 from ebbtide.client.link import NAMESPACE, ArbiterLink
 from ebbtide.client.messages import AgentReport, SlotRef
 
-_SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
+SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
+RAYLET_TIMEOUT_S = 2.0  # the node's own raylet answers within milliseconds
+PENDING_CALLS_MAX = 32  # unanswered: an agent that hangs must not fill the arbiter's memory with repeated calls
 
 
 class NodeAgent:
     """The actor's class; make actors with :func:`start_agent`."""
 
     def __init__(self, node_id: str, lock_dir: str) -> None:
-        self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=GpuProcesses().pids)
+        gpus = GpuProcesses()
+        uuid_of = slot_uuids(machine_name(ray.get_runtime_context().get_node_labels()), gpus.uuid)
+        self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of)
         link = ArbiterLink()
 
         def send(report: AgentReport) -> None:
-            link.call("report_agent", report, timeout_s=_SEND_TIMEOUT_S)
+            link.call("report_agent", report, timeout_s=SEND_TIMEOUT_S)
 
         self._loop = ReportLoop(self._watch, send)
         self._loop.start()
@@ -46,6 +53,14 @@ class NodeAgent:
         """See :meth:`SlotWatch.kill_holder`."""
         return self._watch.kill_holder(index, epoch_at_most)
 
+    def alive(self, pid: int, started: int) -> bool:
+        """Whether the process of this node with this pid and start time still lives; see ``process.is_alive``."""
+        return is_alive(pid, started)
+
+    def gpu_users(self, address: str, port: int) -> dict[int, str]:
+        """Who has the node's logical GPUs, by index, asked of its raylet; see ``logical_gpus``."""
+        return gpu_users(address, port, timeout_s=RAYLET_TIMEOUT_S)
+
 
 def agent_name(node_id: str) -> str:
     """The actor's name, in namespace "ebbtide"."""
@@ -59,7 +74,8 @@ def start_agent(node_id: str, lock_dir: str) -> Any:
         node_id: Ray's node id, hex; the actor never runs anywhere else.
         lock_dir: node-local directory of the slot locks.
 
-    Returns at once: the first call on the handle waits for the actor.
+    Returns at once: the first call on the handle waits for the actor. On a node that is gone every call fails at once
+    (``ActorUnschedulableError``); :func:`stop_agent` then forgets the actor.
     """
     return (
         ray.remote(NodeAgent)
@@ -71,7 +87,16 @@ def start_agent(node_id: str, lock_dir: str) -> Any:
             num_cpus=0,
             max_restarts=-1,
             max_concurrency=4,  # a probe must not wait behind a kill
+            max_pending_calls=PENDING_CALLS_MAX,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
         )
         .remote(node_id, lock_dir)
     )
+
+
+def stop_agent(node_id: str) -> None:
+    """End the node's agent for good; nothing happens if there is none."""
+    try:
+        ray.kill(ray.get_actor(agent_name(node_id), namespace=NAMESPACE), no_restart=True)
+    except ValueError:
+        return  # Ray's word for "no such actor"

@@ -1,6 +1,7 @@
-"""What the driver says about processes on a GPU, where there is a driver to ask.
+"""What the driver says about the GPUs and the processes on them, where there is a driver to ask.
 
-Not guaranteed: in a container of its own pid namespace the pids are the host's; that there are any still counts.
+Not guaranteed: in a container of its own pid namespace the pids are the host's; that there are any still counts. And
+that Ray numbers the GPUs as NVML does: it does unless CUDA_VISIBLE_DEVICES was set for the raylet.
 """
 
 import logging
@@ -23,6 +24,17 @@ class GpuProcesses:
             _log.info("no NVML on this machine: slot locks alone prove that a slot is free")
         except pynvml.NVMLError as error:
             _log.info("NVML does not start (%s): slot locks alone prove that a slot is free", error)
+
+    def uuid(self, index: int) -> str:
+        """The uuid of GPU ``index``; "" if there is no such GPU, or nobody to ask."""
+        if self._nvml is None:
+            return ""
+        try:
+            found = self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))
+        except self._nvml.NVMLError as error:
+            _log.info("NVML knows no GPU %d (%s): it counts as a logical one", index, error)
+            return ""
+        return found.decode() if isinstance(found, bytes) else str(found)
 
     def pids(self, uuid: str) -> frozenset[int] | None:
         """The processes with a compute context on GPU ``uuid``; None: it cannot be told."""

@@ -45,6 +45,17 @@ def is_alive(pid: int, started: int) -> bool:
         return False
 
 
+def command_of(pid: int) -> str:
+    """What process ``pid`` calls itself, 60 characters at most; "" if there is no such process."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    # Ray's workers set their title ("ray::Class.method"), which then is the whole command line.
+    return words[0][:60] if words[0].startswith("ray::") else name[:60]
+
+
 def exit_with_parent(pid: int, started: int) -> threading.Thread:
     """Kill this process (SIGKILL, no clean-up) as soon as process ``pid`` with start time ``started`` is gone.
 

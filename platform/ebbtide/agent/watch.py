@@ -11,11 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebbtide.agent.errors import LockDirUnusable
-from ebbtide.agent.process import boot_id, kill_exactly, started_ticks
+from ebbtide.agent.process import boot_id, command_of, kill_exactly, started_ticks
 from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, holder_of, lock_file
 from ebbtide.client.messages import AgentReport, LockHolder, SlotRef
 
@@ -43,15 +43,19 @@ class SlotWatch:
         lock_dir: Path,
         *,
         gpu_pids: Callable[[str], frozenset[int] | None] = lambda _uuid: None,
+        uuid_of: Callable[[int], str] = lambda _index: "",
     ) -> None:
-        self._node, self._lock_dir, self._gpu_pids = node, lock_dir, gpu_pids
+        self._node, self._lock_dir, self._gpu_pids, self._uuid_of = node, lock_dir, gpu_pids, uuid_of
         self._boot_id = boot_id()
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
 
     def watch(self, slots: Iterable[SlotRef]) -> None:
-        """From now on watch exactly these slots; those of other nodes are left out."""
-        wanted = {slot.index: slot for slot in slots if slot.node == self._node}
+        """From now on watch exactly these slots; those of other nodes are left out.
+
+        Their uuids are found out here: what the caller says of them counts only where this node knows of none.
+        """
+        wanted = {slot.index: self._identified(slot) for slot in slots if slot.node == self._node}
         with self._lock:
             for index in [index for index, one in self._watched.items() if wanted.get(index) != one.slot]:
                 for fd in self._watched.pop(index).files.values():
@@ -60,11 +64,15 @@ class SlotWatch:
                 slot = wanted[index]
                 self._watched[index] = _Watched(slot, lock_file(self._lock_dir, slot))
 
+    def _identified(self, slot: SlotRef) -> SlotRef:
+        return replace(slot, uuid=self._uuid_of(slot.index) or slot.uuid)
+
     def observe(self) -> AgentReport:
         """Who sits on the watched slots now."""
         with self._lock:
             holders = {index: self._holder(one) for index, one in sorted(self._watched.items())}
-        return AgentReport(self._node, self._boot_id, holders, time.clock_gettime(time.CLOCK_BOOTTIME))
+            uuids = {index: one.slot.uuid for index, one in self._watched.items() if one.slot.uuid}
+        return AgentReport(self._node, self._boot_id, holders, time.clock_gettime(time.CLOCK_BOOTTIME), uuids)
 
     def kill_holder(self, index: int, epoch_at_most: int) -> bool:
         """SIGKILL the process that holds the slot's lock, if its lease epoch is not above ``epoch_at_most``.
@@ -96,7 +104,7 @@ class SlotWatch:
         pids = self._gpu_pids(one.slot.uuid) if one.slot.uuid else None
         if pids:
             pid = min(pids)
-            return LockHolder(UNLOCKED, epoch=0, pid=pid, started=started_ticks(pid) or 0)
+            return LockHolder(_unlocked(pid), epoch=0, pid=pid, started=started_ticks(pid) or 0)
         one.empty_until_s = now_s + _NVML_EVERY_S
         return None
 
@@ -153,7 +161,7 @@ class ReportLoop:
         while not self._stopping.wait(self._poll_s):
             report = self._watch.observe()
             due = last is None or report.sent_boot_s - last.sent_boot_s >= self._every_s
-            if due or last is None or report.holders != last.holders:
+            if due or last is None or (report.holders, report.uuids) != (last.holders, last.uuids):
                 last = report
                 with self._changed:
                     self._newest = report
@@ -172,6 +180,11 @@ class ReportLoop:
             except Exception:  # noqa: BLE001 - see below
                 # The outermost loop: a report is lost, the next one says the whole state again.
                 _log.exception("the report about node %s could not be sent", report.node)
+
+
+def _unlocked(pid: int) -> str:
+    command = command_of(pid)
+    return f"{UNLOCKED} ({command})" if command else UNLOCKED
 
 
 def _open_current(one: _Watched) -> tuple[int, int] | None:

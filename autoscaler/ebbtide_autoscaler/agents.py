@@ -1,0 +1,88 @@
+"""The arbiter's handles on the node agents: one call per node and round, and none of them is waited for.
+
+An agent that was killed for good, or never came up, is started anew when it has not been heard of for a while; one
+that hangs, which its process's death alone can cure, is killed and comes back by itself.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import PendingCallsLimitExceeded, RayError
+
+from ebbtide.agent.node_agent import start_agent, stop_agent
+from ebbtide.client.messages import SlotRef
+from ebbtide.pool.ids import NodeId
+
+SILENT_S = 5.0  # it reports once a second; then it is looked up by name again, one call to the GCS
+HUNG_S = 30.0  # silent for so long on a living node: no report can be that late
+ANSWER_S = 5.0  # for what is waited for: each is a matter of milliseconds on the node
+
+log = logging.getLogger(__name__)
+
+
+class Agents:
+    """One instance per arbiter. ``watch`` and ``forget`` block a little: call them from a thread, one at a time."""
+
+    def __init__(self, lock_dir: str) -> None:
+        self._lock_dir = lock_dir
+        self._handles: dict[NodeId, Any] = {}
+        self._found_s: dict[NodeId, float] = {}  # when the handle was got, monotonic
+        self._killed_s: dict[NodeId, float] = {}
+
+    def watch(self, slots: Mapping[NodeId, Sequence[SlotRef]], silent_s: Mapping[NodeId, float]) -> None:
+        """Have each node's agent watch exactly these slots.
+
+        Args:
+            slots: by node, of all living nodes of the pool.
+            silent_s: for how long each node's agent has said nothing, as far as that is known.
+        """
+        for node, refs in slots.items():
+            try:
+                self._handle(node, silent_s.get(node, 0.0)).watch.remote(refs)
+            except PendingCallsLimitExceeded:
+                continue  # it hangs, and what it was told last is what it is told now
+            except (RayError, ValueError) as error:
+                log.warning("the agent of node %s cannot be reached: %r", node, error)
+
+    def forget(self, alive: frozenset[NodeId]) -> None:
+        """End the agents of all nodes but ``alive``: Ray would keep their actors on its books for ever."""
+        for node in [node for node in self._handles if node not in alive]:
+            stop_agent(str(node))
+            for known in (self._handles, self._found_s, self._killed_s):
+                known.pop(node, None)
+
+    async def kill_holder(self, node: NodeId, index: int, epoch: int) -> bool:
+        """Have the node kill whoever holds the slot's lock under a lease not newer than ``epoch``."""
+        return bool(await asyncio.wait_for(self._known(node).kill_holder.remote(index, epoch), ANSWER_S))
+
+    async def gpu_users(self, node: NodeId, address: str, port: int) -> Mapping[int, str]:
+        """Who has the node's logical GPUs; empty if nobody can tell in time."""
+        try:
+            found: Mapping[int, str] = await asyncio.wait_for(
+                self._known(node).gpu_users.remote(address, port), ANSWER_S
+            )
+        except (TimeoutError, RayError, LookupError) as error:
+            log.info("who has the GPUs of node %s is not known: %r", node, error)
+            return {}
+        return found
+
+    def _known(self, node: NodeId) -> Any:
+        try:
+            return self._handles[node]
+        except KeyError:
+            raise LookupError(f"node {node} has no agent yet") from None
+
+    def _handle(self, node: NodeId, silent_s: float) -> Any:
+        now_s = time.monotonic()
+        if node not in self._handles or (silent_s > SILENT_S and now_s - self._found_s[node] > SILENT_S):
+            self._handles[node] = start_agent(str(node), self._lock_dir)
+            self._found_s[node] = now_s
+        if silent_s > HUNG_S and now_s - self._killed_s.get(node, 0.0) > HUNG_S:
+            log.warning("the agent of node %s has been silent for %.0f s: it is started anew", node, silent_s)
+            self._killed_s[node] = now_s
+            ray.kill(self._handles[node], no_restart=False)
+        return self._handles[node]
