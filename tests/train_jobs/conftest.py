@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,27 +102,35 @@ class FakePool:
         return found
 
 
-@pytest.fixture(scope="module")
-def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
-    """A cluster of eight logical CPUs."""
+@contextmanager
+def running_pool(folder: Path, *, dashboard: bool = False) -> Iterator[FakePool]:
+    """A cluster of eight logical CPUs, whose shared directory is ``folder``."""
     import ray
 
     from ebbtide.client.link import ARBITER_NAME, NAMESPACE
     from ebbtide.client.ray_auth import adopt
     from tests.train_jobs.fake_arbiter import FakeArbiter
 
-    folder = tmp_path_factory.mktemp("pool")
     before = dict(os.environ)
     os.environ.pop("RAY_ADDRESS", None)
     # Workers import the tests; no worker is started before somebody needs it, and no token is left in anybody's home.
-    adopt({"PYTHONPATH": str(ROOT), "RAY_prestart_worker_first_driver": "0", "RAY_AUTH_MODE": "disabled"})
+    # Jobs say `python`: they must get the one that has ebbtide.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    adopt(
+        {
+            "PYTHONPATH": str(ROOT),
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_AUTH_MODE": "disabled",
+            "PATH": path,
+        }
+    )
     with tempfile.TemporaryDirectory(prefix="ebt-", dir="/tmp") as temp_dir:  # short: socket names are limited
         try:
             ray.init(
                 address="local",
                 namespace=NAMESPACE,
                 num_cpus=8,
-                include_dashboard=False,
+                include_dashboard=dashboard,
                 object_store_memory=80 << 20,
                 log_to_driver=False,
                 _temp_dir=temp_dir,
@@ -145,3 +153,10 @@ def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
             ray.shutdown()
             os.environ.clear()
             os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
+    """One for all tests of a module."""
+    with running_pool(tmp_path_factory.mktemp("pool")) as pool:
+        yield pool

@@ -48,6 +48,7 @@ class FakeArbiter:
         self._epoch = 0
         self._refusal = ""
         self.looks = 0
+        self._details: dict[str, dict[str, object]] = {}
 
     # ---- what an arbiter does
 
@@ -57,6 +58,7 @@ class FakeArbiter:
     def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders:
         if self._refusal:
             raise ValueError(self._refusal)
+        self._details[spec.name] = details
         known = self._jobs.get(spec.name)
         if known is None or known.incarnation != incarnation:
             self._jobs[spec.name] = FakeJob(spec, incarnation)
@@ -84,6 +86,9 @@ class FakeArbiter:
     def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
         if self._jobs[job].incarnation == incarnation:
             self._jobs[job].outcome, self._jobs[job].detail = outcome, detail
+
+    def cancel_job(self, job: str, reason: str) -> None:
+        self.cancel(job)
 
     def status(self) -> dict[str, Any]:
         self.looks += 1
@@ -141,6 +146,10 @@ class FakeArbiter:
     def looked(self) -> int:
         """How often somebody has asked for the status."""
         return self.looks
+
+    def details(self, job: str) -> dict[str, object]:
+        """What the driver of the job said at its last registration."""
+        return self._details[job]
 
     def job(self, job: str) -> FakeJob | None:
         return self._jobs.get(job)

@@ -119,7 +119,9 @@ def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakeP
     printed, _ = driver.communicate(timeout=START_S)
     assert driver.returncode == 1
     job = pool.call("job", "wrong")
-    assert (job.outcome, job.detail) == ("failed", "rank 0: RuntimeError: the author's own mistake")
+    first_line, _, tail = job.detail.partition("\n")
+    assert (job.outcome, first_line) == ("failed", "rank 0: RuntimeError: the author's own mistake")
+    assert tail.startswith("-- rank 0 --") and "in train" in tail and len(tail) <= 2000
     assert "the author's own mistake" in printed
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 from ray import cloudpickle
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.train import Result, TrainingFailedError
 
 from ebbtide.client.messages import PoolRuntime
@@ -183,8 +183,8 @@ class PoolTrainer(LeasedTrainer):
         self._left_how = "it falls back to its last checkpoint"
         try:
             self._link.call("cancel_job", self._plan.section.name, "its driver was told to stop", timeout_s=ASK_S)
-        except ValueError:
-            return 0.0  # it is over already
+        except (ValueError, RayError):
+            return 0.0  # it is over already, or nobody can be asked
         return stop_wait_s(self._plan.section.grace_s)
 
     def _has_left(self) -> None:
