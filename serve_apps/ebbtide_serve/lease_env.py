@@ -25,11 +25,13 @@ class EngineLease:
     lease: Lease
     lock_dir: Path
     log_dir: Path | None
+    ledger: str = ""  # the identity of the ledger that gave the lease
 
     def to_json(self) -> str:
         """The form in the environment."""
         log_dir = None if self.log_dir is None else str(self.log_dir)
-        return json.dumps({"lease": asdict(self.lease), "lock_dir": str(self.lock_dir), "log_dir": log_dir})
+        places = {"lock_dir": str(self.lock_dir), "log_dir": log_dir, "ledger": self.ledger}
+        return json.dumps({"lease": asdict(self.lease), **places})
 
 
 def lease_from_environment(environ: Mapping[str, str]) -> EngineLease | None:
@@ -46,7 +48,8 @@ def lease_from_environment(environ: Mapping[str, str]) -> EngineLease | None:
         lease = raw["lease"]
         slots = tuple(SlotRef(s["node"], int(s["index"]), s["uuid"]) for s in lease["slots"])
         log_dir = None if raw["log_dir"] is None else Path(raw["log_dir"])
-        return EngineLease(Lease(lease["workload"], int(lease["epoch"]), slots), Path(raw["lock_dir"]), log_dir)
+        granted = Lease(lease["workload"], int(lease["epoch"]), slots)
+        return EngineLease(granted, Path(raw["lock_dir"]), log_dir, str(raw.get("ledger", "")))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{LEASE_VARIABLE} does not hold a lease ({error!r}): {text[:200]}") from error
 

@@ -102,7 +102,8 @@ async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, 
         runtime = cast(PoolRuntime | None, await link.acall("hello"))
         lease = cast(Lease | None, await link.acall("seat_lease", who.seat, who.replica, who.node, gpu_ids))
         if runtime is not None and lease is not None:
-            granted = EngineLease(lease, Path(runtime.lock_dir), Path(runtime.shared_dir) / "occupancy")
+            log_dir = Path(runtime.shared_dir) / "occupancy"
+            granted = EngineLease(lease, Path(runtime.lock_dir), log_dir, runtime.ledger)
             return in_device_order(granted, who.node, gpu_ids)
         if time.monotonic() >= deadline_s:
             raise NotGranted(f"no lease for {who.seat} on {who.node}:{gpu_ids} within {LEASE_TIMEOUT_S:.0f} s")

@@ -40,6 +40,7 @@ def lock_slot(local_rank: int) -> SlotLock:
         workload=granted.lease.workload,
         epoch=granted.lease.epoch,
         rank=local_rank,
+        ledger=granted.ledger,
         log_dir=granted.log_dir,
     )
     lock.acquire(LOCK_TIMEOUT_S)

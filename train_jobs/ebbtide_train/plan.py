@@ -17,6 +17,7 @@ class JobPlan:
     incarnation: str
     shared_dir: str
     lock_dir: str  # node-local
+    ledger: str = ""  # the identity of the ledger within which lease epochs grow
     train: bytes | None = None  # the train function, pickled; None: import ``section.entrypoint``
 
     @property

@@ -97,6 +97,7 @@ class PoolTrainer(LeasedTrainer):
             incarnation=_incarnation(),
             shared_dir=self._runtime.shared_dir,
             lock_dir=self._runtime.lock_dir,
+            ledger=self._runtime.ledger,
             train=None if train is None else cloudpickle.dumps(train),
         )
         self._args = dict(section.args if args is None else args)

@@ -78,6 +78,7 @@ def _lock_for(plan: JobPlan):  # type: ignore[no-untyped-def] # mypy cannot see 
             workload=plan.section.name,
             epoch=lease.epoch,
             rank=rank,
+            ledger=plan.ledger,
             log_dir=Path(plan.shared_dir) / "occupancy",
         )
 

@@ -4,6 +4,7 @@
 
     AgentError
     ├── SlotBusy          somebody else holds the slot lock: wait, or give the lease back
+    │   └── StaleLease    the slot was leased anew since: never ask again under this lease
     └── LockDirUnusable   the lock directory cannot be used: no GPU may be touched until a person has mended it
 """
 
@@ -26,6 +27,13 @@ class SlotBusy(AgentError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class StaleLease(SlotBusy):
+    """The slot has been held under a higher epoch: the lease of whoever asks is over."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, None)
 
 
 class LockDirUnusable(AgentError):

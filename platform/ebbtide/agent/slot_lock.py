@@ -9,6 +9,8 @@ let go) only says who holds it; the lock itself never depends on it. The file is
   inherits the driver's descriptors too, and the GPU's memory stays taken until it has gone as well. When the parent
   releases, the lock is free at once, whatever children live. In the child ``held`` is False and ``release()`` only
   drops the child's share.
+- *a stale lease*: a file beside the lock keeps the highest epoch that ever held it, and a lower one is refused even
+  while nobody holds the lock (see ``epoch_memory``).
 - *the file was deleted while held*: an acquirer that had opened the deleted file notices and starts over. One that
   comes later makes a new file and cannot see the old holder; the directory is 0700 so that only its owner can do
   such a thing, and the node agent keeps on watching the deleted file (see ``watch``).
@@ -26,7 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ebbtide.agent.errors import LockDirUnusable, SlotBusy
+from ebbtide.agent.epoch_memory import highest_epoch, remember_epoch
+from ebbtide.agent.errors import LockDirUnusable, SlotBusy, StaleLease
 from ebbtide.agent.occupancy import AllocationLog
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import LockHolder, SlotRef
@@ -48,6 +51,7 @@ class SlotLock:
         lock_dir: node-local directory, made with mode 0700 if it is not there.
         slot: which GPU; its file is named after the uuid, or the index where there is none.
         workload, epoch, rank: what the holder says about itself: lease epoch, rank within a job.
+        ledger: of the pool that gave the lease, within which epochs grow; "": the epoch is not compared.
         log_dir: where the allocation log goes; None: none is kept. It may hang or fail without harm to the lock.
     """
 
@@ -59,11 +63,12 @@ class SlotLock:
         workload: str,
         epoch: int,
         rank: int = 0,
+        ledger: str = "",
         log_dir: Path | None = None,
     ) -> None:
         self._path = lock_file(lock_dir, slot)
         self._slot = slot
-        self._workload, self._epoch, self._rank = workload, epoch, rank
+        self._workload, self._epoch, self._rank, self._ledger = workload, epoch, rank, ledger
         self._log_dir = log_dir
         self._log: AllocationLog | None = None
         self._fd = -1
@@ -79,6 +84,7 @@ class SlotLock:
 
         Raises:
             SlotBusy: another process still holds it.
+            StaleLease: the slot was leased anew since; this lease is worth nothing any more.
             LockDirUnusable: the directory is missing and cannot be made, is not ours alone, or refuses writes.
         """
         if self.held:
@@ -92,9 +98,17 @@ class SlotLock:
                 if holder is not None or late_s > _PROBE_PATIENCE_S:
                     raise self._busy(holder)
             time.sleep(_RETRY_S if late_s < 0 else _RETRY_S / 10)
+        try:
+            self._refuse_if_stale()
+        except StaleLease:
+            os.close(fd)
+            raise
         pid = os.getpid()
         started = started_ticks(pid) or 0
         try:
+            # Remembered first: from the moment that we are seen to hold the slot, no older lease may follow.
+            if self._ledger:
+                remember_epoch(self._path, self._ledger, self._epoch)
             _write_holder(fd, LockHolder(self._workload, self._epoch, pid, started, self._rank))
         except OSError as error:
             os.close(fd)
@@ -122,6 +136,15 @@ class SlotLock:
             os.close(fd)
         if log is not None:
             log.close()
+
+    def _refuse_if_stale(self) -> None:
+        """Compared under the lock: whoever had it before us has remembered its epoch by now."""
+        highest = highest_epoch(self._path, self._ledger) if self._ledger else 0
+        if highest > self._epoch:
+            raise StaleLease(
+                f"{self._workload} (epoch {self._epoch}) cannot have GPU {self._slot.index}: it has been leased under "
+                f"epoch {highest} since; this lease is over, leave"
+            )
 
     def _busy(self, holder: LockHolder | None) -> SlotBusy:
         who = f"{holder.workload} (epoch {holder.epoch}, pid {holder.pid})" if holder else "nobody any more"

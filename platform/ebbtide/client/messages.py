@@ -262,3 +262,4 @@ class PoolRuntime:
     shared_dir: str
     lock_dir: str  # node-local, the same path on every node
     arbiter_epoch: int
+    ledger: str = ""  # the ledger's identity: lease epochs grow within it

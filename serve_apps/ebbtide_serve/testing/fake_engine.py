@@ -194,6 +194,7 @@ def hold_lock(pipe: object, arms_itself: bool) -> None:
             workload=granted.lease.workload,
             epoch=granted.lease.epoch,
             rank=rank,
+            ledger=granted.ledger,
             log_dir=granted.log_dir,
         )
         try:

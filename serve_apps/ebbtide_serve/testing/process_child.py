@@ -42,6 +42,7 @@ def take_locks(timeout_s: float) -> list[SlotLock]:
             workload=granted.lease.workload,
             epoch=granted.lease.epoch,
             rank=rank,
+            ledger=granted.ledger,
             log_dir=granted.log_dir,
         )
         lock.acquire(timeout_s)
