@@ -1,27 +1,35 @@
-"""Bringing a pool up: a cluster, the arbiter, the configuration; and taking it down again."""
+"""Bringing a pool up: a cluster, the arbiter, the configuration. Or making a running one agree with a changed file.
+
+Everything that can be refused is looked at before anything is started or changed. After that, whoever kills `up` at
+any line can run it again: the record of the cluster is written as soon as the cluster runs, and the rest is
+level-triggered.
+"""
 
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
-from ebbtide.agent.node_agent import agent_name
-from ebbtide.client.cluster import ClusterRecord, NoPool, forget_cluster, load_cluster, save_cluster
-from ebbtide.client.join import ClusterUnreachable, join, require_listener
-from ebbtide.client.link import ARBITER_NAME, NAMESPACE, ArbiterLink
+from ebbtide.client.cluster import ClusterRecord, forget_cluster, home, save_cluster
+from ebbtide.client.join import join, require_listener
+from ebbtide.client.link import ArbiterLink
 from ebbtide.config.access import Secret
 from ebbtide.config.digest import secret_sha256
 from ebbtide.config.root import PoolFile
 from ebbtide_autoscaler import local_ray
+from ebbtide_autoscaler.claim import Taken, check_directory, claim_cluster, cluster_claim, mark_directory
 from ebbtide_autoscaler.launch import start_arbiter
+from ebbtide_autoscaler.lost_cluster import end_left_behind, what_comes_back
+from ebbtide_autoscaler.standing import Standing
 
 READY_S = 120.0  # from the arbiter's start to all slots fenced and the gateway listening: 5-15 s on 2 cores
+APPLY_S = 60.0  # the arbiter gives up by itself after 30 s and says why
 
 Say = Callable[[str], None]
 
@@ -49,51 +57,85 @@ def as_json(config: PoolFile) -> dict[str, Any]:
     return found
 
 
-def running(pool: str) -> ClusterRecord | None:
-    """The record of the pool, if its arbiter can be reached; this process has then joined its cluster."""
-    try:
-        record = load_cluster(pool)
-        join(record)
-    except (NoPool, ClusterUnreachable):
-        return None
-    return record if ArbiterLink().call("hello", timeout_s=10.0) is not None else None
-
-
 def in_force() -> dict[str, Any] | None:
     """The file in force on the cluster that this process has joined; None before the first `up`."""
     text = ArbiterLink().call("config", timeout_s=10.0)
     return json.loads(text) if text else None
 
 
-def up(config: PoolFile, config_file: Path, *, say: Say) -> ClusterRecord:
+def up(config: PoolFile, config_file: Path, standing: Standing, *, say: Say) -> ClusterRecord:
     """Start what is missing and put ``config`` into force.
 
     Raises:
-        UpRefused, UpFailed, RayStartFailed, ClusterUnreachable: it did not come up; what this call started is stopped.
+        UpRefused, Taken: nothing was changed.
+        UpFailed, RayStartFailed, ClusterUnreachable: it did not come up; a cluster that this call started is stopped.
+        ValueError: the arbiter refused the file; nothing was changed.
     """
-    pool = config.pool.name
     shared = Path(str(config.pool.shared_dir))
+    if standing.state == "silent":
+        raise UpFailed(f"{standing.why}; what runs goes on. See `ebbtide logs arbiter`, then try again")
+    if standing.record is not None and Path(standing.record.shared_dir).resolve() != shared.resolve():
+        raise Taken(
+            f"the pool {config.pool.name} is on record with the shared directory {standing.record.shared_dir}, the "
+            f"file names {shared}: `ebbtide down` first, or name another pool"
+        )
+    check_directory(config, known_id=_known_id(config, standing))
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = running(pool)
+    record = standing.record if standing.state in ("up", "vacant") else None
     fresh = record is None
     if record is None:
-        _port_is_free(config.gateway.host, config.gateway.port)
-        record = _cluster(config, config_file, say)
+        record = _new_cluster(config, config_file, standing, say)
     try:
         join(record)
+        claim = claim_cluster(config, record.address, record.pids)
         _replicas_fit(config)
-        lock_dir = str(local_ray.runtime_dir(pool) / "slots")
-        arbiter = start_arbiter(pool, str(shared), lock_dir)
-        say(f"arbiter: epoch {ray.get(arbiter.hello.remote(), timeout=60).arbiter_epoch}")
-        ray.get(arbiter.apply_config.remote(config.model_dump_json(by_alias=True)), timeout=150)
+        record = replace(record, claim=claim.id, config_file=str(config_file))
+        save_cluster(record)
+        mark_directory(claim)
+        if standing.state == "vacant":
+            say(f"{standing.why}: starting one, which takes up what the ledger says")
+        _configure(config, say)
         _wait_ready(config, say)
     except BaseException:
         if fresh and record.pids:
             ray.shutdown()
             local_ray.stop(record)
+            forget_cluster(record.pool)
         raise
-    save_cluster(record)
     return record
+
+
+def _known_id(config: PoolFile, standing: Standing) -> str:
+    """The id of the claim of the cluster that this `up` is about, if there is one already."""
+    if standing.record is not None and standing.record.claim:
+        return standing.record.claim
+    if standing.record is None and config.pool.ray_address is not None:
+        join(_joined_record(config, ""))  # a pool that another user brought up: its cluster says so itself
+    if ray.is_initialized():
+        claim = cluster_claim()
+        return claim.id if claim is not None else ""
+    return ""
+
+
+def _configure(config: PoolFile, say: Say) -> None:
+    start_arbiter(config.pool.name, str(config.pool.shared_dir), str(local_ray.runtime_dir(config.pool.name) / "slots"))
+    link = ArbiterLink()
+    deadline_s = time.monotonic() + APPLY_S
+    while (hello := link.call("hello", timeout_s=5.0)) is None:
+        if time.monotonic() > deadline_s:
+            raise UpFailed(f"no arbiter has answered within {APPLY_S:g} s; see `ebbtide logs arbiter`")
+        time.sleep(0.2)
+    if hello.pool != config.pool.name:
+        raise Taken(f"this cluster runs the pool {hello.pool}, the file names {config.pool.name}")
+    say(f"arbiter: epoch {hello.arbiter_epoch}")
+    done = link.call("apply_config", config.model_dump_json(by_alias=True), timeout_s=APPLY_S)
+    if done is None:
+        raise UpFailed(
+            "the arbiter died or fell silent while it took the file: either the old or the new one is in force, "
+            "whole; run `ebbtide up` again"
+        )
+    if done["gateway"]:
+        say(f"gateway: {done['gateway']}")
 
 
 def _replicas_fit(config: PoolFile) -> None:
@@ -120,23 +162,76 @@ def _port_is_free(host: str, port: int) -> None:
             ) from error
 
 
-def _cluster(config: PoolFile, config_file: Path, say: Say) -> ClusterRecord:
-    pool = config.pool
-    gateway_url = f"http://{config.gateway.host}:{config.gateway.port}"
+def _new_cluster(config: PoolFile, config_file: Path, standing: Standing, say: Say) -> ClusterRecord:
+    """A cluster for the pool: joined, or started on this machine; after the loss of the one before, too."""
+    pool, lost = config.pool, standing.record
+    if lost is not None:
+        say(f"the pool's Ray cluster is lost: {standing.why}")
+        ended = end_left_behind(lost)
+        if ended:
+            say(f"ended {ended} processes that it left behind")
+    elif pool.ray_address is None:
+        _remains(config, say)
     if pool.ray_address is not None:
         require_listener(pool.ray_address)
-        env = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
         say(f"joining the Ray cluster at {pool.ray_address}")
-        return ClusterRecord(pool.name, pool.ray_address, "", gateway_url, str(pool.shared_dir), str(config_file), env)
+        record = _joined_record(config, str(config_file))
+    else:
+        _port_is_free(config.gateway.host, config.gateway.port)
+        record = _start_here(config, config_file, say)
+    if lost is not None:
+        for line in what_comes_back(Path(str(pool.shared_dir))):
+            say(f"from the ledger: {line}")
+    return record
+
+
+def _remains(config: PoolFile, say: Say) -> None:
+    """Processes in this pool's runtime directory although no pool is on record: an `up` that was killed, or another's.
+
+    Raises:
+        Taken: they belong to a pool of the same name that was brought up with another EBBTIDE_HOME.
+    """
+    found = local_ray.strangers(config.pool.name)
+    if not found:
+        return
+    owner = local_ray.owner(config.pool.name)
+    if owner != _ourselves(config):
+        raise Taken(
+            f"a pool named {config.pool.name} runs on this machine already, brought up with another EBBTIDE_HOME or "
+            f"shared directory ({owner or 'unknown'}): name this one differently"
+        )
+    local_ray.end(found)
+    say(f"ended {len(found)} Ray processes of an `ebbtide up` that did not come to its end")
+
+
+def _ourselves(config: PoolFile) -> str:
+    return f"{home().resolve()} {Path(str(config.pool.shared_dir)).resolve()}"
+
+
+def _gateway_url(config: PoolFile) -> str:
+    return f"http://{config.gateway.host}:{config.gateway.port}"
+
+
+def _joined_record(config: PoolFile, config_file: str) -> ClusterRecord:
+    env = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
+    pool = config.pool
+    return ClusterRecord(
+        pool.name, str(pool.ray_address), "", _gateway_url(config), str(pool.shared_dir), config_file, env
+    )
+
+
+def _start_here(config: PoolFile, config_file: Path, say: Say) -> ClusterRecord:
+    pool = config.pool
     say("starting a Ray cluster on this machine")
     slots = None if pool.slots == "all" else int(pool.slots)
+    local_ray.own(pool.name, _ourselves(config))
     local = local_ray.start(pool.name, slots=slots, num_cpus=pool.num_cpus)
     say(f"Ray: {local.address}, dashboard {local.dashboard_url}")
     return ClusterRecord(
         pool=pool.name,
         address=local.address,
         dashboard_url=local.dashboard_url,
-        gateway_url=gateway_url,
+        gateway_url=_gateway_url(config),
         shared_dir=str(pool.shared_dir),
         config_file=str(config_file),
         env={**local.env, "RAY_ADDRESS": local.address, "RAY_API_SERVER_ADDRESS": local.dashboard_url},
@@ -146,7 +241,7 @@ def _cluster(config: PoolFile, config_file: Path, say: Say) -> ClusterRecord:
 
 
 def _wait_ready(config: PoolFile, say: Say) -> None:
-    """Until every slot is accounted for and the gateway listens."""
+    """Until every slot is accounted for and the gateway listens; a pool that observes takes no slots."""
     link = ArbiterLink()
     deadline_s = time.monotonic() + READY_S
     said = ""
@@ -158,35 +253,9 @@ def _wait_ready(config: PoolFile, say: Say) -> None:
         if now != said:
             say(now)
             said = now
-        if slots and "unfenced" not in slots and heard:
+        if slots and heard and ("unfenced" not in slots or config.pool.mode == "observe"):
             return
         time.sleep(0.1)
-    frozen = (link.call("status") or {}).get("arbiter", {}).get("frozen", "")
-    raise UpFailed(f"the pool was not ready within {READY_S:g} s ({said}{'; ' + frozen if frozen else ''})")
-
-
-def down(record: ClusterRecord, *, say: Say) -> None:
-    """Take the pool down; a cluster that `up` started is stopped too."""
-    try:
-        join(record)
-        _leave(say)
-    except (ClusterUnreachable, RayError) as error:
-        say(f"not left in order, the cluster is stopped all the same: {error}")
-    ray.shutdown()
-    if record.pids:
-        killed = local_ray.stop(record)
-        say(f"Ray cluster stopped{f' ({killed} processes had to be killed)' if killed else ''}")
-    forget_cluster(record.pool)
-
-
-def _leave(say: Say) -> None:
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    link = ArbiterLink()
-    if link.call("hello", timeout_s=5.0) is not None:
-        link.call("stop", timeout_s=60.0)
-        say("seats and gateway removed, fences dropped")
-    for name in (ARBITER_NAME, *(agent_name(node) for node in nodes)):
-        try:
-            ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
-        except ValueError:
-            continue  # not there
+    status = link.call("status") or {}
+    troubles = [status.get("arbiter", {}).get("frozen", ""), *(one["why"] for one in status.get("notices", []))]
+    raise UpFailed(f"the pool was not ready within {READY_S:g} s ({'; '.join([said, *filter(None, troubles)])})")

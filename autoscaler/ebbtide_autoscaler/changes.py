@@ -1,4 +1,4 @@
-"""What a file would change in a running pool, as a list of differences. Pure.
+"""What a file would change in a running pool, as a list of differences, each with what it restarts. Pure.
 
 Some things cannot change while the pool runs: where it is, how it is reached, and what has been counted on since it
 was brought up. Those are conflicts, and `up` refuses them with nothing changed.
@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ebbtide.config.endpoint import STARTED_WITH
+
 FIXED = ("pool.slots", "pool.shared_dir", "pool.ray_address", "pool.num_cpus", "gateway.host", "gateway.port")
+NOTHING = "restarts nothing"
 NAMED = ("endpoints", "keys")  # lists of sections with a name; jobs are submitted, not brought up
 
 
@@ -20,6 +23,33 @@ class Change:
     path: str
     before: Any
     after: Any
+    field: str = ""  # of its section: the first part of the path below it
+
+    @property
+    def effect(self) -> str:
+        """What it restarts, in a person's words."""
+        if self.what == "!":
+            return "needs down"
+        of_endpoint = self.path.startswith("endpoints.")
+        if of_endpoint and self.what == "-":
+            return "drains its replicas; new requests get 404 at once"
+        if self.path == "pool.mode" and self.after == "observe":
+            return "nothing is moved any more"
+        if self.what in ("+", "-") or not of_endpoint or self.field not in STARTED_WITH:
+            return NOTHING
+        if self.field == "gpus_per_replica":
+            return "replaces all replicas; requests are held meanwhile"
+        return "rolls replicas, one at a time"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "what": self.what,
+            "path": self.path,
+            "before": self.before,
+            "after": self.after,
+            "effect": self.effect,
+        }
 
     def __str__(self) -> str:
         if self.what == "+":
@@ -50,16 +80,16 @@ def _everything(after: Mapping[str, Any]) -> Iterator[Change]:
             yield Change("+", f"{kind}.{item['name']}", None, item)
 
 
-def _fields(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+def _fields(path: str, before: Mapping[str, Any], after: Mapping[str, Any], field: str = "") -> Iterator[Change]:
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         here = f"{path}.{name}"
         if old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _fields(here, old, new)
+            yield from _fields(here, old, new, field or name)
         else:
-            yield Change("!" if here in FIXED else "~", here, old, new)
+            yield Change("!" if here in FIXED else "~", here, old, new, field or name)
 
 
 def _named(kind: str, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Iterator[Change]:

@@ -1,6 +1,9 @@
 """``ebbtide status``: the pool at a glance, once or live; from the ledger alone when the arbiter does not answer."""
 
+import threading
 import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,13 @@ from ebbtide.client.join import ClusterUnreachable, join
 from ebbtide.client.link import ArbiterLink
 from ebbtide.ledger.errors import LedgerError
 from ebbtide_autoscaler.command_pool import POOL, the_pool
+from ebbtide_autoscaler.heartbeat import read_beat
 from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.local_ray import runtime_dir
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.view import view
 
+LEDGER_S = 5.0  # for reading it; a filesystem that needs longer hangs
 COLOURS = {
     "free": "dim",
     "leased": "green",
@@ -30,6 +36,8 @@ COLOURS = {
     "lost": "red",
     "ended": "dim",
 }
+
+BY = {"person": "a person", "ledger": "the ledger", "promise": "a promise", "start": "a start"}
 
 
 @click.command()
@@ -60,16 +68,39 @@ def look(record: ClusterRecord) -> dict[str, Any]:
         join(record)
         found: dict[str, Any] | None = ArbiterLink().call("status", timeout_s=5.0)
     except ClusterUnreachable as error:
-        found, why = None, str(error)
+        lost = f"if the cluster is lost, `ebbtide up {record.config_file}` restores it"
+        found, why = None, f"{error}; {lost}"
     if found is not None:
         return {**found, "gateway": record.gateway_url}
+    return {"pool": record.pool, "gateway": record.gateway_url, **_from_the_ledger(record, why)}
+
+
+def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
+    """The last known state; a shared directory that hangs must not hang `status`, so it is read in a thread."""
+    read: Future[dict[str, Any]] = Future()
+
+    def work() -> None:
+        try:
+            past = recover(Path(record.shared_dir) / "ledger").state
+            read.set_result(view(past, Seen(started_s=time.time()), {}, time.time()))
+        except (LedgerError, OSError) as error:
+            read.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
     try:
-        past = recover(Path(record.shared_dir) / "ledger")
-        seen = Seen(started_s=time.time())
-        known = view(past.state, seen, {}, time.time())
-    except LedgerError as error:
+        known = read.result(timeout=LEDGER_S)
+    except FutureTimeout:
+        known, why = {}, f"{why}; and the shared directory {record.shared_dir} does not answer within {LEDGER_S:g} s"
+    except (LedgerError, OSError) as error:
         known, why = {}, f"{why}; and the ledger cannot be read: {error}"
-    return {"pool": record.pool, "gateway": record.gateway_url, "arbiter": {"frozen": why}, **known}
+    beat = read_beat(runtime_dir(record.pool))
+    arbiter = {
+        "frozen": why,
+        "frozen_since_s": beat.at_s if beat is not None else None,  # its last sign of life
+        "frozen_by": "",
+        "epoch": beat.epoch if beat is not None else None,
+    }
+    return {"arbiter": arbiter, "notices": [], **known}
 
 
 def render(found: dict[str, Any]) -> RenderableType:
@@ -80,11 +111,16 @@ def render(found: dict[str, Any]) -> RenderableType:
     )
     parts: list[RenderableType] = [head]
     if arbiter.get("frozen"):
-        since_s = arbiter.get("frozen_since_s")
-        since = f" since {time.strftime('%H:%M:%S', time.localtime(since_s))}" if since_s else ""
-        parts.append(Text(f"frozen{since}: {arbiter['frozen']}", style="bold red"))
+        by = f" by {BY[arbiter['frozen_by']]}" if arbiter.get("frozen_by") in BY else ""
+        parts.append(Text(f"frozen{by}{_since(arbiter.get('frozen_since_s'))}: {arbiter['frozen']}", style="bold red"))
+    for notice in found.get("notices", []):
+        parts.append(Text(f"{notice['about']}{_since(notice['since_s'])}: {notice['why']}", style="yellow"))
     parts += [_slots(found), _endpoints(found), _jobs(found)]
     return Group(*parts)
+
+
+def _since(at_s: float | None) -> str:
+    return f" since {time.strftime('%H:%M:%S', time.localtime(at_s))} ({_for(at_s)})" if at_s else ""
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -49,6 +49,26 @@ def runtime_dir(pool: str) -> Path:
     return Path(tempfile.gettempdir()) / f"ebbtide-{os.getuid()}" / pool
 
 
+def own(pool: str, owner: str) -> None:
+    """Write down who starts a cluster in the pool's folder, before it starts."""
+    folder = runtime_dir(pool)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "owner").write_text(owner)
+
+
+def owner(pool: str) -> str:
+    """Who started a cluster there last; "" if nobody said."""
+    try:
+        return (runtime_dir(pool) / "owner").read_text()
+    except OSError:
+        return ""
+
+
+def strangers(pool: str) -> tuple[tuple[int, int], ...]:
+    """(pid, start time) of Ray processes that run in the pool's folder."""
+    return _pids_of(str(runtime_dir(pool) / "ray-"))
+
+
 def cluster_env(token_file: Path, temp_dir: Path) -> dict[str, str]:
     """What every process needs in order to join the cluster."""
     return {
@@ -114,7 +134,7 @@ def start(pool: str, *, slots: int | None, num_cpus: int | None) -> LocalRay:
             start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
-        _end(_pids_of(str(temp_dir)))
+        end(_pids_of(str(temp_dir)))
         raise RayStartFailed(f"ray start did not come back within {START_S:g} s: {error.output}") from error
     if done.returncode:
         raise RayStartFailed(f"ray start ended with {done.returncode}:\n{done.stdout[-2000:]}")
@@ -158,14 +178,14 @@ def alive(record: ClusterRecord) -> bool:
 
 def stop(record: ClusterRecord) -> int:
     """End the cluster's processes and all that they started; gives how many had to be killed."""
-    killed = _end((*record.pids, *_pids_of(record.temp_dir)))
+    killed = end((*record.pids, *_pids_of(record.temp_dir)))
     deadline_s = time.monotonic() + STOP_S
     while alive(record) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     return killed
 
 
-def _end(known: Iterable[tuple[int, int]]) -> int:
+def end(known: Iterable[tuple[int, int]]) -> int:
     """End processes given by (pid, start time), and all their children."""
     ours = {pid for pid, started in known if started_ticks(pid) == started}
     processes: dict[int, psutil.Process] = {}

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-COMPLETE_VARIABLE = "_EBBTIDE_COMPLETE"  # the name that click looks for, made from the program's
+from ebbtide.cli.stand_ins import COMPLETE_VARIABLE
 
 
 @click.command()

@@ -5,21 +5,22 @@ import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ebbtide.cli.errors import BadInput, CommandFailed
+from ebbtide.cli.names import complete_subjects, index_file
 from ebbtide.cli.narrate import clock, sentence, short
 from ebbtide.cli.output import json_option, print_json
-from ebbtide.client.cluster import ClusterRecord, NoPool, home, load_cluster
+from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.index import IndexedRecord, LedgerIndex
 from ebbtide.ledger.reader import follow as follow_ledger
 
 POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
+SHOWN = ("event", "would")  # what was done, and what a pool that only observes would have done
 KNOWN_LIMIT = 100_000  # records that are looked through for the names a person may have meant
 
 
@@ -38,9 +39,8 @@ def _index(directory: Path) -> LedgerIndex:
     """The node-local index, brought up to date."""
     if not directory.is_dir():
         raise BadInput(f"there is no ledger in {directory}")
-    name = sha256(str(directory.resolve()).encode()).hexdigest()[:16]
     try:
-        index = LedgerIndex(directory, home() / "index" / f"{name}.sqlite")
+        index = LedgerIndex(directory, index_file(directory))
     except LedgerError:  # a home that cannot be written to: a throw-away index does as well
         index = LedgerIndex(directory, Path(tempfile.mkdtemp(prefix="ebbtide-index-")) / "index.sqlite")
     try:
@@ -61,7 +61,7 @@ SHARED_DIR = click.option(
 @click.option("-n", "--limit", default=50, show_default=True, help="Newest events to show.")
 @click.option("--since", "since_s", default=None, type=float, help="Only the last so many seconds.")
 @click.option("-f", "--follow", is_flag=True, help="Go on printing what happens, until Ctrl-C.")
-@click.argument("subject", required=False)
+@click.argument("subject", required=False, shell_complete=complete_subjects)
 @POOL
 @SHARED_DIR
 @json_option
@@ -79,7 +79,7 @@ def events(
     with closing(_index(directory)) as index:
         about = _resolve(index, subject) if subject else None
         after_s = time.time() - since_s if since_s is not None else 0.0
-        found = index.events(after_s, limit=limit, subject=about)
+        found = index.events(after_s, limit=limit, subject=about, types=SHOWN)
     if as_json and not follow:
         print_json([record.payload for record in found])
         return
@@ -93,7 +93,11 @@ def _print(payload: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(payload))
     else:
-        click.echo(f"{clock(payload['at_s'])}  {payload['id']:>7}  {sentence(payload['body'])}")
+        click.echo(f"{clock(payload['at_s'])}  {payload['id']:>7}  {_would(payload)}{sentence(payload['body'])}")
+
+
+def _would(payload: dict[str, Any]) -> str:
+    return "would: " if payload.get("type") == "would" else ""
 
 
 def _follow(directory: Path, subject: str | None, shown: list[IndexedRecord], as_json: bool) -> None:
@@ -101,7 +105,7 @@ def _follow(directory: Path, subject: str | None, shown: list[IndexedRecord], as
     try:
         for record in follow_ledger(directory, stop=lambda: False):
             payload: dict[str, Any] = dict(record.payload)
-            new = payload.get("type") == "event" and float(payload["at_s"]) > last_s
+            new = payload.get("type") in SHOWN and float(payload["at_s"]) > last_s
             if new and (subject is None or subject in json.dumps(payload["body"])):
                 _print(payload, as_json)
     except KeyboardInterrupt:
@@ -109,7 +113,7 @@ def _follow(directory: Path, subject: str | None, shown: list[IndexedRecord], as
 
 
 @click.command()
-@click.argument("subject")
+@click.argument("subject", shell_complete=complete_subjects)
 @click.option("-n", "--limit", default=12, show_default=True, help="Newest events to explain.")
 @POOL
 @SHARED_DIR
@@ -118,7 +122,7 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
     """Explain the state of SUBJECT (a slot, job, endpoint or seat): what was decided about it, and why."""
     with closing(_index(_pool(pool, shared_dir))) as index:
         name = _resolve(index, subject)
-        found = index.events(limit=limit, subject=name)
+        found = index.events(limit=limit, subject=name, types=SHOWN)
         waits = index.events(limit=1, types=("waits",))
         chains = {record.id: index.chain(record.id)[1:] for record in found}
     waiting = waits[-1].payload.get("waits") if waits else None
@@ -147,7 +151,7 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
 
 def _tell(record: IndexedRecord, indent: str) -> None:
     body: Any = record.payload["body"]
-    click.echo(f"{indent}{clock(record.at_s)}  {sentence(body)}")
+    click.echo(f"{indent}{clock(record.at_s)}  {_would(record.payload)}{sentence(body)}")
 
 
 def _waits(waits: dict[str, Any], name: str) -> dict[str, str]:
@@ -160,7 +164,7 @@ def _resolve(index: LedgerIndex, subject: str) -> str:
     Raises:
         BadInput: nothing of that name was ever in the pool, or several things were.
     """
-    if index.events(limit=1, subject=subject) or index.events(limit=1, subject=subject, types=("waits",)):
+    if index.events(limit=1, subject=subject, types=(*SHOWN, "waits")):
         return subject
     slots = sorted(_slots(index.events(limit=KNOWN_LIMIT)))
     meant = [slot for slot in slots if subject in (short(slot), slot.rpartition(":")[2])]

@@ -1,21 +1,31 @@
 """``ebbtide``: the group of all commands. Exit 0 = done, 1 = failed, 2 = bad input.
 
-Commands of this package are known at once; those of other rooms are imported only when the list of all is asked for or
-a name is not one of ours. So `validate` and `schema` stay fast and need no Ray.
+Every command is imported when it is asked for: ours by its name, those of other rooms only when the list of all is
+wanted or a name is not one of ours. So `validate` and `schema` stay fast and need no Ray; and while a shell completes,
+stand-ins take the place of the other rooms' commands.
 """
 
+import os
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 import click
 
-from ebbtide.cli.completion import completion
 from ebbtide.cli.errors import BadInput
-from ebbtide.cli.history import events, why
 from ebbtide.cli.output import print_problems, warn
 from ebbtide.cli.room_commands import GROUP, RoomCommands, load_room_commands
-from ebbtide.cli.schema import schema
-from ebbtide.cli.validate import validate
+from ebbtide.cli.stand_ins import COMPLETE_VARIABLE, STAND_INS
 from ebbtide.config.errors import ConfigErrors
+
+OWN: Mapping[str, str] = {
+    "completion": "ebbtide.cli.completion:completion",
+    "events": "ebbtide.cli.history:events",
+    "schema": "ebbtide.cli.schema:schema",
+    "validate": "ebbtide.cli.validate:validate",
+    "why": "ebbtide.cli.history:why",
+}
+"""The commands of this package, by where they are."""
 
 
 class Ebbtide(click.Group):
@@ -25,10 +35,16 @@ class Ebbtide(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names; says on stderr which rooms' commands are missing, and why."""
-        return sorted({*self.commands, *self._room_commands().commands})
+        others = STAND_INS if COMPLETE_VARIABLE in os.environ else self._room_commands().commands
+        return sorted({*OWN, *self.commands, *others})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Our own command, else that of another room."""
+        if cmd_name in OWN and cmd_name not in self.commands:
+            module, _, name = OWN[cmd_name].partition(":")
+            self.add_command(getattr(import_module(module), name))
+        if COMPLETE_VARIABLE in os.environ and cmd_name in STAND_INS:
+            return STAND_INS[cmd_name]
         return self.commands.get(cmd_name) or self._room_commands().commands.get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -41,7 +57,7 @@ class Ebbtide(click.Group):
 
     def _room_commands(self) -> RoomCommands:
         if self._rooms is None:
-            self._rooms = load_room_commands(entry_points(group=GROUP), taken=self.commands)
+            self._rooms = load_room_commands(entry_points(group=GROUP), taken={*OWN, *self.commands})
             for fault in self._rooms.faults:
                 warn(fault)
         return self._rooms
@@ -63,10 +79,6 @@ def ebbtide_version() -> str:
 @click.version_option(version=ebbtide_version(), prog_name="ebbtide")
 def cli() -> None:
     """One pool of GPUs: serving at high tide, training at the ebb."""
-
-
-for _command in (completion, events, schema, validate, why):
-    cli.add_command(_command)
 
 
 def main() -> None:

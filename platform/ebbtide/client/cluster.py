@@ -28,6 +28,7 @@ class ClusterRecord:
     env: Mapping[str, str] = field(default_factory=dict)  # what a process needs in order to join
     temp_dir: str = ""
     pids: tuple[tuple[int, int], ...] = ()
+    claim: str = ""  # the mark that the cluster and the shared directory carry
 
 
 def home() -> Path:

@@ -3,6 +3,7 @@
 import socket
 
 import ray
+from ray.exceptions import RayError
 
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.client.link import NAMESPACE
@@ -27,7 +28,7 @@ def join(record: ClusterRecord) -> None:
     adopt(record.env)
     try:
         ray.init(address=record.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+    except (RayError, ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise ClusterUnreachable(f"the Ray cluster at {record.address} refused us: {error}") from error
 
 

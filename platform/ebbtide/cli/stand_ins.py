@@ -1,0 +1,47 @@
+"""Stand-ins for the commands of other rooms, while a shell completes: those import Ray, which takes seconds.
+
+A stand-in has the name, the options and the completion of the real command and does nothing. A test compares each with
+the real one, so that they cannot come apart.
+"""
+
+from collections.abc import Mapping
+
+import click
+
+from ebbtide.cli.names import Completer, complete_jobs, complete_logs, complete_nodes
+
+COMPLETE_VARIABLE = "_EBBTIDE_COMPLETE"  # the name that click looks for, made from the program's
+_FLAGS = ("--json", "--no-wait", "--rollback", "--yes", "--watch", "--follow", "--no-follow")
+_FILE = click.Path()
+
+
+def _stand_in(name: str, options: str, *, file: bool = False, completes: Completer | None = None) -> click.Command:
+    params: list[click.Parameter] = []
+    for option in options.split():
+        plain = next(part for part in option.split("/") if part.startswith("--"))
+        params.append(click.Option(option.split("/"), is_flag=plain in _FLAGS))
+    if file:
+        params.append(click.Argument(["file"], type=_FILE, required=False))
+    if completes is not None:
+        params.append(click.Argument(["name"], required=False, shell_complete=completes))
+    return click.Command(name, params=params)
+
+
+STAND_INS: Mapping[str, click.Command] = {
+    command.name: command
+    for command in (
+        _stand_in("cancel", "--no-wait --timeout --pool --json", completes=complete_jobs),
+        _stand_in("down", "--pool --json"),
+        _stand_in("drain", "--reason --yes --no-wait --timeout --pool --json", completes=complete_nodes),
+        _stand_in("env", "--pool --json"),
+        _stand_in("freeze", "--reason --pool --json"),
+        _stand_in("logs", "-f/--follow -n/--lines --pool --json", completes=complete_logs),
+        _stand_in("plan", "--json", file=True),
+        _stand_in("status", "--watch --pool --json"),
+        _stand_in("submit", "--job --follow --no-follow --json", file=True),
+        _stand_in("undrain", "--pool --json", completes=complete_nodes),
+        _stand_in("unfreeze", "--pool --json"),
+        _stand_in("up", "--rollback --yes --no-wait --pool --json", file=True),
+    )
+    if command.name
+}
