@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ebbtide.pool.events import Move
+from ebbtide.pool.events import GrantSeat, Move
 from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.state import PoolState
 
 
 @dataclass(slots=True)
@@ -20,3 +21,14 @@ class Draft:
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     need_age_s: float = 0.0  # how long the neediest endpoint has been busy
     contested: bool = False  # a replica waits for slots: jobs take nothing now
+    placing: set[NodeId] = field(default_factory=set)  # nodes on which a replica of this decision is placed
+
+    def grant(self, state: PoolState, move: GrantSeat) -> None:
+        """Promise a replica its slots."""
+        self.free = [slot for slot in self.free if slot not in move.slots]
+        self.placing |= {state.slots[slot].slot.node for slot in move.slots}
+        self.moves.append(move)
+
+    def moved(self) -> set[str]:
+        """The jobs and seats that this decision moves already."""
+        return {str(getattr(move, "job", "") or getattr(move, "seat", "")) for move in self.moves}

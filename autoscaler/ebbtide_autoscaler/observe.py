@@ -14,9 +14,9 @@ from ebbtide.client.messages import (
     Want,
 )
 from ebbtide.pool.ids import EndpointName, SlotId
-from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler.seen import Seen
+from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide_autoscaler.seen import Seen, lock_free
 from ebbtide_autoscaler.signals import EndpointSignals
 
 GATEWAY_FRESH_S = 3.0  # gateways report ten times a second; after 3 s without a word a gateway's counts are stale
@@ -58,6 +58,22 @@ def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
             route = SeatRoute(seat.id, heard.report.replica, heard.report.url)
             table[str(seat.endpoint)] = (*table[str(seat.endpoint)], route)
     return table
+
+
+def as_if_ours(state: PoolState, seen: Seen) -> PoolState:
+    """``state`` with every slot counted as free that nobody holds, fenced or not: what an observing pool decides on."""
+    slots = {
+        name: replace(record, state=SlotState.FREE)
+        if record.state is SlotState.UNFENCED and _unheld(seen, record)
+        else record
+        for name, record in state.slots.items()
+    }
+    return replace(state, slots=slots)
+
+
+def _unheld(seen: Seen, record: SlotRecord) -> bool:
+    slot = record.slot
+    return slot.id not in seen.strangers and lock_free(seen, slot.node, slot.index, record.since_s)
 
 
 def unheard(state: PoolState, seen: Seen) -> bool:

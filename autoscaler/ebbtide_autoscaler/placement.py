@@ -1,7 +1,7 @@
 """Which free slots a replica or a gang gets. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ebbtide.pool.ids import JobName, NodeId, SlotId
 from ebbtide.pool.spec import WorkloadClass
@@ -9,8 +9,15 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, SlotState
 
 
-def for_replica(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:
-    """``count`` free slots of one node on which nothing else is being placed; () if there are none.
+def placing_nodes(state: PoolState) -> frozenset[NodeId]:
+    """Nodes on which a replica is being placed: the next one there would be taken for it."""
+    return frozenset(record.slot.node for record in state.slots.values() if record.state is SlotState.OPENING)
+
+
+def for_replica(
+    state: PoolState, free: Iterable[SlotId], count: int, busy: Collection[NodeId] = frozenset()
+) -> tuple[SlotId, ...]:
+    """``count`` free slots of one node that is not ``busy``; () if there are none.
 
     Slots that no parked job claims go first, so that parked jobs can come back; then the fullest node, so that
     larger gangs find room elsewhere.
@@ -18,7 +25,6 @@ def for_replica(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[S
     by_node: dict[NodeId, list[SlotId]] = defaultdict(list)
     for slot in free:
         by_node[state.slots[slot].slot.node].append(slot)
-    busy = {record.slot.node for record in state.slots.values() if record.state is SlotState.OPENING}
     fitting = [slots for node, slots in by_node.items() if node not in busy and len(slots) >= count]
     if not fitting:
         return ()
@@ -38,7 +44,7 @@ def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeI
 
     Slots of jobs can be had in time, as far as their class lets them go; slots of replicas and strangers cannot.
     """
-    by_node: dict[NodeId, list[SlotId]] = {record.slot.node: [] for record in state.slots.values()}
+    by_node: dict[NodeId, list[SlotId]] = {node: [] for node in state.nodes if node not in state.draining}
     for slot in free:
         by_node[state.slots[slot].slot.node].append(slot)
     leaving = Counter(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
@@ -46,7 +52,7 @@ def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeI
     for job in state.jobs.values():
         if job.state in JOB_HOLDS_SLOTS:
             for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
-                could_be[node] += min(here, _may_lose(job))
+                could_be[node] += min(here, may_lose(job))
     # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
     fitting = [node for node in by_node if could_be[node] >= count or count == 1]
     if not fitting:
@@ -55,7 +61,8 @@ def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeI
     return best, tuple(by_node[best])
 
 
-def _may_lose(job: JobRecord) -> int:
+def may_lose(job: JobRecord) -> int:
+    """How many of its slots a job's class lets go."""
     if job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
         return 0
     if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:

@@ -12,6 +12,7 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
 # One replica more halves the waiting and more, so the same load shows fewer requests in flight: up to this many times.
@@ -29,6 +30,7 @@ class Want:
     want: int
     reason: str
     busy_for_s: float  # how long it has wanted at least one replica
+    known: bool = True  # False: its gateways are silent, so nothing is known of its traffic
 
 
 def seats_of(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
@@ -77,7 +79,7 @@ def _want(
     have = len(seats)
     if not signals.known:
         keep = min(max(have, spec.replicas_min), spec.replicas_max)
-        return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0), before
+        return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0, False), before
 
     settled = have > 0 and all(seat.state is SeatState.READY for seat in seats)
     slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
@@ -110,7 +112,7 @@ def _want(
         why = _not_yet(spec, bounded, aim, config) or why
     want = after.aim
     if want < have:
-        want, why = _down(now_s, record, seats, want)
+        want, why = _down(now_s, state, record, seats, want)
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
 
 
@@ -145,18 +147,19 @@ def _raw_want(now_s: float, spec: EndpointSpec, signals: EndpointSignals) -> tup
     return 0, f"no request for {spec.idle_after_s:g} s"
 
 
-def _down(now_s: float, record: EndpointRecord, seats: list[SeatRecord], aim: int) -> tuple[int, str]:
+def _down(now_s: float, state: PoolState, record: EndpointRecord, seats: list[SeatRecord], aim: int) -> tuple[int, str]:
     """One replica fewer, if enough ready ones are left and one of them has lived long enough to have been worth it."""
     have = len(seats)
     if sum(seat.state is SeatState.READY for seat in seats) <= aim:
         return have, "less demand, but a replica that is still starting cannot stand in for a ready one"
-    if not any(may_go(now_s, record, seat) for seat in seats):
+    if not any(may_go(now_s, state, record, seat) for seat in seats):
         least_s = record.spec.min_uptime_factor * record.start_s
         return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
     return have - 1, f"{aim} replicas are enough since {record.spec.down_after_s:g} s"
 
 
-def may_go(now_s: float, record: EndpointRecord, seat: SeatRecord) -> bool:
-    """Whether ``seat``'s replica is ready and has lived its minimum up-time."""
+def may_go(now_s: float, state: PoolState, record: EndpointRecord, seat: SeatRecord) -> bool:
+    """Whether ``seat``'s replica is ready and has lived its minimum up-time, or must be replaced anyway."""
     least_s = record.spec.min_uptime_factor * record.start_s
-    return seat.state is SeatState.READY and now_s - seat.ready_since_s >= least_s
+    lived = now_s - seat.ready_since_s >= least_s or bool(why_outdated(state, seat))
+    return seat.state is SeatState.READY and lived

@@ -1,5 +1,6 @@
 """One tick of the arbiter as a pure function: facts, then the decision, each event checked against the promises."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -9,8 +10,9 @@ from ebbtide.pool.events import Body, Decision, Event, Move
 from ebbtide.pool.ids import JobName, RecordId, SeatId, SlotId
 from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.advance import advance
-from ebbtide_autoscaler.observe import traffic
+from ebbtide_autoscaler.observe import as_if_ours, traffic
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
@@ -65,8 +67,11 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
         if not writer.write(advance(writer.world.state, seen, now_s, knobs.limits)):
             break
     decision = Decision()
-    if not knobs.frozen and not writer.world.state.frozen:
-        state = writer.world.state
+    state = writer.world.state
+    if state.frozen:
+        decision = Decision(waits=tuple(_frozen_waits(state)))
+    elif not knobs.frozen:
+        state = as_if_ours(state, seen) if knobs.observe else state
         snapshot = Snapshot(state, traffic(state, seen, now_s))
         decision, memory = decide(now_s, snapshot, writer.world.memory, knobs.policy)
         if not knobs.observe:
@@ -74,6 +79,15 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
         if memory != writer.world.memory:
             writer.world = replace(writer.world, memory=memory)
     return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
+
+
+def _frozen_waits(state: PoolState) -> Iterator[tuple[str, str]]:
+    """Nobody waits in silence, not for a person either."""
+    for name, job in state.jobs.items():
+        if job.state in (JobState.WAITING, JobState.PARKED):
+            yield name, f"waits: the pool is frozen ({state.frozen})"
+    for endpoint in state.endpoints:
+        yield endpoint, f"keeps the replicas it has: the pool is frozen ({state.frozen})"
 
 
 class _Writer:

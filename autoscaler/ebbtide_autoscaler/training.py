@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from ebbtide.pool.events import GrantJob, ParkJob, ResumeJob, StopJob
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.placement import packed, unclaimed
+from ebbtide_autoscaler.placement import may_lose, packed, unclaimed
 from ebbtide_autoscaler.signals import PolicyConfig
 
 PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
@@ -21,11 +21,13 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
     if draft.missing <= 0:
         return
     held_back: list[str] = []
+    moved = draft.moved()
+    missing -= sum(_useful(state, draft, job) for name, job in state.jobs.items() if name in moved)
     for job in _victims(state):
         if missing <= 0:
             break
-        useful = sum(draft.anywhere or state.slots[slot].slot.node in draft.nodes for slot in job.gang)
-        if not useful:
+        useful = _useful(state, draft, job)
+        if not useful or job.spec.name in moved:
             continue
         why_not = protected(now_s, job)
         if why_not:
@@ -41,11 +43,47 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
         draft.waits.append((draft.missing_for.split(" ")[0], f"{missing} slots short: {'; '.join(held_back)}"))
 
 
+def _useful(state: PoolState, draft: Draft, job: JobRecord) -> int:
+    """How many slots of ``job`` the replicas that lack some could use."""
+    return sum(_counts(draft, state, state.slots[slot]) for slot in job.gang)
+
+
+def _counts(draft: Draft, state: PoolState, record: SlotRecord) -> bool:
+    node = record.slot.node
+    return record.state is not SlotState.LOST and node not in state.draining and (draft.anywhere or node in draft.nodes)
+
+
 def _on_their_way(state: PoolState, draft: Draft) -> int:
     return sum(
-        record.state is SlotState.RECLAIMING and (draft.anywhere or record.slot.node in draft.nodes)
-        for record in state.slots.values()
+        record.state is SlotState.RECLAIMING and _counts(draft, state, record) for record in state.slots.values()
     )
+
+
+def vacate(state: PoolState, draft: Draft) -> None:
+    """Have jobs leave nodes that drain: a person's wish goes before their class, and they lose no step by it."""
+    for name, job in state.jobs.items():
+        nodes = sorted({state.slots[slot].slot.node for slot in job.gang} & set(state.draining))
+        if not nodes or job.cancelled:
+            continue
+        why = f"node {nodes[0][:8]} drains ({state.draining[nodes[0]]})"
+        if job.state in (JobState.RUNNING, JobState.PARKED):
+            draft.moves.append(StopJob(name, f"{why}: goes on elsewhere", preempts=False))
+        elif job.state in (JobState.STARTING, JobState.RESUMING, JobState.PARKING):
+            draft.waits.append((name, f"{why}: it leaves when it is {_NEXT[job.state]}"))
+
+
+_NEXT = {JobState.STARTING: "running", JobState.RESUMING: "running", JobState.PARKING: "parked"}
+
+
+def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
+    """Whether one node could come to have ``count`` free slots: those free, on their way, or of jobs that may go."""
+    room = Counter(state.slots[slot].slot.node for slot in draft.free)
+    room.update(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
+    for job in _victims(state):
+        gives = 0 if protected(now_s, job) else may_lose(job)
+        for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
+            room[node] += min(here, gives)
+    return any(room[node] >= count for node in state.nodes if node not in state.draining)
 
 
 def is_owed(job: JobRecord) -> bool:
@@ -119,13 +157,18 @@ def give(
 ) -> Mapping[JobName, float]:
     """Give what replicas leave free to jobs: resume, start, restart smaller, grow; the reserve stays free."""
     growing: dict[JobName, float] = {}
+    moved = draft.moved()
     if not draft.contested:
         together = {*draft.free, *draft.owed}
         draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
     for job in sorted(state.jobs.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
         usable = draft.free[: max(0, len(draft.free) - config.reserve)]
+        if job.spec.name in moved:
+            continue
         if job.state is JobState.PARKED:
             _unpark(now_s, state, job, draft, config)
+        elif job.state is JobState.WAITING and now_s < job.not_before_s:
+            draft.waits.append((job.spec.name, _backs_off(now_s, job)))
         elif job.state is JobState.WAITING and not job.cancelled:
             _start(state, job, usable, draft, config)
         elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
@@ -136,6 +179,13 @@ def give(
             growing[job.spec.name] = since_s
             _grow(now_s, job, unclaimed(state, usable, job.spec.name), since_s, draft, config)
     return growing
+
+
+def _backs_off(now_s: float, job: JobRecord) -> str:
+    """Why a job that crashes again and again gets no slots yet."""
+    left_s, times = job.not_before_s - now_s, job.failures_in_a_row
+    last = f"the last time because: {job.last_error[:200]}"
+    return f"crashed {times} times without progress, next try in {left_s:.0f} s; {last}"
 
 
 def _take(draft: Draft, slots: tuple[SlotId, ...]) -> None:
@@ -200,8 +250,6 @@ def _grow(
 ) -> None:
     name, spec = job.spec.name, job.spec
     if now_s - since_s < config.grow_after_s or now_s - job.ran_since_s < spec.min_runtime_s:
-        return
-    if any(getattr(move, "job", None) == name for move in draft.moves):
         return
     count = min(len(job.gang) + len(room), spec.workers_max)
     _take(draft, room[: count - len(job.gang)])

@@ -98,6 +98,7 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
         granted_s=event.at_s,
         replica="",
         revision=spec.revision,
+        failures=record.failures if record.revision == spec.revision else 0,  # those of another say nothing of this
         cause=event.id,
     )
     return _put(state, moved)

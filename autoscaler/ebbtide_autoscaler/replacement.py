@@ -1,0 +1,77 @@
+"""Replacing replicas that must go although they serve well: one at a time per endpoint, a new one first. Pure.
+
+A new replica is started beside the old ones where a slot allows it, and once it is ready the endpoint has one replica
+too many and the policy drains an old one. Without such a slot the old one drains first, and its requests are held.
+A revision that does not come up replaces nobody: the old replicas stay until it is mended.
+"""
+
+from ebbtide.pool.events import DrainSeat, GrantSeat
+from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.lack import note_lack
+from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
+from ebbtide_autoscaler.placement import for_replica, placing_nodes
+from ebbtide_autoscaler.retry import Tries, tries
+from ebbtide_autoscaler.serving import COMING_OR_READY, Want, seats_of
+from ebbtide_autoscaler.training import room_for
+
+COMING = frozenset({SeatState.PLACING, SeatState.STARTING})
+LEAVING = frozenset({SeatState.DRAINING, SeatState.STOPPING})
+
+
+def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
+    """The next step towards an endpoint without outdated replicas; nothing where the policy has moved already."""
+    seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY | LEAVING]
+    here = [seat for seat in seats if seat.state in COMING_OR_READY]
+    outdated = sorted((s for s in here if why_outdated(state, s)), key=lambda s: not is_on_draining(state, s))
+    for seat in outdated:
+        if seat.state in COMING and is_on_draining(state, seat):
+            draft.moves.append(DrainSeat(seat.id, why_outdated(state, seat)))
+    serving = [seat for seat in outdated if seat.state is SeatState.READY]
+    if (
+        not serving
+        or not state.endpoints[want.endpoint].spec.replicas_max
+        or _moved(want.endpoint, draft)
+        or want.want < want.now
+    ):
+        return
+    first, must = serving[0], is_on_draining(state, serving[0])
+    if any(seat.state in COMING for seat in here):
+        draft.waits.append((first.id, f"{why_outdated(state, first)}; waits for the replica that starts"))
+        return
+    if not must and (want.want > want.now or not want.known or len(seats) > len(here)):
+        return  # demand first; and one at a time
+    limit = state.endpoints[want.endpoint].spec.replicas_max + len(outdated)
+    _replace(now_s, state, want, draft, first, tries(now_s, state, want.endpoint, limit))
+
+
+def _moved(endpoint: EndpointName, draft: Draft) -> bool:
+    seats = [move.seat for move in draft.moves if isinstance(move, GrantSeat | DrainSeat)]
+    return any(seat.rpartition("/")[0] == endpoint for seat in seats)
+
+
+def _replace(now_s: float, state: PoolState, want: Want, draft: Draft, old: SeatRecord, found: Tries) -> None:
+    why, must = why_outdated(state, old), is_on_draining(state, old)
+    count = state.endpoints[want.endpoint].spec.slots_per_replica
+    if found.failures and not found.seats:
+        draft.waits.append((old.id, f"{why}; it stays, because its successor does not come up: {found.story()}"))
+        return
+    seat: SeatId | None = next(iter(found.seats), None)
+    if seat is not None and for_replica(state, draft.free, count):
+        slots = for_replica(state, draft.free, count, placing_nodes(state) | draft.placing)
+        if slots:
+            draft.grant(state, GrantSeat(seat, slots, f"takes the place of {old.id}: {why}"))
+        else:
+            draft.waits.append((old.id, f"{why}; its successor waits for its turn to be placed"))
+        return
+    if seat is not None and must and room_for(now_s, state, draft, count):
+        if want.want <= want.now:  # else its lack has been noted with the demand
+            note_lack(state, want, seat, draft)
+        draft.waits.append((old.id, f"{why}; waits until there is a slot for its successor"))
+        return
+    if found.failures and not must:
+        draft.waits.append((old.id, f"{why}; it stays until a slot is free for its successor: {found.story()}"))
+        return
+    draft.moves.append(DrainSeat(old.id, f"{why}; no slot is free for its successor first: its requests are held"))
