@@ -1,9 +1,12 @@
-"""All metrics, and where each is found; the page ``docs/metrics.md`` is made from here."""
+"""All metrics; ``python -m ebbtide.telemetry.catalogue`` writes them into the page ``docs/metrics.md``."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from ebbtide.telemetry import arbiter, build, gateway, handover, pool, training
 from ebbtide.telemetry.family import Family
+
+BEGIN, END = "<!-- metrics -->\n", "<!-- end of metrics -->"  # around the tables in the page
 
 BY_SUBJECT: Mapping[str, tuple[Family, ...]] = {
     "Gateway": (*gateway.FAMILIES, *build.FAMILIES),
@@ -37,3 +40,14 @@ def tables() -> Iterator[str]:
             labels = ", ".join(family.labels) or "-"
             yield f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
         yield ""
+
+
+def rewrite(page: Path) -> None:
+    """Put the tables of today into the page, between its marks."""
+    head, _, rest = page.read_text().partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    page.write_text(f"{head}{BEGIN}" + "\n".join(tables()) + f"{END}{tail}")
+
+
+if __name__ == "__main__":
+    rewrite(Path("docs/metrics.md"))
