@@ -18,6 +18,7 @@ from ebbtide.config.check import world_problems
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load import load_file
 from ebbtide.config.root import PoolFile
+from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.pick import pick
 from ebbtide_train.state_lines import job_view
 from ebbtide_train.submit import OVER, Standing, Submitted, submit, watch
@@ -97,9 +98,10 @@ def _pool_of(config: PoolFile) -> ClusterRecord:
 def _service(record: ClusterRecord) -> JobSubmissionClient:
     adopt(record.env)  # the token goes into the client's headers when it is made
     try:
-        return JobSubmissionClient(record.dashboard_url)
+        # A cluster that `up` joined has no dashboard on record, but knows where its own is.
+        return JobSubmissionClient(record.dashboard_url or dashboard_url())
     except (ConnectionError, RuntimeError) as error:
-        raise CommandFailed(f"Ray's job service at {record.dashboard_url} does not answer: {error}") from error
+        raise CommandFailed(f"Ray's job service {record.dashboard_url} does not answer: {error}") from error
 
 
 async def _stream(service: JobSubmissionClient, submission_id: str, *, as_json: bool) -> None:
