@@ -9,7 +9,10 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +20,43 @@ from ebbtide.client.messages import (
     AgentReport,
     ControllerOrders,
     ControllerReport,
+    GatewayOrders,
     GatewayReport,
     JobDirective,
+    KeyGrant,
     Lease,
     PoolRuntime,
     RankReport,
     ReplicaOrders,
     ReplicaReport,
-    RoutingTable,
 )
 from ebbtide.config.root import PoolFile
-from ebbtide.pool.events import CancelJob, JobEnded, JobSubmitted
+from ebbtide.pool.events import (
+    Body,
+    CancelJob,
+    JobEnded,
+    JobSubmitted,
+    NodeDraining,
+    NodeUndrained,
+    PoolFrozen,
+    PoolUnfrozen,
+)
 from ebbtide.pool.ids import JobName, NodeId, SeatId, slot_id
 from ebbtide.pool.spec import JobSpec
+from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide_autoscaler.agree import unsettled
+from ebbtide_autoscaler.heartbeat import start_beating
 from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.notices import Heardless, Standstill, notices, standstill
 from ebbtide_autoscaler.observe import directive, lease, orders, unheard
-from ebbtide_autoscaler.reports import heard
+from ebbtide_autoscaler.reports import heard, overtaken
 from ebbtide_autoscaler.view import view
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
+TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
+CONFIG_S = 30.0  # the same, and a first start of Serve: 3-14 s on 2 cores (facts/ray.md)
+KEY_CHANGE_S = 10.0  # an fsync takes milliseconds; while the ledger hangs nothing changes
 LIVE = frozenset(set(JobState) - {JobState.ENDED})
 
 
@@ -48,14 +68,15 @@ class Arbiter:
         self._pool, self._shared_dir, self._lock_dir = pool, shared_dir, lock_dir
         writer = f"{socket.gethostname()}:{os.getpid()}"
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
-        self._loop = Loop(Path(shared_dir), lock_dir=lock_dir, writer=writer)
+        self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)
         self._loop.start()
+        start_beating(pool, self._loop.epoch, node_dir=Path(lock_dir).parent, shared_dir=Path(shared_dir))
 
     # ---- everybody
 
     def hello(self) -> PoolRuntime:
         """What a process that joins the pool needs."""
-        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, self._loop.epoch)
+        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, self._loop.epoch, self._loop.ledger_id)
 
     def pid(self) -> int:
         """Of this process; for tests that kill it."""
@@ -79,7 +100,7 @@ class Arbiter:
             raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
         self._submitted[spec.name] = incarnation
         self._loop.forget_job(spec.name)
-        self._loop.submit(JobSubmitted(spec, incarnation))
+        self._loop.submit(JobSubmitted(spec, incarnation, restored=bool(details.get("restored"))))
         return ControllerOrders(None, "just submitted")
 
     def report_controller(self, report: ControllerReport) -> ControllerOrders:
@@ -91,6 +112,8 @@ class Arbiter:
                 return ControllerOrders(None, "just submitted")
             return ControllerOrders(None, "another submission of this job has taken over", cancelled=True)
         last = self._loop.reports.controllers.get(name)
+        if overtaken(last, ("incarnation",), report):
+            return self._orders(name)
         self._loop.reports.controllers[name] = heard(report)
         if last is None or last.report.phase is not report.phase:
             self._loop.wake()
@@ -107,6 +130,8 @@ class Arbiter:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
         key = (JobName(report.job), report.rank)
         last = self._loop.reports.ranks.get(key)
+        if overtaken(last, ("incarnation", "node", "pid"), report):
+            return directive(self._loop.world.state, report)
         if last is None or last.report.lease_epoch <= report.lease_epoch:
             self._loop.reports.ranks[key] = heard(report)
         if last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive):
@@ -144,6 +169,8 @@ class Arbiter:
             return None
         here = {slot_id(NodeId(node), index) for index in gpu_ids}
         if here != set(record.slots):
+            self._loop.reports.misplaced[record.id] = heard(tuple(sorted(here)))
+            self._loop.wake()
             return None
         return lease(state, seat, record.epoch, record.slots)
 
@@ -151,7 +178,8 @@ class Arbiter:
         """A replica's state."""
         seat = SeatId(report.seat)
         last = self._loop.reports.replicas.get(seat)
-        if last is None or last.report.lease_epoch <= report.lease_epoch:
+        late = overtaken(last, ("replica", "node", "pid"), report)
+        if not late and (last is None or last.report.lease_epoch <= report.lease_epoch):
             self._loop.reports.replicas[seat] = heard(report)
         if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
             self._loop.wake()
@@ -159,17 +187,39 @@ class Arbiter:
         draining = record is not None and record.state in (SeatState.DRAINING, SeatState.STOPPING)
         return ReplicaOrders(draining=draining)
 
-    def report_gateway(self, report: GatewayReport) -> RoutingTable | None:
-        """A gateway's traffic; the answer is where requests go. None: keep the last table."""
+    def report_gateway(self, report: GatewayReport) -> GatewayOrders:
+        """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""
         last = self._loop.reports.gateways.get(report.gateway)
-        self._loop.reports.gateways[report.gateway] = heard(report)
+        if not overtaken(last, ("gateway",), report):
+            self._loop.reports.gateways[report.gateway] = heard(report)
+            self._loop.reports.gateway_last_s = time.time()
         held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
         if sum(part.held for part in report.traffic.values()) and not held_before:
             self._loop.wake()
         seen = self._loop.seen
-        if not self._loop.configured or seen is None or self._settling(seen.started_s):
-            return None
-        return self._loop.routing_table
+        unsure = not self._loop.configured or seen is None or self._settling(seen.started_s)
+        routes = None if unsure else self._loop.routing_table
+        return self._loop.keys.orders(report.keys_seen, routes, self._loop.reports.present_gateways())
+
+    def keys(self) -> list[dict[str, Any]]:
+        """All API keys without their digests."""
+        return self._loop.keys.book.rows(time.time())
+
+    def create_key(self, grant: KeyGrant) -> dict[str, Any]:
+        """Make an API key; every gateway takes it within a second.
+
+        Raises:
+            ValueError: refused; the message says why.
+        """
+        return self._loop.change_keys(self._loop.keys.create(grant)).result(timeout=KEY_CHANGE_S)
+
+    def rotate_key(self, name: str, sha256: str, grace_s: float) -> dict[str, Any]:
+        """Give a key another secret; the old one stays good for ``grace_s``. Same errors."""
+        return self._loop.change_keys(self._loop.keys.rotate(name, sha256, grace_s)).result(timeout=KEY_CHANGE_S)
+
+    def revoke_key(self, name: str) -> dict[str, Any]:
+        """Close a key for good; every gateway refuses it within a second. Same errors."""
+        return self._loop.change_keys(self._loop.keys.revoke(name)).result(timeout=KEY_CHANGE_S)
 
     def _settling(self, started_s: float) -> bool:
         """Right after a restart, replicas that have not reported yet must not fall out of the table."""
@@ -190,31 +240,104 @@ class Arbiter:
             self._loop.wake()
 
     def apply_config(self, config_json: str) -> dict[str, Any]:
-        """Make the pool agree with a file; waits until it is journaled and acted on.
+        """Make the pool agree with a file; waits until it is journaled and the gateway was told.
 
         Raises:
-            ValueError: the file cannot be put into force; nothing was changed.
+            ValueError: the file cannot be put into force, and nothing was changed; or the ledger does not answer.
         """
         done: Future[dict[str, Any]] = self._loop.configure(PoolFile.model_validate_json(config_json))
-        return done.result(timeout=120)
+        try:
+            return done.result(timeout=CONFIG_S)
+        except FutureTimeout:
+            raise ValueError(
+                f"the ledger has not taken the file within {CONFIG_S:g} s ({self._loop.frozen or 'it is slow'}); the "
+                "file before it is in force until it does: see `ebbtide status`, and run `ebbtide up` again"
+            ) from None
 
     def config(self) -> str:
         """The file in force as JSON; empty before the first `up`."""
         return self._loop.config_json
 
+    def configs(self) -> tuple[str, ...]:
+        """The files that were in force last, as JSON, oldest first; the last one is in force."""
+        return self._loop.configs
+
+    def freeze(self, reason: str) -> None:
+        """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter.
+
+        Raises:
+            ValueError: it is frozen already, or the ledger does not answer.
+        """
+        state = self._loop.world.state
+        if state.frozen:
+            raise ValueError(f"the pool is frozen already: {state.frozen}")
+        self._take(PoolFrozen(reason), lambda state: bool(state.frozen))
+
+    def unfreeze(self) -> None:
+        """Decide again. Same errors."""
+        if not self._loop.world.state.frozen:
+            raise ValueError("the pool is not frozen by a person")
+        self._take(PoolUnfrozen(), lambda state: not state.frozen)
+
+    def drain_node(self, node: str, reason: str) -> None:
+        """Have everything leave a node, in good order, and grant nothing there. Same errors."""
+        name, state = NodeId(node), self._loop.world.state
+        if name not in state.nodes:
+            raise ValueError(f"node {node} is not in the pool")
+        if state.draining.get(name) != reason:
+            self._take(NodeDraining(name, reason), lambda state: state.draining.get(name) == reason)
+
+    def undrain_node(self, node: str) -> None:
+        """Use a node again. Same errors."""
+        name = NodeId(node)
+        if name not in self._loop.world.state.draining:
+            raise ValueError(f"node {node} is not draining")
+        self._take(NodeUndrained(name), lambda state: name not in state.draining)
+
+    def _take(self, body: Body, holds: Callable[[PoolState], bool]) -> None:
+        """Submit what a person asked for and wait, but not for ever, until the ledger has it."""
+        self._loop.submit(body)
+        deadline_s = time.monotonic() + TAKE_S
+        while not holds(self._loop.world.state):
+            if time.monotonic() > deadline_s:
+                withdrawn = self._loop.withdraw(body)
+                why = self._loop.frozen or "the arbiter is busy"
+                left = "nothing was changed" if withdrawn else "it comes into force if the ledger takes it after all"
+                raise ValueError(f"not journaled within {TAKE_S:g} s: {why}; {left}")
+            time.sleep(0.02)
+
+    def rolling(self) -> dict[str, list[str]]:
+        """Seats that have something to do before the pool agrees with its file, by endpoint; {}: it agrees."""
+        config = self._loop.config_json
+        return unsettled(PoolFile.model_validate_json(config), self._loop.world.state) if config else {}
+
     def status(self) -> dict[str, Any]:
         """The pool for people and scripts."""
-        seen = self._loop.seen
-        found = view(self._loop.world.state, seen, self._loop.waits, time.time()) if seen else {}
+        seen, state, now_s = self._loop.seen, self._loop.world.state, time.time()
+        found = view(state, seen, self._loop.waits, now_s) if seen else {}
+        loop = self._loop
+        still = standstill(state, Standstill(loop.frozen, loop.frozen_since_s, loop.frozen_by), loop.settling_since_s)
+        gateway = Heardless(
+            last_s=loop.reports.gateway_last_s,
+            trouble=loop.gateway.trouble,
+            trouble_since_s=loop.gateway.trouble_since_s,
+        )
+        told = (
+            notices(state, seen, now_s, mode=loop.mode, mode_since_s=loop.mode_since_s, gateway=gateway) if seen else ()
+        )
         return {
             "pool": self._pool,
             "arbiter": {
-                "epoch": self._loop.epoch,
+                "epoch": loop.epoch,
                 "pid": os.getpid(),
-                "frozen": self._loop.frozen,
-                "frozen_since_s": self._loop.frozen_since_s or None,
-                "tick_s": round(self._loop.tick_took_s, 5),
+                "frozen": still.why,
+                "frozen_since_s": still.since_s or None,
+                "frozen_by": still.by,
+                "mode": loop.mode,
+                "tick_s": round(loop.tick_took_s, 5),
             },
+            "metrics": loop.metrics_door.status(),
+            "notices": [asdict(notice) for notice in told],
             **found,
         }
 

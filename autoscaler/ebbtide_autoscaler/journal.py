@@ -14,9 +14,12 @@ from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, Event
 from ebbtide.pool.ids import RecordId, SlotId
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.key_book import MadeKey, recovered_key
+from ebbtide_autoscaler.metrics_tally import Tally
 from ebbtide_autoscaler.signals import Memory
 
 _BODY: TypeAdapter[Body] = TypeAdapter(Annotated[Body, Field(discriminator="kind")])
+CONFIGS_KEPT = 5  # files that were in force, for `ebbtide up --rollback`
 _MEMORY: TypeAdapter[Memory] = TypeAdapter(Memory)
 
 
@@ -27,7 +30,10 @@ class Recovered:
     state: PoolState = field(default_factory=PoolState)
     memory: Memory = field(default_factory=Memory)
     config: str = ""  # the pool's file as JSON; empty before the first `up`
+    configs: tuple[str, ...] = ()  # the last ones that were in force, oldest first
     fences: dict[SlotId, str] = field(default_factory=dict)  # placement group by slot
+    keys: dict[str, MadeKey] = field(default_factory=dict)  # made by `ebbtide keys`, by name
+    tally: Tally = field(default_factory=Tally)  # the counters of the metrics; a snapshot must hold them too
 
 
 def encode_event(event: Event) -> dict[str, Any]:
@@ -54,11 +60,19 @@ def recover(directory: Path, *, up_to: int | None = None) -> Recovered:
         payload: Mapping[str, Any] = record.payload
         kind = payload.get("type")
         if kind == "event":
-            found.state = apply(found.state, decode_event(payload))
+            event = decode_event(payload)
+            found.tally.take(found.state, event)
+            found.state = apply(found.state, event)
         elif kind == "memory":
             found.memory = _MEMORY.validate_python(payload["memory"])
         elif kind == "config":
             found.config = str(payload["config"])
+            found.configs = (*found.configs, found.config)[-CONFIGS_KEPT:]
+        elif kind == "arbiter_started":
+            found.tally.started()
+        elif kind == "key":
+            made = recovered_key(payload)
+            found.keys[made.grant.name] = made
         elif kind == "fence":
             slot = SlotId(str(payload["slot"]))
             if payload["name"]:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,33 @@ from ebbtide.client.seats import SeatActuator, SeatPlan
 from ebbtide.config.root import PoolFile
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.log import EpochLog
-from ebbtide.pool.apply_seat import warm_seats
 from ebbtide.pool.errors import PoolError
-from ebbtide.pool.events import Body, EndpointRemoved
+from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, SeatState
 from ebbtide_autoscaler import settings
-from ebbtide_autoscaler.executor import Executor, FenceBook, Hands
-from ebbtide_autoscaler.instruct import instruct
-from ebbtide_autoscaler.journal import Journal, Recovered, fence_record, recover
+from ebbtide_autoscaler.agree import agree
+from ebbtide_autoscaler.executor import Executor, Hands
+from ebbtide_autoscaler.fence_book import FenceBook
+from ebbtide_autoscaler.gateway_keeper import GatewayKeeper
+from ebbtide_autoscaler.instruct import Instruction, instruct
+from ebbtide_autoscaler.journal import CONFIGS_KEPT, Journal, Recovered, fence_record, recover
+from ebbtide_autoscaler.key_desk import KeyDesk
+from ebbtide_autoscaler.ledger_identity import ledger_identity
+from ebbtide_autoscaler.metrics_door import MetricsDoor
+from ebbtide_autoscaler.metrics_gauges import Condition
+from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
+from ebbtide_autoscaler.notices import Standstill, standstill
 from ebbtide_autoscaler.observe import routes, unheard
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.step import Knobs, Step, World, step
-from ebbtide_autoscaler.surroundings import Surroundings, load_serve
+from ebbtide_autoscaler.surroundings import Surroundings, load_serve, load_train
+from ebbtide_autoscaler.would import news, takes_a_slot, would_record
 
 LEDGER_DEADLINE_S = 5.0  # an fsync takes milliseconds; a filesystem that needs this long hangs
+GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md)
 REOPEN_S = 2.0  # between two tries to open a new epoch after the ledger broke
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
 
@@ -48,24 +59,37 @@ log = logging.getLogger(__name__)
 class Loop:
     """One arbiter's life. Public attributes are replaced whole and may be read from any thread."""
 
-    def __init__(self, shared_dir: Path, *, lock_dir: str, writer: str) -> None:
+    def __init__(self, pool: str, shared_dir: Path, *, lock_dir: str, writer: str) -> None:
         self.reports = Reports(started_s=time.time())
         self.waits: dict[str, str] = {}
         self.frozen = ""
         self.frozen_since_s = 0.0
+        self.frozen_by = ""  # "ledger" | "promise" | "start"; a person's freeze is in the ledger's state
+        self.settling_since_s = 0.0  # a new arbiter does not decide before everybody was heard; 0: it has
         self.seen: Seen | None = None
         self.routing_table = RoutingTable()
         self.tick_took_s = 0.0
         self.config_json = ""
+        self.mode_since_s = 0.0  # 0: since before this arbiter
+        self.configs: tuple[str, ...] = ()  # the files that were in force last, oldest first
+        self._configuring = asyncio.Lock()
         self._config: PoolFile | None = None
         self._shared_dir, self._lock_dir, self._writer = shared_dir, lock_dir, writer
         self._book = FenceBook()
+        self.keys = KeyDesk(lambda record: self._durable(self._journal.write((), extra=[record])))
+        self.meter = ArbiterMeter(self._reading)
+        self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
         self.world: World
         self._open_ledger()
+        self._pool = pool
         self._serve: SeatActuator = load_serve()
+        self._jobs = load_train(str(shared_dir))
+        self.gateway = GatewayKeeper(self._serve)
         self._stopping = False  # nothing is decided any more
         self._stopped = False  # and the loop ends
         self._waits_said = ""
+        self._would_told: frozenset[str] = frozenset()
+        self._would_number = 0
         self._wake: asyncio.Event | None = None
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._token = _token(shared_dir)
@@ -81,6 +105,11 @@ class Loop:
         """Whether a file is in force."""
         return self._config is not None
 
+    @property
+    def mode(self) -> str:
+        """manage, or observe: decide and move nothing."""
+        return self._config.pool.mode if self._config else "manage"
+
     # ---- called from other threads
 
     def start(self) -> None:
@@ -92,6 +121,13 @@ class Loop:
         """Have a fact taken in at the next tick."""
         self.reports.inbox.append(body)
         self.wake()
+
+    def withdraw(self, body: Body) -> bool:
+        """Take back what was submitted; False: it is on its way into the ledger already."""
+        with contextlib.suppress(ValueError, IndexError):  # not there any more, or changed while we looked
+            self.reports.inbox.remove(body)
+            return True
+        return False
 
     def wake(self) -> None:
         """Have the next tick come now."""
@@ -108,6 +144,10 @@ class Loop:
         """Put a file into force."""
         return self._run(self._configure(config))
 
+    def change_keys(self, change: Coroutine[Any, Any, Any]) -> "Future[dict[str, Any]]":
+        """Carry out one of ``keys``' changes."""
+        return self._run(change)
+
     def stop(self) -> "Future[None]":
         """Take the pool down."""
         return self._run(self._stop())
@@ -122,30 +162,42 @@ class Loop:
         self._asyncio = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         hands = Hands(
+            pool=self._pool,
             serve=self._serve,
             plan=self._plan,
             node_slots=self._node_slots,
             replica_slots=self._replica_slots,
             kill_holder=self._kill_holder,
             record_fence=self._record_fence,
+            strangers=lambda slots: self._surroundings.strangers(slots),
+            restore_job=self._jobs.restore,
         )
         self._executor = Executor(hands, self._book)
-        self._surroundings = Surroundings(self.reports, self._book, self._serve, self._lock_dir)
+        self._surroundings = Surroundings(self._pool, self.reports, self._book, self._serve, self._jobs, self._lock_dir)
         self._ready.set()
         await self._surroundings.adopt()
-        watching = asyncio.create_task(self._surroundings.watch(self._host_bytes, lambda: self.world.state))
+        watching = asyncio.create_task(
+            self._surroundings.watch(self._host_bytes, lambda: self.world.state, self._executor.fencing)
+        )
+        self._journal.write((), extra=[{"type": "arbiter_started", "at_s": time.time(), "writer": self._writer}])
+        self.meter.started()
         while not self._stopped:
             started_s = time.monotonic()
             try:
                 await self._tick()
             except PoolError as error:
-                self._freeze(f"the next state would break a promise, so nothing moves: {error}")
+                self._freeze(f"the next state would break a promise, so nothing moves: {error}", by="promise")
             except LedgerError as error:
                 await self._reopen(error)
             except Exception as error:  # outermost: state unchanged, the next tick starts afresh
                 log.exception("tick failed")
-                self._freeze(f"a tick failed: {error!r}")
+                self.meter.tick_failed()
+                self._freeze(f"a tick failed: {error!r}", by="promise")
             self.tick_took_s = time.monotonic() - started_s
+            self.meter.ticked(self.tick_took_s)
+            if self._config is not None and not self._stopping:
+                urls = [one.report.url for one in list(self.reports.gateways.values())]
+                self.metrics_door.keep(self._config.metrics, self._config.pool.name, urls)
             await self._pause()
         watching.cancel()
 
@@ -162,8 +214,12 @@ class Loop:
         seen = self.reports.seen(self.world.state, self._book, self._executor.fencing(), self.routing_table.version)
         bodies = tuple(self._drain())
         try:
-            result = step(self.world, seen, bodies, now_s, self._knobs(seen))
+            knobs = self._knobs(seen)
+            with self.meter.stepping():
+                result = step(self.world, seen, (*bodies, *self._agree(knobs)), now_s, knobs)
+            before = self.world.state
             await self._commit(result)
+            self.meter.committed(before, result, seen, now_s)
         except BaseException:
             self.reports.inbox.extendleft(reversed(bodies))
             raise
@@ -171,7 +227,21 @@ class Loop:
             log.info("refused %s: %s", body, why)
         self.seen = seen
         self._route(seen)
-        self._executor.carry_out(instruct(self.world.state, seen, now_s))
+        if self._config is not None and not self._stopping:
+            self.gateway.keep(settings.gateway_json(self._config, token=self._token))
+        self._executor.carry_out(self._allowed(instruct(self.world.state, seen, now_s)))
+
+    def _agree(self, knobs: Knobs) -> tuple[Body, ...]:
+        if self._config is None or self._stopping:
+            return ()
+        state = self.world.state
+        return agree(self._config, state, may_move=not (knobs.frozen or knobs.observe or state.frozen))
+
+    def _allowed(self, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+        """In observe mode what was begun is finished, and no fence is taken that the pool does not have."""
+        if self._config is None or self._config.pool.mode == "manage":
+            return instructions
+        return tuple(one for one in instructions if not takes_a_slot(self.world.state, one))
 
     def _drain(self) -> list[Body]:
         bodies: list[Body] = []
@@ -184,15 +254,17 @@ class Loop:
             return Knobs(PolicyConfig(), Limits(), frozen=True)
         # Until every replica has reported once, an arbiter that has just started knows too little to decide.
         settling = time.time() - seen.started_s < 10.0 and unheard(self.world.state, seen)
+        self.settling_since_s = seen.started_s if settling else 0.0
         return settings.knobs(self._config, frozen=self._stopping or settling)
 
     async def _commit(self, result: Step) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None
         waits = dict(result.decision.waits)
-        extra = self._said(waits)
+        extra = [*self._said(waits), *self._would(result)]
         if result.events or memory is not None or extra:
             written = self._journal.write(result.events, memory=memory, extra=extra)
-            await self._durable(written)
+            with self.meter.committing():
+                await self._durable(written)
         self.world = result.world
         self.waits = waits
         self._thaw()
@@ -217,29 +289,47 @@ class Loop:
         self._waits_said = plain
         return [{"type": "waits", "at_s": time.time(), "subjects": sorted(waits), "waits": waits}]
 
-    def _freeze(self, why: str) -> None:
-        if not self.frozen:
-            self.frozen_since_s = time.time()
+    def _would(self, result: Step) -> list[dict[str, Any]]:
+        """Records of what an observing pool would have done, when that is news."""
+        if self._config is None or self._config.pool.mode == "manage":
+            self._would_told = frozenset()
+            return []
+        bodies, self._would_told = news(result.decision.moves, self._would_told)
+        first = self._would_number + 1
+        self._would_number += len(bodies)
+        return [
+            would_record(body, name=f"{self.epoch}.w{first + place}", at_s=time.time())
+            for place, body in enumerate(bodies)
+        ]
+
+    def _freeze(self, why: str, *, by: str = "ledger") -> None:
+        if not self.frozen or self.frozen_by != by:
+            self.frozen_since_s, self.frozen_by = time.time(), by
             log.error("frozen: %s", why)
         self.frozen = why
 
     def _thaw(self) -> None:
         if self.frozen:
             log.warning("moving again after %.1f s: %s", time.time() - self.frozen_since_s, self.frozen)
-        self.frozen, self.frozen_since_s = "", 0.0
+        self.frozen, self.frozen_since_s, self.frozen_by = "", 0.0, ""
 
     # ---- the ledger
 
     def _open_ledger(self) -> None:
         directory = self._shared_dir / "ledger"
-        opened = EpochLog.open(directory, writer=self._writer)
+        opened = EpochLog.open(directory, writer=self._writer, fsync=self.meter.fsync, write=self.meter.write)
+        self.ledger_id = ledger_identity(directory)
         found: Recovered = recover(directory, up_to=opened.epoch)
         self._journal = Journal(opened)
         self.world = World(found.state, found.memory, opened.epoch)
+        self.meter.recovered(found.tally)
         self._book.names = dict(found.fences)
+        self.keys.recover(found.keys, opened.epoch)
+        self.configs = tuple(found.configs)
         if found.config:
             self.config_json = found.config
             self._config = PoolFile.model_validate_json(found.config)
+            self.keys.obey(*settings.file_keys(self._config))
 
     async def _reopen(self, error: LedgerError) -> None:
         self._freeze(f"the ledger is broken: {error}")
@@ -248,6 +338,21 @@ class Loop:
             await asyncio.to_thread(self._open_ledger)
         except (LedgerError, OSError) as again:
             self._freeze(f"the ledger is broken: {again}")
+
+    def _reading(self) -> Reading:
+        health = self._journal.health()
+        broken = Standstill(self.frozen, self.frozen_since_s, self.frozen_by)
+        still = standstill(self.world.state, broken, self.settling_since_s)
+        condition = Condition(
+            epoch=self.epoch,
+            frozen_by=still.by,
+            frozen_since_s=still.since_s,
+            mode=self.mode,
+            waiting=len(self.waits),
+            pending=health.pending,
+            oldest_pending_s=health.oldest_pending_s,
+        )
+        return Reading(self.world, self.seen, condition)
 
     async def _record_fence(self, slot: SlotId, name: str) -> None:
         await self._durable(self._journal.write((), extra=[fence_record(slot, name)]))
@@ -263,7 +368,10 @@ class Loop:
     def _plan(self, seat: SeatId) -> SeatPlan | None:
         if self._config is None:
             return None
-        return settings.seat_plan(self._config, seat, token=self._token, cache_dir=f"{self._lock_dir}/../cache")
+        plan = settings.seat_plan(self._config, seat, token=self._token, cache_dir=f"{self._lock_dir}/../cache")
+        record = self.world.state.seats.get(seat)
+        node = str(self.world.state.slots[record.slots[0]].slot.node) if record is not None and record.slots else ""
+        return replace(plan, node=node) if plan is not None else None
 
     def _node_slots(self, node: NodeId) -> tuple[SlotId, ...]:
         return tuple(name for name, record in self.world.state.slots.items() if record.slot.node == node)
@@ -284,25 +392,40 @@ class Loop:
         return self._config.pool.host_memory_per_node if self._config else None
 
     async def _configure(self, config: PoolFile) -> dict[str, Any]:
+        """Journal the file, then obey it; all that follows from it is made to hold tick by tick (``agree``)."""
+        assert config.pool.shared_dir is not None
         if self._config is not None and config.pool.name != self._config.pool.name:
             raise ValueError(f"this cluster runs the pool {self._config.pool.name}, the file names {config.pool.name}")
+        if config.pool.shared_dir.resolve() != self._shared_dir.resolve():
+            raise ValueError(
+                f"the pool {config.pool.name} runs with the shared directory {self._shared_dir}, "
+                f"the file names {config.pool.shared_dir}"
+            )
         text = config.model_dump_json(by_alias=True)
-        bodies = settings.declarations(config, self.world.state)
-        for body in bodies:
-            if isinstance(body, EndpointRemoved) and (warm := warm_seats(self.world.state, body.endpoint)):
-                raise ValueError(
-                    f"endpoint {body.endpoint} cannot be removed yet: {', '.join(warm)} has a replica; it goes when no "
-                    "request comes any more, then run `ebbtide up` again"
-                )
-        await self._durable(self._journal.write((), extra=[{"type": "config", "at_s": time.time(), "config": text}]))
-        self._config, self.config_json = config, text
-        self.reports.inbox.extend(bodies)
+        before = self.world.state
+        self.keys.book.with_file(settings.file_keys(config)[0])  # raises before anything is written
+        async with self._configuring:
+            if text != self.config_json:
+                record = {"type": "config", "at_s": time.time(), "config": text}
+                await self._durable(self._journal.write((), extra=[record]))
+                self.mode_since_s = time.time() if config.pool.mode != self.mode else self.mode_since_s
+                self._config, self.config_json = config, text
+                self.configs = (*self.configs, text)[-CONFIGS_KEPT:]
+            self.keys.obey(*settings.file_keys(config))
         self.wake()
-        await self._serve.start_gateway(settings.gateway_json(config, token=self._token))
-        return {"changed": [type(body).__name__ for body in bodies]}
+        wanted = settings.gateway_json(config, token=self._token)
+        deadline_s = time.monotonic() + GATEWAY_S
+        while not self.gateway.has(wanted) and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.05)
+        late = self.gateway.trouble or "it has not taken its settings yet"
+        return {
+            "changed": [type(body).__name__ for body in agree(config, before, may_move=False)],
+            "gateway": "" if self.gateway.has(wanted) else late,
+        }
 
     async def _stop(self) -> None:
         self._stopping = True
+        self.metrics_door.close()
         await self._serve.stop()
         await self._surroundings.leave()
         self._journal.close()

@@ -6,23 +6,45 @@ Every field is a plain dict whose entries are replaced whole, so that a reader s
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ebbtide.client.messages import AgentReport, ControllerReport, GatewayReport, RankReport, ReplicaReport
 from ebbtide.pool.events import Body
-from ebbtide.pool.ids import JobName, NodeId, SeatId
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.executor import FenceBook
+from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.seen import Heard, Seen
 
+GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits
 GATEWAY_FORGOTTEN_S = 60.0  # a gateway that was restarted has a new name; the old one's counts go after this
 
 R = TypeVar("R")
 
 
+class Sequenced(Protocol):
+    """A report that its sender numbers."""
+
+    @property
+    def seq(self) -> int: ...
+
+
 def heard(report: R) -> Heard[R]:
     """The report, stamped with the time it came in."""
     return Heard(time.time(), report)
+
+
+def overtaken(last: Heard[R] | None, sender: tuple[str, ...], new: Sequenced) -> bool:
+    """Whether a later report of the same process has come in before ``new`` (Ray may change their order).
+
+    Args:
+        last: the last report taken in.
+        sender: names of the fields that together tell one process from another, such as a pid.
+        new: a report that may be late; ``seq`` 0: its sender does not count, so nothing is known.
+    """
+    if last is None or any(getattr(last.report, name) != getattr(new, name) for name in sender):
+        return False
+    seq: int = getattr(last.report, "seq", 0)
+    return 0 < new.seq < seq
 
 
 @dataclass(slots=True)
@@ -37,7 +59,15 @@ class Reports:
     agents: dict[NodeId, Heard[AgentReport]] = field(default_factory=dict)
     living: dict[SeatId, tuple[str, ...]] = field(default_factory=dict)
     living_at_s: float = 0.0
+    restorable: frozenset[JobName] = frozenset()
+    misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)
+    gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
+
+    def present_gateways(self) -> int:
+        """How many gateways share the limits of each key now; at least the one that asks."""
+        now_s = time.time()
+        return max(1, sum(now_s - last.at_s <= GATEWAY_PRESENT_S for last in list(self.gateways.values())))
 
     def seen(self, state: PoolState, book: FenceBook, fencing: frozenset[NodeId], routes_version: int) -> Seen:
         """A frozen copy for one step."""
@@ -55,5 +85,8 @@ class Reports:
             fencing=fencing,
             living=dict(self.living),
             living_at_s=self.living_at_s,
+            restorable=self.restorable,
+            misplaced=dict(self.misplaced),
+            strangers=dict(book.strangers),
             routes_version=routes_version,
         )

@@ -52,6 +52,7 @@ def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> 
                 drain_s=endpoint.drain_s,
                 token=token,
                 cache_dir=cache_dir,
+                host="127.0.0.1" if config.pool.ray_address is None else "node",
             )
     return None
 

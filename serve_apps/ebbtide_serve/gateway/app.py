@@ -1,6 +1,6 @@
 """The gateway's routes, and the object behind them.
 
-Four routes and /openapi.json, and nothing else: an engine's admin paths cannot be reached, because paths are never
+Five routes and /openapi.json, and nothing else: an engine's admin paths cannot be reached, because paths are never
 passed on as they came. Everything else gets an OpenAI-shaped 404 or 405.
 """
 
@@ -8,13 +8,16 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from ebbtide.client.messages import GatewayReport, RoutingTable
+from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, Traffic
+from ebbtide.telemetry.family import UNKNOWN
 from ebbtide_serve.gateway.body import read_body
 from ebbtide_serve.gateway.clock import Clock, SystemClock
 from ebbtide_serve.gateway.counters import Counters
@@ -23,6 +26,7 @@ from ebbtide_serve.gateway.exchange import Errand, Exchange, Means
 from ebbtide_serve.gateway.hold import Hold, HoldLimits
 from ebbtide_serve.gateway.keys import KeyRing, check_endpoint, check_scope
 from ebbtide_serve.gateway.link import ArbiterPort, report_forever
+from ebbtide_serve.gateway.metrics import HUNG_UP, Meter
 from ebbtide_serve.gateway.openapi import ERRORS, publish, request_body
 from ebbtide_serve.gateway.protocol import (
     Body,
@@ -36,8 +40,12 @@ from ebbtide_serve.gateway.protocol import (
 )
 from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Upstream
 from ebbtide_serve.gateway.routes import Routes
-from ebbtide_serve.gateway.settings import SCOPE_GENERATE, SCOPE_MODELS, GatewaySettings
+from ebbtide_serve.gateway.settings import SCOPE_ADMIN, SCOPE_GENERATE, SCOPE_MODELS, GatewaySettings
 
+PATHS: dict[type[BaseModel], str] = {ChatRequest: "/v1/chat/completions", CompletionRequest: "/v1/completions"}
+# The port opens a moment later, so that nobody who asks at once is told 503; an arbiter that is away must not keep the
+# gateway from saying so.
+FIRST_ORDERS_S = 1.0
 _REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
@@ -47,55 +55,85 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, link: ArbiterPort, clock: Clock) -> None:
         self.settings = settings
         self.name = uuid.uuid4().hex[:12]
-        self.url = f"http://{settings.host}:{settings.port}"
+        self.url = f"{settings.scheme}://{settings.host}:{settings.port}"
         self.stopping = False
         self.exchanges: set[Exchange] = set()
         self._link = link
         self._clock = clock
         self._started_s = clock.epoch_s()
-        self._keys = KeyRing(settings.keys, clock)
+        self._reports = 0
+        self._heard = asyncio.Event()
+        self._keys = KeyRing(clock, may_be_open=settings.is_loopback)
+        self._key_names: tuple[str, ...] = ()
         self._routes = Routes(clock, settings.max_inflight_per_seat)
-        limits = HoldLimits(
-            settings.hold_max_requests,
-            settings.hold_max_bytes,
-            settings.hold_max_age_s,
-            settings.retry_after_s,
-        )
-        self._hold = Hold(self._routes, limits, clock)
+        self._hold = Hold(self._routes, _hold_limits(settings), clock)
         self._counters = Counters(clock)
-        self._upstream = Upstream(settings.internal_token, settings.connect_timeout_s)
-        self._means = Means(self._hold, self._upstream, self._counters, clock, settings.request_timeout_s)
+        self._upstream = Upstream(settings.internal_token, settings.connect_timeout_s, settings.replica_silence_s)
+        self.meter = Meter(self._present, lambda: self.stopping)
+        self._know()
+        self._means = Means(self._hold, self._upstream, self._counters, self.meter, clock, settings.request_timeout_s)
 
     @contextlib.asynccontextmanager
     async def running(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Report to the arbiter and be able to reach replicas, until the app shuts down."""
-        await self._upstream.start()
-        reporting = asyncio.create_task(report_forever(self._link, self.report, self.adopt))
+        """Report to the arbiter until the app shuts down; begins when orders have come, or are not coming."""
+        reporting = asyncio.create_task(report_forever(self._link, self.report, self.obey))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), FIRST_ORDERS_S)
         try:
             yield
         finally:
             reporting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reporting
-            await self._upstream.stop()
 
-    def adopt(self, table: RoutingTable) -> None:
-        """Obey a routing table."""
-        self._hold.adopt(table)
+    def obey(self, orders: GatewayOrders) -> None:
+        """Obey the arbiter; what it does not speak of stays as it is."""
+        self.meter.arbiter_answered(self._clock.epoch_s())
+        if orders.keys is not None:
+            self._keys.replace(orders.keys_version, orders.keys)
+            self._key_names = tuple(dict.fromkeys(key.name for key in orders.keys))
+            self._know()
+        self._keys.share(orders.gateways)
+        if orders.routes is not None:
+            self._hold.adopt(orders.routes)
+        self._heard.set()
 
-    def replace_keys(self, settings: GatewaySettings) -> None:
-        """Obey the keys and endpoints of ``settings`` from now on; running requests go on."""
+    def change(self, settings: GatewaySettings) -> None:
+        """Obey other endpoints and limits from now on; running requests go on as they began."""
         self.settings = settings
-        self._keys.replace(settings.keys)
+        self._hold.limits = _hold_limits(settings)
+        self._routes.max_inflight_per_seat = settings.max_inflight_per_seat
+        self._upstream.connect_timeout_s = settings.connect_timeout_s
+        self._upstream.silence_s = settings.replica_silence_s
+        self._means = replace(self._means, request_timeout_s=settings.request_timeout_s)
+        self._know()
+
+    def _know(self) -> None:
+        """Tell the meter which names may become labels."""
+        self.meter.know(self._key_names, self.settings.endpoints)
+
+    def _present(self) -> Iterator[tuple[str, Traffic, int]]:
+        for name in self.settings.endpoints:
+            yield name, self._counters.traffic(name, self._hold, self._routes), self._routes.seats(name)
+
+    def scrape(self, request: Request) -> Response:
+        """The metrics, for Prometheus. With keys it needs one with the scope admin."""
+        key = self._keys.authenticate(request.headers.get("authorization"))
+        check_scope(key, SCOPE_ADMIN)
+        body, content_type = self.meter.metrics.text(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     def report(self) -> GatewayReport:
         """The present state, for the arbiter."""
+        self._reports += 1
         return GatewayReport(
             gateway=self.name,
             node=self.settings.node,
             started_s=self._started_s,
             url=self.url,
             routes_seen=self._routes.version,
+            keys_seen=self._keys.version,
+            seq=self._reports,
             traffic={name: self._counters.traffic(name, self._hold, self._routes) for name in self.settings.endpoints},
         )
 
@@ -112,7 +150,9 @@ class Gateway:
     def models(self, request: Request) -> ModelList:
         """The endpoints that the caller's key may use."""
         key = self._keys.authenticate(request.headers.get("authorization"))
+        request.state.key = _name(key)
         check_scope(key, SCOPE_MODELS)
+        self.meter.refused(_name(key), UNKNOWN, 200)
         allowed = [
             name for name in self.settings.endpoints if key is None or key.endpoints is None or name in key.endpoints
         ]
@@ -123,6 +163,7 @@ class Gateway:
         if self.stopping:
             raise unavailable("The gateway is stopping.", code="stopping")
         key = self._keys.authenticate(request.headers.get("authorization"))
+        request.state.key = _name(key)
         check_scope(key, SCOPE_GENERATE)
         raw = await read_body(
             request.receive,
@@ -136,13 +177,13 @@ class Gateway:
         if body.model not in self.settings.endpoints:
             message = f"The model {echo(body.model)!r} does not exist. GET /v1/models lists those that do."
             raise Refusal(404, message, code="model_not_found", param="model")
+        request.state.model = body.model
         check_endpoint(key, body.model)
         admission = self._keys.admit(key, body_bytes=len(raw), max_tokens=body.tokens_wanted())
         request_id = _request_id(request.headers.get(REQUEST_ID_HEADER))
-        exchange = Exchange(
-            Errand(body.model, request.url.path, raw, request_id), self._means, admission, self.exchanges
-        )
-        return exchange
+        # The path is a constant of ours: not a byte of the request's own path is passed on.
+        errand = Errand(body.model, PATHS[kind], raw, request_id, _name(key), bool(body.stream))
+        return Exchange(errand, self._means, admission, self.exchanges)
 
 
 def build_app(settings: GatewaySettings, link: ArbiterPort, clock: Clock | None = None) -> FastAPI:
@@ -163,6 +204,11 @@ def build_app(settings: GatewaySettings, link: ArbiterPort, clock: Clock | None 
         if gateway.stopping:
             raise unavailable("The gateway is stopping.", code="stopping")
         return Health(status="ok")
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics(request: Request) -> Response:
+        """What this gateway counts, in Prometheus' text format."""
+        return gateway.scrape(request)
 
     @app.get("/v1/models", responses=ERRORS)
     async def models(request: Request) -> ModelList:
@@ -186,15 +232,18 @@ def build_app(settings: GatewaySettings, link: ArbiterPort, clock: Clock | None 
 
 def _shape_errors(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
-    async def refused(_request: Request, refusal: Refusal) -> JSONResponse:
+    async def refused(request: Request, refusal: Refusal) -> JSONResponse:
+        _count_refusal(app, request, refusal.status)
         return refusal.response()
 
     @app.exception_handler(ClientGone)
-    async def gone(_request: Request, _error: ClientGone) -> Response:
-        return Response(status_code=499)  # nobody reads it
+    async def gone(request: Request, _error: ClientGone) -> Response:
+        _count_refusal(app, request, HUNG_UP)
+        return Response(status_code=HUNG_UP)  # nobody reads it
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        _count_refusal(app, request, error.status_code)
         message = f"{echo(request.method)} {echo(request.url.path)}: {error.detail}."
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         return Refusal(error.status_code, message, code=code, headers=error.headers or {}).response()
@@ -205,3 +254,18 @@ def _request_id(given: str | None) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
     return f"req-{uuid.uuid4().hex}"
+
+
+def _hold_limits(settings: GatewaySettings) -> HoldLimits:
+    return HoldLimits(
+        settings.hold_max_requests, settings.hold_max_bytes, settings.hold_max_age_s, settings.retry_after_s
+    )
+
+
+def _name(key: KeyGrant | None) -> str:
+    return UNKNOWN if key is None else key.name
+
+
+def _count_refusal(app: FastAPI, request: Request, status: int) -> None:
+    meter: Meter = app.state.gateway.meter
+    meter.refused(getattr(request.state, "key", UNKNOWN), getattr(request.state, "model", UNKNOWN), status)

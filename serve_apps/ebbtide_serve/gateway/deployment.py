@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from ebbtide.client.link import ArbiterLink
-from ebbtide.client.messages import GatewayReport, RoutingTable
+from ebbtide.client.messages import GatewayOrders, GatewayReport
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import settings_from_json
 
@@ -28,10 +28,10 @@ class RayArbiterPort:
     def __init__(self) -> None:
         self._link = ArbiterLink()
 
-    async def report_gateway(self, report: GatewayReport) -> RoutingTable | None:
+    async def report_gateway(self, report: GatewayReport) -> GatewayOrders | None:
         """See ``ArbiterPort``."""
         answer = await asyncio.to_thread(self._link.call, "report_gateway", report, timeout_s=REPORT_TIMEOUT_S)
-        return answer if isinstance(answer, RoutingTable) else None
+        return answer if isinstance(answer, GatewayOrders) else None
 
 
 class GatewayDeployment:
@@ -42,7 +42,7 @@ class GatewayDeployment:
         self._server: GatewayServer | None = None
 
     async def reconfigure(self, raw: Mapping[str, Any]) -> None:
-        """Start with these settings, or change keys and endpoints of a running gateway without touching a stream.
+        """Start with these settings, or change endpoints and limits of a running gateway without touching a stream.
 
         Raises:
             ValueError: the settings contradict themselves, or change what cannot be changed while running.

@@ -15,6 +15,7 @@ from typing import Literal
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ebbtide.telemetry.family import UNKNOWN
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.counters import Counters
 from ebbtide_serve.gateway.errors import (
@@ -26,7 +27,8 @@ from ebbtide_serve.gateway.errors import (
     unavailable,
 )
 from ebbtide_serve.gateway.hold import Hold
-from ebbtide_serve.gateway.keys import Admission
+from ebbtide_serve.gateway.keys import BYTES_PER_TOKEN, Admission
+from ebbtide_serve.gateway.metrics import HUNG_UP, Account, Meter
 from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Reply, Upstream
 from ebbtide_serve.gateway.sse import total_tokens
 
@@ -46,6 +48,8 @@ class Errand:
     path: str
     body: bytes
     request_id: str
+    key: str = UNKNOWN  # the name of the key that asks
+    stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Means:
     hold: Hold
     upstream: Upstream
     counters: Counters
+    meter: Meter
     clock: Clock
     request_timeout_s: float
 
@@ -73,9 +78,9 @@ class Exchange(Response):
         self._begun = False
         self._over = False
         self._completed = False
-        self._tokens_used: int | None = None
         self._arrived_s = means.clock.monotonic_s()
         self._lacked_s = 0.0
+        self._account = Account(errand.key, errand.endpoint, len(errand.body), self._arrived_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hold, send, pass the answer on; counts itself, whatever happens."""
@@ -89,8 +94,9 @@ class Exchange(Response):
             self._over = True
             watch.cancel()
             self._means.counters.ended(self._errand.endpoint, completed=self._completed)
-            self._admission.close(self._tokens_used)
+            self._admission.close(self._tokens_used())
             self._running.discard(self)
+            self._book()
         if failure is not None:
             await self._tell(failure, scope, receive, send)
 
@@ -103,17 +109,30 @@ class Exchange(Response):
         try:
             await self._serve(send)
         except (Refusal, StreamBroken) as failure:
-            return failure
+            return self._noted(failure)
         except asyncio.CancelledError:
             if not self._interrupted or self._task is None:
                 raise
             self._task.uncancel()
             if self._interrupted == "client":
+                self._account.status = HUNG_UP
                 return None
             if self._begun:
-                return StreamBroken("the gateway stops")
-            return unavailable("The gateway is stopping.", code="stopping")
+                return self._noted(StreamBroken("the gateway stops"))
+            return self._noted(unavailable("The gateway is stopping.", code="stopping"))
         return None
+
+    def _noted(self, failure: Refusal | StreamBroken) -> Refusal | StreamBroken:
+        if isinstance(failure, Refusal):
+            self._account.status = failure.status
+        else:
+            self._account.broken = True
+        return failure
+
+    def _book(self) -> None:
+        self._account.lacked_s = self._lacked_s
+        now_s = self._means.clock.monotonic_s()
+        self._means.meter.booked(self._account, now_s, estimate=len(self._errand.body) // BYTES_PER_TOKEN)
 
     async def _tell(self, failure: Refusal | StreamBroken, scope: Scope, receive: Receive, send: Send) -> None:
         if isinstance(failure, StreamBroken):
@@ -122,6 +141,7 @@ class Exchange(Response):
         else:
             response = failure.response()
             response.headers[REQUEST_ID_HEADER] = self._errand.request_id
+            response.headers.update({**self._admission.headers(), **failure.headers})
             await response(scope, receive, send)
 
     async def _serve(self, send: Send) -> None:
@@ -136,10 +156,12 @@ class Exchange(Response):
         lost = 0
         again = False
         while True:
-            seated = await means.hold.seat(errand.endpoint, len(errand.body), again=again)
+            seated = await means.hold.seat(errand.endpoint, len(errand.body), key=errand.key, again=again)
             self._lacked_s += seated.lacked_s
             try:
-                reply = await means.upstream.send(seated.seat, errand.path, errand.body, errand.request_id)
+                reply = await means.upstream.send(
+                    seated.seat, errand.path, errand.body, errand.request_id, stream=errand.stream
+                )
                 try:
                     return await self._pass_on(reply, send)
                 finally:
@@ -149,11 +171,12 @@ class Exchange(Response):
             except SeatLost as error:
                 means.hold.shun(errand.endpoint, seated.seat, SHUN_LOST_S)
                 lost += 1
+                self._account.retries += lost < TRIES
                 if lost == TRIES:
                     message = f"Two replicas of {errand.endpoint!r} were lost with this request ({error})."
                     raise Refusal(502, message, kind="server_error", code="replica_lost") from error
             finally:
-                means.hold.release(errand.endpoint, seated.seat)
+                means.hold.release(errand.endpoint, seated.seat, errand.key)
             again = True
 
     def _too_slow(self) -> Refusal | StreamBroken:
@@ -170,34 +193,38 @@ class Exchange(Response):
         if reply.status == 200:
             self._means.counters.first_byte(self._errand.endpoint, now_s - self._arrived_s - self._lacked_s)
         self._begun = True
-        await send(_start(reply, self._errand.request_id))
+        self._account.status, self._account.stream = reply.status, reply.events
+        self._account.first_s = now_s if reply.status == 200 else 0.0
+        await send(_start(reply, self._errand.request_id, self._admission.headers()))
         if reply.events is None:
-            self._count_tokens(reply.first)
+            self._account.piece(reply.first)
             await self._last(reply.first, send)
         else:
             await self._piece(reply.first, send)
             async for data in reply.rest():
                 await self._piece(data, send)
-            if self._tokens_used is None:
-                # Nobody asked for usage: one token an event, and what the prompt was estimated at.
-                self._tokens_used = self._admission.prompt_estimate + reply.events.events
             await self._last(b"", send)
         failed = reply.status >= 500 or (reply.events is not None and reply.events.ended_in_error)
         self._completed = not failed
 
     async def _piece(self, data: bytes, send: Send) -> None:
-        self._count_tokens(data)
+        self._account.piece(data)
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _last(self, data: bytes, send: Send) -> None:
         self._over = True  # what `receive` says from here on is not a hang-up
         await send({"type": "http.response.body", "body": data, "more_body": False})
 
-    def _count_tokens(self, data: bytes) -> None:
+    def _tokens_used(self) -> int:
+        """What the request cost its key: what the replica says, else one token an event and the prompt's estimate."""
+        if self._account.status != 200:
+            return 0  # refused, or never answered
         if self._admission.counts_tokens:
-            found = total_tokens(data)
-            if found is not None:
-                self._tokens_used = found
+            said = total_tokens(self._account.before_last + self._account.last)
+            if said is not None:
+                return said
+        stream = self._account.stream
+        return self._admission.prompt_estimate + (stream.events if stream else 0)
 
     async def _watch(self, receive: Receive) -> None:
         while True:
@@ -211,8 +238,8 @@ class Exchange(Response):
             self._task.cancel()
 
 
-def _start(reply: Reply, request_id: str) -> dict[str, object]:
-    headers = {**reply.headers, REQUEST_ID_HEADER: request_id}
+def _start(reply: Reply, request_id: str, left: dict[str, str]) -> dict[str, object]:
+    headers = {**reply.headers, REQUEST_ID_HEADER: request_id, **left}
     if reply.events is None:
         headers["content-length"] = str(len(reply.first))
     else:

@@ -1,19 +1,23 @@
-"""Requests that wait for a seat: first come, first served, bounded by count, bytes and age.
+"""Requests that wait for a seat: fair between keys, bounded by count, bytes and age.
 
 A request waits while no replica is ready, or while all are full. Both count as held: both are demand that the pool
 does not meet. The time without any ready replica is kept apart (``lacked_s``), because TTFT must not count it.
 
-A waiter that gives up (age, hang-up) leaves the queue in the same instant, and a seat that was given to it in that
+The bounds are for all endpoints and keys together. When they are reached, a newcomer of a key that waits with less
+than another displaces the newest of the one that waits with most (429 for that one, which was never executed): a
+single key may use all of the room, and never keeps others out of their part of it.
+
+A waiter that gives up (age, hang-up) leaves the line in the same instant, and a seat that was given to it in that
 instant goes to the next one: a request that was refused is never executed later.
 """
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.errors import too_busy
+from ebbtide_serve.gateway.errors import Refusal, too_busy
+from ebbtide_serve.gateway.line import Line, Waiter
 from ebbtide_serve.gateway.routes import Routes
 
 RETRY_MARGIN_S = 0.01  # after a shun ends, so that the look at the clock comes surely later than the end
@@ -29,15 +33,6 @@ class HoldLimits:
     retry_after_s: float
 
 
-@dataclass(eq=False)
-class _Waiter:
-    size_bytes: int
-    since_s: float
-    seat: asyncio.Future[SeatRoute]
-    lacking_since_s: float | None
-    lacked_s: float = 0.0
-
-
 @dataclass(frozen=True)
 class Seated:
     """A request's right to one place at a seat."""
@@ -47,55 +42,58 @@ class Seated:
 
 
 @dataclass
-class _Line:
-    waiters: deque[_Waiter] = field(default_factory=deque)
+class _Share:
+    """What one key holds in all lines."""
+
+    count: int = 0
     held_bytes: int = 0
-    held_max_s: float = 0.0
 
 
 class Hold:
     """The lines of all endpoints."""
 
     def __init__(self, routes: Routes, limits: HoldLimits, clock: Clock) -> None:
+        self.limits = limits
         self._routes = routes
-        self._limits = limits
         self._clock = clock
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Line] = {}
+        self._shares: dict[str, _Share] = {}
         self._count = 0
         self._bytes = 0
 
-    async def seat(self, endpoint: str, size_bytes: int, *, again: bool = False) -> Seated:
+    async def seat(self, endpoint: str, size_bytes: int, *, key: str = "", again: bool = False) -> Seated:
         """Wait for a place at a seat. ``again``: it had one, which was lost; it comes first and is always taken.
 
         Raises:
-            Refusal: 429 with Retry-After, when the line is full or the wait took too long.
+            Refusal: 429 with Retry-After, when there is no room or the wait took too long.
         """
-        line = self._lines.setdefault(endpoint, _Line())
-        if again or not line.waiters:
+        line = self._lines.setdefault(endpoint, Line())
+        if again or not line.count:
             seat = self._routes.choose(endpoint)
             if seat is not None:
+                line.placed(key)
                 return Seated(seat, 0.0)
+        self._note_lack()
         if not again:
-            self._check_room(endpoint, size_bytes)
+            self._make_room(endpoint, key, size_bytes)
         now_s = self._clock.monotonic_s()
-        lacking = None if self._routes.has_replica(endpoint) else now_s
-        waiter = _Waiter(size_bytes, now_s, asyncio.get_running_loop().create_future(), lacking)
-        line.waiters.appendleft(waiter) if again else line.waiters.append(waiter)
-        line.held_bytes += size_bytes
-        self._count += 1
-        self._bytes += size_bytes
+        lacking = None if line.ready else now_s
+        future: asyncio.Future[SeatRoute] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(key, size_bytes, now_s, future, lacking, first=again)
+        self._join(line, waiter)
         try:
-            async with asyncio.timeout(self._limits.max_age_s):
+            async with asyncio.timeout(self.limits.max_age_s):
                 return Seated(await waiter.seat, waiter.lacked_s)
         except BaseException as error:
             self._forget(endpoint, line, waiter)
             if isinstance(error, TimeoutError):
-                message = f"No replica of {endpoint!r} was ready within {self._limits.max_age_s:g} s."
-                raise too_busy(message, code="hold_too_long", retry_after_s=self._limits.retry_after_s) from None
+                message = f"No replica of {endpoint!r} was ready within {self.limits.max_age_s:g} s."
+                raise too_busy(message, code="hold_too_long", retry_after_s=self.limits.retry_after_s) from None
             raise
 
-    def release(self, endpoint: str, seat: SeatRoute) -> None:
-        """A request has left ``seat``; the next one may come."""
+    def release(self, endpoint: str, seat: SeatRoute, key: str = "") -> None:
+        """A request of ``key`` has left ``seat``; the next one may come."""
+        self._lines[endpoint].came_back(key)
         self._routes.release(endpoint, seat)
         self._serve_line(endpoint)
 
@@ -113,7 +111,7 @@ class Hold:
 
     def held(self, endpoint: str) -> int:
         """Requests in the line."""
-        return len(self._line(endpoint).waiters)
+        return self._line(endpoint).count
 
     def held_bytes(self, endpoint: str) -> int:
         """Bytes of their bodies."""
@@ -121,46 +119,81 @@ class Hold:
 
     def oldest_held_s(self, endpoint: str) -> float:
         """How long the first in the line has waited; 0 when nobody waits."""
-        waiters = self._line(endpoint).waiters
-        return self._clock.monotonic_s() - min(waiter.since_s for waiter in waiters) if waiters else 0.0
+        since_s = self._line(endpoint).oldest_s()
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
     def held_max_s(self, endpoint: str) -> float:
         """The longest wait so far, those still waiting included."""
         return max(self._line(endpoint).held_max_s, self.oldest_held_s(endpoint))
 
-    def _line(self, endpoint: str) -> _Line:
-        return self._lines.get(endpoint) or _Line()
+    def _line(self, endpoint: str) -> Line:
+        return self._lines.get(endpoint) or Line()
 
-    def _check_room(self, endpoint: str, size_bytes: int) -> None:
-        limits = self._limits
-        if self._count >= limits.max_requests:
-            full = f"{self._count} requests (limit {limits.max_requests})"
-        elif self._bytes + size_bytes > limits.max_bytes:
-            full = f"{self._bytes} bytes of requests (limit {limits.max_bytes})"
-        else:
-            return
-        message = f"{full} already wait for replicas; {endpoint!r} has none ready."
-        raise too_busy(message, code="hold_full", retry_after_s=limits.retry_after_s)
+    # ---- room
 
-    def _forget(self, endpoint: str, line: _Line, waiter: _Waiter) -> None:
-        """A waiter gives up, in the queue or with a seat that it was given but never took."""
-        if waiter in line.waiters:
-            self._leave(line, waiter)
-        elif waiter.seat.done() and not waiter.seat.cancelled():
-            self.release(endpoint, waiter.seat.result())
+    def _make_room(self, endpoint: str, key: str, size_bytes: int) -> None:
+        limits = self.limits
+        own = self._shares.get(key) or _Share()
+        while True:
+            if self._count >= limits.max_requests:
+                full = f"{self._count} requests (limit {limits.max_requests})"
+                most = max(self._shares, key=lambda name: self._shares[name].count)
+                fair = self._shares[most].count > own.count + 1
+            elif self._bytes + size_bytes > limits.max_bytes:
+                full = f"{self._bytes} bytes of requests (limit {limits.max_bytes})"
+                most = max(self._shares, key=lambda name: self._shares[name].held_bytes, default=key)
+                fair = most != key and self._shares[most].held_bytes > own.held_bytes + size_bytes
+            else:
+                return
+            refusal = self._full(f"{full} already wait for replicas; {endpoint!r} has none ready.")
+            if not fair or not self._displace(most, refusal):
+                raise refusal
 
-    def _leave(self, line: _Line, waiter: _Waiter) -> None:
-        line.waiters.remove(waiter)
-        line.held_bytes -= waiter.size_bytes
+    def _full(self, message: str) -> Refusal:
+        return too_busy(message, code="hold_full", retry_after_s=self.limits.retry_after_s)
+
+    def _displace(self, key: str, refusal: Refusal) -> bool:
+        """Refuse the newest waiter of ``key``; False if it has none that may be."""
+        found = [(line, waiter) for line in self._lines.values() if (waiter := line.newest_of(key)) is not None]
+        if not found:
+            return False
+        line, waiter = max(found, key=lambda pair: pair[1].since_s)
+        self._leave(line, waiter)
+        if not waiter.seat.done():
+            waiter.seat.set_exception(refusal)
+        return True
+
+    def _join(self, line: Line, waiter: Waiter) -> None:
+        line.join(waiter)
+        share = self._shares.setdefault(waiter.key, _Share())
+        share.count += 1
+        share.held_bytes += waiter.size_bytes
+        self._count += 1
+        self._bytes += waiter.size_bytes
+
+    def _leave(self, line: Line, waiter: Waiter) -> None:
+        line.leave(waiter, self._clock.monotonic_s())
+        share = self._shares[waiter.key]
+        share.count -= 1
+        share.held_bytes -= waiter.size_bytes
+        if not share.count:
+            del self._shares[waiter.key]
         self._count -= 1
         self._bytes -= waiter.size_bytes
-        line.held_max_s = max(line.held_max_s, self._clock.monotonic_s() - waiter.since_s)
+
+    def _forget(self, endpoint: str, line: Line, waiter: Waiter) -> None:
+        """A waiter gives up, in the line or with a seat that it was given but never took."""
+        if waiter in line:
+            self._leave(line, waiter)
+        elif waiter.seat.done() and not waiter.seat.cancelled() and waiter.seat.exception() is None:
+            self.release(endpoint, waiter.seat.result(), waiter.key)
+
+    # ---- turns
 
     def _serve_line(self, endpoint: str) -> None:
         self._note_lack()
         line = self._lines.get(endpoint)
-        while line is not None and line.waiters:
-            waiter = line.waiters[0]
+        while line is not None and (waiter := line.next()) is not None:
             if waiter.seat.done():  # it was cancelled and has not run yet; it will clean up by itself
                 self._leave(line, waiter)
                 continue
@@ -168,6 +201,7 @@ class Hold:
             if seat is None:
                 return
             self._leave(line, waiter)
+            line.placed(waiter.key)
             waiter.seat.set_result(seat)
 
     def _note_lack(self) -> None:
@@ -175,9 +209,12 @@ class Hold:
         now_s = self._clock.monotonic_s()
         for endpoint, line in self._lines.items():
             ready = self._routes.has_replica(endpoint)
-            for waiter in line.waiters:
-                if ready and waiter.lacking_since_s is not None:
+            if ready == line.ready:
+                continue
+            line.ready = ready
+            for waiter in line:
+                if not ready:
+                    waiter.lacking_since_s = now_s
+                elif waiter.lacking_since_s is not None:
                     waiter.lacked_s += now_s - waiter.lacking_since_s
                     waiter.lacking_since_s = None
-                elif not ready and waiter.lacking_since_s is None:
-                    waiter.lacking_since_s = now_s

@@ -1,52 +1,31 @@
 """API keys: who asks, what they may, and how much of it.
 
-Limits are token buckets that fill evenly over a minute and start full. Tokens are not known before the answer: a
-request is let in while the bucket is above zero, an estimate (a quarter of the body's bytes, and ``max_tokens``) is
-taken at once, and the difference to what was really used is settled at the end. So a key can overdraw by one request's
-error, never by a burst.
+Keys come with the arbiter's orders. A gateway that has heard none yet lets nobody in (503); one whose arbiter is away
+goes by those that it has. Tokens are not known before the answer: a request is let in while there are any left, an
+estimate (a quarter of the body's bytes, and ``max_tokens``) is taken at once, and the difference to what was really
+used is settled at the end. So a key can overdraw by one request's error, never by a burst.
 
-Not guaranteed: limits are this gateway's; two gateways let twice as much through.
+Not guaranteed: gateways that share a limit do not tell each other what is left; each has its part.
 """
 
 import hashlib
-import hmac
 from dataclasses import dataclass, field
 
+from ebbtide.client.messages import KeyGrant
+from ebbtide_serve.gateway.bucket import Bucket
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.errors import Refusal, too_busy
-from ebbtide_serve.gateway.settings import ApiKey
+from ebbtide_serve.gateway.errors import Refusal, too_busy, unavailable
 
 BYTES_PER_TOKEN = 4  # English text in current tokenizers; only an estimate until the answer says
-
-
-class _Bucket:
-    """Fills evenly to ``per_minute``; may go below zero."""
-
-    def __init__(self, per_minute: int, now_s: float) -> None:
-        self.per_minute = per_minute
-        self._level = float(per_minute)
-        self._filled_s = now_s
-
-    def level(self, now_s: float) -> float:
-        grown = (now_s - self._filled_s) * self.per_minute / 60
-        self._level = min(float(self.per_minute), self._level + grown)
-        self._filled_s = now_s
-        return self._level
-
-    def take(self, amount: float, now_s: float) -> None:
-        self._level = min(float(self.per_minute), self.level(now_s) - amount)
-
-    def wait_s(self, needed: float, now_s: float) -> float:
-        """Seconds until ``needed`` is there, to the microsecond: who comes back then must not miss by a rounding."""
-        return max(0.0, round((needed - self.level(now_s)) * 60 / self.per_minute, 6))
+NEVER_HEARD = -1
 
 
 @dataclass
 class _Use:
-    """What one key has used; survives a change of its limits."""
+    """What one key has used; survives a change of its secret and of other limits."""
 
-    requests: _Bucket | None = None
-    tokens: _Bucket | None = None
+    requests: Bucket | None = None
+    tokens: Bucket | None = None
     inflight: int = 0
 
 
@@ -54,6 +33,7 @@ class _Use:
 class Admission:
     """One request that was let in. ``close`` it when the request has ended."""
 
+    key: str = ""  # its name; "" when the gateway is open
     _use: _Use | None = None
     _clock: Clock | None = None
     prompt_estimate: int = 0
@@ -62,8 +42,14 @@ class Admission:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether anybody wants to know how many tokens were used."""
+        """Whether a limit depends on how many tokens were used."""
         return self._use is not None and self._use.tokens is not None
+
+    def headers(self) -> dict[str, str]:
+        """How much is left, in the headers that OpenAI sends."""
+        if self._use is None or self._clock is None:
+            return {}
+        return _left(self._use, _now_ns(self._clock))
 
     def close(self, tokens_used: int | None) -> None:
         """Give back the place and settle the tokens; None: unknown, the estimate stands."""
@@ -72,76 +58,102 @@ class Admission:
         self._closed = True
         self._use.inflight -= 1
         if self._use.tokens is not None and tokens_used is not None:
-            self._use.tokens.take(tokens_used - self.prompt_estimate - self._max_tokens, self._clock.monotonic_s())
+            self._use.tokens.take(tokens_used - self.prompt_estimate - self._max_tokens, _now_ns(self._clock))
 
 
 class KeyRing:
-    """The keys and their use. Without any key the gateway is open (its settings allow that on loopback only)."""
+    """The keys and their use.
 
-    def __init__(self, keys: tuple[ApiKey, ...], clock: Clock) -> None:
+    Args:
+        may_be_open: whether a pool without any key lets everybody in; only where nobody but this machine can ask.
+    """
+
+    def __init__(self, clock: Clock, *, may_be_open: bool) -> None:
+        self.version = NEVER_HEARD
         self._clock = clock
+        self._may_be_open = may_be_open
+        self._sharers = 1
         self._uses: dict[str, _Use] = {}
-        self._keys: tuple[ApiKey, ...] = ()
-        self.replace(keys)
+        self._by_digest: dict[str, KeyGrant] = {}
 
-    def replace(self, keys: tuple[ApiKey, ...]) -> None:
+    def replace(self, version: int, keys: tuple[KeyGrant, ...]) -> None:
         """Obey ``keys`` from now on. What a key has used stays, unless its limit changed."""
-        now_s = self._clock.monotonic_s()
+        now_ns = _now_ns(self._clock)
         uses: dict[str, _Use] = {}
         for key in keys:
             use = uses[key.name] = self._uses.get(key.name, _Use())
-            use.requests = _kept(use.requests, key.requests_per_minute, now_s)
-            use.tokens = _kept(use.tokens, key.tokens_per_minute, now_s)
-        self._keys, self._uses = keys, uses
+            use.requests = self._kept(use.requests, key.requests_per_minute, now_ns)
+            use.tokens = self._kept(use.tokens, key.tokens_per_minute, now_ns)
+        self._by_digest = {key.sha256.lower(): key for key in keys}
+        self._uses, self.version = uses, version
 
-    def authenticate(self, authorization: str | None) -> ApiKey | None:
+    def share(self, gateways: int) -> None:
+        """So many gateways share every limit."""
+        if gateways != self._sharers:
+            self._sharers = gateways
+            for use in self._uses.values():
+                for bucket in (use.requests, use.tokens):
+                    if bucket is not None:
+                        bucket.share(gateways)
+
+    def _kept(self, bucket: Bucket | None, per_minute: int | None, now_ns: int) -> Bucket | None:
+        if per_minute is None:
+            return None
+        same = bucket is not None and bucket.per_minute == per_minute
+        return bucket if same else Bucket(per_minute, self._sharers, now_ns)
+
+    def authenticate(self, authorization: str | None) -> KeyGrant | None:
         """The key of a request; None when the gateway is open.
 
         Raises:
-            Refusal: 401.
+            Refusal: 401, or 503 when no keys were heard of yet.
         """
-        if not self._keys:
+        if self.version == NEVER_HEARD:
+            raise unavailable("This gateway has just started and does not know the keys yet.", code="no_keys_yet")
+        if not self._by_digest and self._may_be_open:
             return None
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise _unauthorized("No API key was given: send 'Authorization: Bearer <key>'.")
-        digest = hashlib.sha256(secret.strip().encode()).hexdigest()
-        found = None
-        for key in self._keys:  # all of them, always: the time tells nothing about which one matched
-            if hmac.compare_digest(digest, key.sha256.lower()):
-                found = key
+        # The time that the look-up takes may tell about digests, and a digest tells nothing about a secret of 128 bits.
+        found = self._by_digest.get(hashlib.sha256(secret.strip().encode()).hexdigest())
         if found is None:
             raise _unauthorized("The API key is not known here.")
         if found.revoked:
             raise _unauthorized("The API key was revoked.")
+        if found.expires_s is not None and found.expires_s <= self._clock.epoch_s():
+            raise _unauthorized("The API key has expired.")
         return found
 
-    def admit(self, key: ApiKey | None, *, body_bytes: int, max_tokens: int) -> Admission:
+    def admit(self, key: KeyGrant | None, *, body_bytes: int, max_tokens: int) -> Admission:
         """Count one request against its key's limits.
 
         Raises:
             Refusal: 429 with Retry-After; nothing was counted.
         """
-        if key is None:
-            return Admission()
-        use, now_s = self._uses[key.name], self._clock.monotonic_s()
-        if key.concurrent_streams is not None and use.inflight >= key.concurrent_streams:
-            raise _limited(key, "concurrent_streams", key.concurrent_streams, 1.0)
-        if use.tokens is not None and use.tokens.level(now_s) <= 0:
-            raise _limited(key, "tokens_per_minute", use.tokens.per_minute, use.tokens.wait_s(1, now_s))
+        use = None if key is None else self._uses.get(key.name)
+        if key is None or use is None:  # no use: it was taken away while the body came
+            return Admission(key.name if key else "")
+        now_ns = _now_ns(self._clock)
+        streams = key.concurrent_streams
+        if streams is not None and use.inflight >= max(1, streams // self._sharers):
+            raise _limited(key, "concurrent_streams", streams, 10**9, use, now_ns)
+        if use.tokens is not None and use.tokens.left(now_ns) < 1:
+            wait_ns = use.tokens.wait_ns(1, now_ns)
+            raise _limited(key, "tokens_per_minute", use.tokens.per_minute, wait_ns, use, now_ns)
         if use.requests is not None:
-            wait_s = use.requests.wait_s(1, now_s)
-            if wait_s > 0:
-                raise _limited(key, "requests_per_minute", use.requests.per_minute, wait_s)
-            use.requests.take(1, now_s)
+            wait_ns = use.requests.wait_ns(1, now_ns)
+            if wait_ns:
+                raise _limited(key, "requests_per_minute", use.requests.per_minute, wait_ns, use, now_ns)
+            use.requests.take(1, now_ns)
         prompt_estimate = body_bytes // BYTES_PER_TOKEN
         if use.tokens is not None:
-            use.tokens.take(prompt_estimate + max_tokens, now_s)
+            use.tokens.take(prompt_estimate + max_tokens, now_ns)
         use.inflight += 1
-        return Admission(use, self._clock, prompt_estimate, max_tokens)
+        return Admission(key.name, use, self._clock, prompt_estimate, max_tokens)
 
 
-def check_scope(key: ApiKey | None, scope: str) -> None:
+def check_scope(key: KeyGrant | None, scope: str) -> None:
     """Whether ``key`` may do this kind of thing at all.
 
     Raises:
@@ -151,7 +163,7 @@ def check_scope(key: ApiKey | None, scope: str) -> None:
         raise Refusal(403, f"The API key {key.name!r} lacks the scope {scope!r}.", "permission_error", "missing_scope")
 
 
-def check_endpoint(key: ApiKey | None, endpoint: str) -> None:
+def check_endpoint(key: KeyGrant | None, endpoint: str) -> None:
     """Whether ``key`` may use ``endpoint``.
 
     Raises:
@@ -162,10 +174,8 @@ def check_endpoint(key: ApiKey | None, endpoint: str) -> None:
         raise Refusal(403, message, "permission_error", "model_not_allowed", "model")
 
 
-def _kept(bucket: _Bucket | None, per_minute: int | None, now_s: float) -> _Bucket | None:
-    if per_minute is None:
-        return None
-    return bucket if bucket is not None and bucket.per_minute == per_minute else _Bucket(per_minute, now_s)
+def _now_ns(clock: Clock) -> int:
+    return round(clock.monotonic_s() * 1e9)
 
 
 def _unauthorized(message: str) -> Refusal:
@@ -178,9 +188,31 @@ def _unauthorized(message: str) -> Refusal:
     )
 
 
-def _limited(key: ApiKey, limit: str, value: int, wait_s: float) -> Refusal:
-    return too_busy(
+def _limited(key: KeyGrant, limit: str, value: int, wait_ns: int, use: _Use, now_ns: int) -> Refusal:
+    refusal = too_busy(
         f"The API key {key.name!r} has reached its limit {limit}={value}.",
         code="rate_limit_exceeded",
-        retry_after_s=wait_s,
+        retry_after_s=wait_ns / 1e9,
     )
+    refusal.kind = {"requests_per_minute": "requests", "tokens_per_minute": "tokens"}.get(limit, refusal.kind)
+    refusal.headers = {**refusal.headers, **_left(use, now_ns)}
+    return refusal
+
+
+def _left(use: _Use, now_ns: int) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for kind, bucket in (("requests", use.requests), ("tokens", use.tokens)):
+        if bucket is not None:
+            headers[f"x-ratelimit-limit-{kind}"] = str(bucket.per_minute)
+            headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, bucket.left(now_ns)))
+            headers[f"x-ratelimit-reset-{kind}"] = duration(bucket.full_in_ns(now_ns))
+    return headers
+
+
+def duration(ns: int) -> str:
+    """As OpenAI writes it: ``120ms``, ``1.5s``, ``6m0s``."""
+    ms = -(-ns // 10**6)
+    if ms < 1000:
+        return f"{ms}ms"
+    minutes, rest_ms = divmod(ms, 60_000)
+    return f"{minutes}m{rest_ms / 1000:g}s" if minutes else f"{rest_ms / 1000:g}s"

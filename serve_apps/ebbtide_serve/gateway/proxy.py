@@ -7,18 +7,21 @@ the connection is how a replica learns that the client hung up. On a private net
 Of the client's headers nothing is passed on: no Authorization, no cookies. Of the replica's only ``PASSED_BACK``.
 """
 
+import asyncio
+import functools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-
-import aiohttp
+from urllib.parse import urlsplit
 
 from ebbtide.client.messages import SeatRoute
 from ebbtide_serve.gateway.errors import SeatLost, SeatUnreachable, StreamBroken
 from ebbtide_serve.gateway.sse import EventSplitter
+from ebbtide_serve.gateway.wire import Wire
 
 TOKEN_HEADER = "x-ebbtide-token"
 REQUEST_ID_HEADER = "x-request-id"
 PASSED_BACK = ("content-type", "retry-after")
+WHOLE_MAX_BYTES = 64 << 20  # of an answer that is no stream: a million tokens with their log probabilities
 # The codes of a replica's 503, as `replica_http` writes them.
 _REFUSED = (b'"replica_starting"', b'"replica_draining"')  # it read nothing of the request
 _LOST = (b'"engine_failed"',)  # the engine died with the request
@@ -32,7 +35,7 @@ class Reply:
     headers: dict[str, str]
     first: bytes  # the whole body, unless it is a stream of events
     events: EventSplitter | None  # None: not a stream
-    _response: aiohttp.ClientResponse
+    _wire: Wire
 
     async def rest(self) -> AsyncIterator[bytes]:
         """The further events of a stream, as they come.
@@ -41,88 +44,115 @@ class Reply:
             StreamBroken: the replica went away before ``[DONE]``.
         """
         assert self.events is not None, "only a stream has a rest"
-        try:
-            async for data in self._response.content.iter_any():
-                whole = self.events.feed(data)
-                if whole:
-                    yield whole
-        except (aiohttp.ClientError, OSError) as error:
-            raise StreamBroken(str(error)) from error
+        while data := await self._wire.read():
+            whole = self.events.feed(data)
+            if whole:
+                yield whole
         if not self.events.finished and not self.events.ended_in_error:
             raise StreamBroken("the replica ended the stream without [DONE]")
 
     def close(self) -> None:
         """Close the connection; a generation that still runs is aborted by the replica."""
-        self._response.close()
+        self._wire.close()
 
 
 class Upstream:
-    """The client side of all connections to replicas; use it in one event loop, between start and stop."""
+    """The client side of all connections to replicas; use it in one event loop.
 
-    def __init__(self, token: str, connect_timeout_s: float) -> None:
+    Args:
+        token: the pool's internal token.
+        connect_timeout_s: until a replica's port answers.
+        silence_s: a stream without a byte for so long counts as lost. Not so an answer in one piece, which is silent
+            until it is whole.
+    """
+
+    def __init__(self, token: str, connect_timeout_s: float, silence_s: float) -> None:
         self._token = token
-        self._connect_timeout_s = connect_timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self.connect_timeout_s = connect_timeout_s
+        self.silence_s = silence_s
 
-    async def start(self) -> None:
-        """Get ready to connect."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            # Whole answers have deadlines of their own, by the caller.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,  # a proxy from the environment must never see prompts
-        )
-
-    async def stop(self) -> None:
-        """Close what is still open."""
-        if self._session is not None:
-            await self._session.close()
-
-    async def send(self, seat: SeatRoute, path: str, body: bytes, request_id: str) -> Reply:
+    async def send(self, seat: SeatRoute, path: str, body: bytes, request_id: str, *, stream: bool = False) -> Reply:
         """Send a request and wait for the first bytes of the answer: an event of a stream, else the whole body.
 
         Raises:
             SeatUnreachable: not executed: no connection, or the replica drains or is not ready yet.
             SeatLost: it may have been executed, but no answer came, or its engine failed.
         """
-        assert self._session is not None, "send before start"
-        headers = {
-            "content-type": "application/json",
-            "accept-encoding": "identity",
-            TOKEN_HEADER: self._token,
-            REQUEST_ID_HEADER: request_id,
-        }
+        loop = asyncio.get_running_loop()
+        host, port = _address(seat.url)
         try:
-            response = await self._session.post(
-                seat.url.rstrip("/") + path, data=body, headers=headers, allow_redirects=False
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            raise SeatUnreachable(f"{seat.seat}: {error}") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise SeatLost(f"{seat.seat}: {error}") from error
+            async with asyncio.timeout(self.connect_timeout_s):
+                _, wire = await loop.create_connection(
+                    lambda: Wire(loop, self.silence_s if stream else None), host, port
+                )
+        except OSError as error:  # TimeoutError is one too
+            raise SeatUnreachable(f"{seat.seat}: {error or 'no connection in time'}") from error
+        wire.ask(self._head(f"{host}:{port}", path, len(body), request_id), body)
         try:
-            return await _first_bytes(response, seat)
+            return await _first_bytes(wire, seat)
         except BaseException:
-            response.close()
+            wire.close()
             raise
 
+    def _head(self, host: str, path: str, body_bytes: int, request_id: str) -> bytes:
+        # Every part is ours or was checked: a path of `Route`, a request id of plain characters.
+        lines = (
+            f"POST {path} HTTP/1.1",
+            f"host: {host}",
+            "content-type: application/json",
+            f"content-length: {body_bytes}",
+            f"{TOKEN_HEADER}: {self._token}",
+            f"{REQUEST_ID_HEADER}: {request_id}",
+            "connection: close",
+            "\r\n",
+        )
+        return "\r\n".join(lines).encode("latin-1")
 
-async def _first_bytes(response: aiohttp.ClientResponse, seat: SeatRoute) -> Reply:
-    headers = {name: response.headers[name] for name in PASSED_BACK if name in response.headers}
+
+async def _first_bytes(wire: Wire, seat: SeatRoute) -> Reply:
     try:
-        if response.content_type != "text/event-stream":
-            body = await response.read()
-            _check_unavailable(response.status, body, seat)
-            return Reply(response.status, headers, body, None, response)
+        await wire.answered()
+        headers = {name: wire.headers[name] for name in PASSED_BACK if name in wire.headers}
+        if headers.get("content-type", "").partition(";")[0].strip() != "text/event-stream":
+            body = await _whole(wire)
+            _check_unavailable(wire.status, body, seat)
+            return Reply(wire.status, headers, body, None, wire)
         events = EventSplitter()
-        async for data in response.content.iter_any():
+        while data := await wire.read():
             whole = events.feed(data)
             if whole:
-                return Reply(response.status, headers, whole, events, response)
-    except (aiohttp.ClientError, OSError) as error:
+                return Reply(wire.status, headers, whole, events, wire)
+    except StreamBroken as error:
         raise SeatLost(f"{seat.seat}: {error}") from error
     raise SeatLost(f"{seat.seat} sent no event")
+
+
+async def _whole(wire: Wire) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+    while data := await wire.read():
+        parts.append(data)
+        size_bytes += len(data)
+        if size_bytes > WHOLE_MAX_BYTES:
+            raise StreamBroken(f"the replica's answer is larger than {WHOLE_MAX_BYTES} bytes")
+    return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _address(url: str) -> tuple[str, int]:
+    """Host and port of a replica.
+
+    Raises:
+        SeatUnreachable: it is no address.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise SeatUnreachable(f"{url!r} is no replica's address")
+    return host, port
 
 
 def _check_unavailable(status: int, body: bytes, seat: SeatRoute) -> None:

@@ -14,7 +14,7 @@ class Routes:
 
     def __init__(self, clock: Clock, max_inflight_per_seat: int) -> None:
         self._clock = clock
-        self._max_inflight_per_seat = max_inflight_per_seat
+        self.max_inflight_per_seat = max_inflight_per_seat
         self._table = RoutingTable()
         self._inflight: dict[str, dict[SeatRoute, int]] = {}
         self._shunned_until_s: dict[SeatRoute, float] = {}
@@ -40,10 +40,14 @@ class Routes:
         """Whether any seat is ready, busy or not."""
         return bool(self._usable(endpoint))
 
+    def seats(self, endpoint: str) -> int:
+        """How many seats the table offers, shunned ones included."""
+        return len(self._table.endpoints.get(endpoint, ()))
+
     def choose(self, endpoint: str) -> SeatRoute | None:
         """The least busy seat, now busier by one; of equals the one used longest ago. None: all full, or none ready."""
         load = self._inflight.setdefault(endpoint, {})
-        free = [seat for seat in self._usable(endpoint) if load.get(seat, 0) < self._max_inflight_per_seat]
+        free = [seat for seat in self._usable(endpoint) if load.get(seat, 0) < self.max_inflight_per_seat]
         if not free:
             return None
         seat = min(free, key=lambda seat: (load.get(seat, 0), self._last_turn.get(seat, 0)))

@@ -1,7 +1,6 @@
 """The gateway's own uvicorn server, started and stopped inside a running event loop.
 
-Not behind Serve's proxy: the gateway decides what is public. Against slow or endless headers uvicorn has only a size
-limit, so :class:`PatientProtocol` adds a deadline; its 400 is OpenAI-shaped.
+Not behind Serve's proxy: the gateway decides what is public. What a single connection may do is in ``connection``.
 
 Not guaranteed: a gateway that is killed drops what it holds; its clients see a closed connection and try again.
 """
@@ -9,26 +8,32 @@ Not guaranteed: a gateway that is killed drops what it holds; its clients see a 
 import asyncio
 import contextlib
 import errno
-import json
+import resource
 import socket
 from collections.abc import Generator
 from dataclasses import replace
+from pathlib import Path
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ebbtide_serve.gateway.app import Gateway, build_app
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.errors import error_body
+from ebbtide_serve.gateway.connection import Bounds, connection_class
 from ebbtide_serve.gateway.link import ArbiterPort
 from ebbtide_serve.gateway.settings import GatewaySettings
+from ebbtide_serve.gateway.tls import TlsFiles
 
 BIND_PATIENCE_S = 10.0  # the kernel frees a killed predecessor's port at once, but it may still be draining
 BIND_RETRY_S = 0.1
 BACKLOG = 2048  # connections not yet accepted; uvicorn's own default
-KEEP_ALIVE_S = 30.0  # idle between two requests of a client
+# What the kernel may hold of an answer that its client does not read: thousands of tokens, and not the megabytes that
+# it would grow to by itself. At 100 ms away it allows 2.5 MB/s, far above any stream of tokens.
+SEND_BUFFER_BYTES = 256 << 10
+OTHER_DESCRIPTORS = 256  # of this process: Ray's sockets, files, libraries
+# What only another gateway can obey; all else is changed while it runs.
+FIXED = ("host", "port", "node", "per_node", "internal_token", "tls_cert", "tls_key")
+FIXED_BOUNDS = ("max_connections", "max_header_bytes", "max_headers", "header_timeout_s", "client_stall_s")
 
 
 class GatewayServer:
@@ -39,40 +44,53 @@ class GatewayServer:
         self.app: FastAPI = build_app(settings, link, clock)
         self.gateway: Gateway = self.app.state.gateway
         self.port = settings.port
+        self._tls = TlsFiles(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     async def start(self, bind_patience_s: float = BIND_PATIENCE_S) -> None:
         """Bind and serve; returns when connections are accepted.
 
         Raises:
             OSError: the port stayed taken for ``bind_patience_s``, or the address is not ours.
+            ValueError: the certificate cannot be used.
         """
-        listener = await _bind(self._settings.host, self._settings.port, bind_patience_s)
+        settings = self._settings
+        if self._tls is not None:
+            self._tls.load()
+        listener = await _bind(settings, bind_patience_s)
         self.port = listener.getsockname()[1]
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        self.gateway.url = f"http://{host}:{self.port}"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.gateway.url = f"{settings.scheme}://{host}:{self.port}"
+        bounds = Bounds(
+            max_connections=_affordable(settings.max_connections),
+            max_header_bytes=settings.max_header_bytes,
+            max_headers=settings.max_headers,
+            header_timeout_s=settings.header_timeout_s,
+            client_stall_s=settings.client_stall_s,
+        )
         config = uvicorn.Config(
             self.app,
-            http=_protocol(self._settings.header_timeout_s),
+            http=connection_class(bounds),
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=int(KEEP_ALIVE_S),
-            h11_max_incomplete_event_size=self._settings.max_header_bytes,
+            timeout_keep_alive=settings.idle_timeout_s,  # type: ignore[arg-type] # handed to call_later as it is
             timeout_graceful_shutdown=5,  # our own drain came before; this is for last bytes to slow readers
         )
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._server = _Server(config, listener, self._tls, handshake_s=settings.header_timeout_s)
+        self._serving = asyncio.create_task(self._server.serve())
         while not self._server.started:
             if self._serving.done():
                 await self._serving
                 raise RuntimeError("the gateway's server ended while it started")
             await asyncio.sleep(0.005)
+        if self._tls is not None:
+            self._reloading = asyncio.create_task(self._tls.reload_forever())
 
     @property
     def alive(self) -> bool:
@@ -80,21 +98,24 @@ class GatewayServer:
         return self._serving is not None and not self._serving.done() and not self.gateway.stopping
 
     def change(self, settings: GatewaySettings) -> None:
-        """Obey other keys and endpoints; running requests go on.
+        """Obey other endpoints and limits; running requests go on.
 
         Raises:
             ValueError: something else differs, which only a new gateway can obey; nothing was changed.
         """
-        same = replace(settings, keys=self._settings.keys, endpoints=self._settings.endpoints)
-        if same != self._settings:
-            raise ValueError("only keys and endpoints of a running gateway can be changed; deploy a new one")
-        self._settings = settings
-        self.gateway.replace_keys(settings)
+        for name in FIXED:
+            if getattr(settings, name) != getattr(self._settings, name):
+                raise ValueError(f"{name} of a running gateway cannot be changed; deploy a new one")
+        kept = {name: getattr(self._settings, name) for name in FIXED_BOUNDS}
+        self._settings = replace(settings, **kept)
+        self.gateway.change(self._settings)
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing new, let running requests end (at most ``drain_s``, default from the settings), and close."""
         if self._server is None or self._serving is None:
             return
+        if self._reloading is not None:
+            self._reloading.cancel()
         for server in self._server.servers:
             server.close()
         await self.gateway.drain(self._settings.drain_s if drain_s is None else drain_s)
@@ -104,22 +125,59 @@ class GatewayServer:
 
 
 class _Server(uvicorn.Server):
-    """Leaves the process's signal handlers alone: the process is a Ray worker's."""
+    """Leaves the process's signal handlers alone, since it is a Ray worker's; and bounds TLS handshakes."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, tls: TlsFiles | None, *, handshake_s: float
+    ) -> None:
+        super().__init__(config)
+        self._listener, self._tls, self._handshake_s = listener, tls, handshake_s
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise RuntimeError("the gateway's app did not start")
+        loop = asyncio.get_running_loop()
 
-async def _bind(host: str, port: int, patience_s: float) -> socket.socket:
-    """A listening address of our own; never shared (no SO_REUSEPORT): a second gateway there is a mistake."""
+        def connection() -> asyncio.Protocol:
+            made = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            assert isinstance(made, asyncio.Protocol)
+            return made
+
+        server = await loop.create_server(
+            connection,
+            sock=self._listener,
+            backlog=BACKLOG,
+            ssl=self._tls.context if self._tls else None,
+            ssl_handshake_timeout=self._handshake_s if self._tls else None,
+            ssl_shutdown_timeout=5.0 if self._tls else None,
+        )
+        self.servers = [server]
+        self.started = True
+
+
+async def _bind(settings: GatewaySettings, patience_s: float) -> socket.socket:
+    """A listening address of our own; shared (SO_REUSEPORT) only where each node has a gateway."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + patience_s
+    host, port = settings.host, settings.port
     family, _, _, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
     while True:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections in TIME_WAIT
+            if settings.per_node:
+                # Two of our "nodes" may be one machine (tests), and a successor may start while its predecessor
+                # drains. Elsewhere a second gateway on the port is a mistake that must show.
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by connections
             listener.bind(address)
             listener.listen(BACKLOG)  # here, since only listening proves that the port is ours alone
         except OSError as error:
@@ -132,79 +190,14 @@ async def _bind(host: str, port: int, patience_s: float) -> socket.socket:
         await asyncio.sleep(BIND_RETRY_S)
 
 
-def _protocol(header_timeout_s: float) -> type[H11Protocol]:
-    """uvicorn makes the protocol objects itself, so the deadline travels in the class."""
-    return type("GatewayProtocol", (PatientProtocol,), {"header_timeout_s": header_timeout_s})
-
-
-class PatientProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with a deadline for whatever is not a running request.
-
-    That is: a new connection until its first headers are complete, further headers on a kept connection, and the rest
-    of a body whose request was answered already (an early 401 or 413).
-    """
-
-    header_timeout_s: float = 10.0
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client connected."""
-        super().connection_made(transport)
-        self._await_headers()
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE or self._is_leftover():
-            self._await_headers()
-        else:
-            self._clear_deadline()
-
-    def on_response_complete(self) -> None:
-        """A response went out."""
-        super().on_response_complete()
-        if self._is_leftover():
-            self._await_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
-        self._clear_deadline()
-        super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, or has headers beyond the limit, in OpenAI's shape."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # garbage behind a request whose answer has begun
-            return
-        body = json.dumps(error_body(msg, kind="invalid_request_error", code="invalid_http")).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
-        for event in (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            output = self.conn.send(event)
-            if output:
-                self.transport.write(output)
-        self.transport.close()
-
-    def _is_leftover(self) -> bool:
-        answered = self.cycle is not None and self.cycle.response_complete
-        return bool(answered and self.conn.their_state is h11.SEND_BODY)
-
-    def _await_headers(self) -> None:
-        if self._deadline is None and not self.transport.is_closing():
-            self._deadline = self.loop.call_later(self.header_timeout_s, self._too_slow)
-
-    def _clear_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _too_slow(self) -> None:
-        self._deadline = None
-        self.transport.close()
+def _affordable(connections: int) -> int:
+    """As many of ``connections`` as this process may have descriptors for: each takes two while it is served."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return max(1, min(connections, (soft - OTHER_DESCRIPTORS) // 2))
+    return connections

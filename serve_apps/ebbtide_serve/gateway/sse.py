@@ -8,6 +8,7 @@ import re
 
 # An event longer than this is passed on in pieces: no token's event comes near it, and memory must be bounded.
 EVENT_MAX_BYTES = 1 << 20
+_END = re.compile(rb"\r?\n\r?\n")
 _ERROR = re.compile(rb'^data:\s*\{\s*"error"\s*:')
 _DONE = re.compile(rb"^data:\s*\[DONE\]")
 # Quotes inside generated text are escaped in JSON, so this finds only the field itself.
@@ -19,33 +20,48 @@ class EventSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._last = b""
+        self._last = b""  # the last piece that was passed on
         self.events = 0
 
     def feed(self, data: bytes) -> bytes:
         """All events that are complete by now, as one piece of bytes; may be empty."""
-        data = self._rest + data
-        end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4)
-        if end < 4 and not data.startswith(b"\n\n"):  # neither was found: -1 + 4 at most
-            end = 0
+        if self._rest:
+            data = self._rest + data
+        if b"\r" in data:
+            return self._feed_with_carriage_returns(data)
+        if data.endswith(b"\n\n"):  # nearly always: a replica writes whole events
+            whole, self._rest = data, b""
+        else:
+            end = data.rfind(b"\n\n") + 2
+            whole, self._rest = self._cut(data, end if end > 1 else 0)
+        self.events += whole.count(b"\n\n")
+        self._last = whole or self._last
+        return whole
+
+    def _feed_with_carriage_returns(self, data: bytes) -> bytes:
+        ends = [match.end() for match in _END.finditer(data)]
+        whole, self._rest = self._cut(data, ends[-1] if ends else 0)
+        self.events += len(ends)
+        self._last = whole or self._last
+        return whole
+
+    def _cut(self, data: bytes, end: int) -> tuple[bytes, bytes]:
         if end == 0 and len(data) > EVENT_MAX_BYTES:
             end = len(data)
-        whole, self._rest = data[:end], data[end:]
-        if whole:
-            parts = [part for part in re.split(rb"\r?\n\r?\n", whole) if part]
-            self.events += len(parts)
-            self._last = parts[-1] if parts else self._last
-        return whole
+        return data[:end], data[end:]
+
+    def _last_event(self) -> bytes:
+        return _END.split(self._last.rstrip(b"\r\n"))[-1]
 
     @property
     def finished(self) -> bool:
         """Whether the last whole event was ``[DONE]``."""
-        return _DONE.match(self._last) is not None
+        return _DONE.match(self._last_event()) is not None
 
     @property
     def ended_in_error(self) -> bool:
         """Whether the last whole event already told the client of an error."""
-        return _ERROR.match(self._last) is not None
+        return _ERROR.match(self._last_event()) is not None
 
 
 def total_tokens(data: bytes) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from ebbtide.client.messages import GatewayReport, RoutingTable, SeatRoute, Traffic
+from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, RoutingTable, SeatRoute, Traffic
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import GatewaySettings
 
@@ -129,22 +129,30 @@ def _whole(chat: bool, tokens: int) -> dict[str, object]:
 
 @dataclass
 class FakeArbiter:
-    """Answers reports with ``table``; ``away`` answers nothing; ``broken`` raises."""
+    """Answers reports with ``table`` and ``keys``; ``away`` answers nothing; ``broken`` raises."""
 
     table: RoutingTable = field(default_factory=RoutingTable)
+    keys: tuple[KeyGrant, ...] = ()
+    keys_version: int = 1
+    gateways: int = 1
     away: bool = False
     broken: bool = False
     reports: list[GatewayReport] = field(default_factory=list)
     calls: int = 0
 
-    async def report_gateway(self, report: GatewayReport) -> RoutingTable | None:
+    async def report_gateway(self, report: GatewayReport) -> GatewayOrders | None:
         self.calls += 1
         if self.broken:
             raise RuntimeError("a bug in the link")
         if self.away:
             return None
         self.reports.append(report)
-        return self.table
+        keys = None if report.keys_seen == self.keys_version else self.keys
+        return GatewayOrders(routes=self.table, keys_version=self.keys_version, keys=keys, gateways=self.gateways)
+
+    def set_keys(self, *keys: KeyGrant) -> None:
+        """Other keys are in force."""
+        self.keys, self.keys_version = keys, self.keys_version + 1
 
     def route(self, *replicas: FakeReplica, model: str = MODEL) -> None:
         """Send requests of ``model`` to ``replicas`` only."""
@@ -198,9 +206,9 @@ def settings(**changes: object) -> GatewaySettings:
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(**changes: object) -> AsyncIterator[Scene]:
-    """A gateway with these settings, and nothing in its routing table."""
-    arbiter = FakeArbiter()
+async def running_gateway(*, keys: tuple[KeyGrant, ...] = (), **changes: object) -> AsyncIterator[Scene]:
+    """A gateway with these keys and settings, and nothing in its routing table."""
+    arbiter = FakeArbiter(keys=keys)
     server = GatewayServer(settings(**changes), arbiter)
     await server.start()
     scene = Scene(server, arbiter, [])

@@ -2,12 +2,17 @@
 
 import hashlib
 from dataclasses import dataclass
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
+from ebbtide.client.messages import KeyGrant
+from ebbtide_serve.gateway.bucket import Bucket
 from ebbtide_serve.gateway.errors import Refusal
-from ebbtide_serve.gateway.keys import Admission, KeyRing
-from ebbtide_serve.gateway.settings import ApiKey
+from ebbtide_serve.gateway.keys import Admission, KeyRing, duration
 
 
 @dataclass
@@ -21,20 +26,31 @@ class StillClock:
         return self.now_s
 
 
-def ring(clock: StillClock, **limits: int | None) -> tuple[KeyRing, ApiKey]:
-    key = ApiKey("k", hashlib.sha256(b"secret").hexdigest(), **limits)  # type: ignore[arg-type]
-    return KeyRing((key,), clock), key
+def grant(secret: bytes = b"secret", name: str = "k", **fields: object) -> KeyGrant:
+    digest = hashlib.sha256(secret).hexdigest()
+    return KeyGrant(**({"name": name, "sha256": digest, "scopes": ("models", "generate")} | fields))  # type: ignore[arg-type]
 
 
-def ask(keys: KeyRing, key: ApiKey | None, *, max_tokens: int = 0) -> Admission:
+def ring(clock: StillClock, **limits: int | None) -> tuple[KeyRing, KeyGrant]:
+    key = grant(**limits)
+    keys = KeyRing(clock, may_be_open=True)
+    keys.replace(1, (key,))
+    return keys, key
+
+
+def ask(keys: KeyRing, key: KeyGrant | None, *, max_tokens: int = 0) -> Admission:
     return keys.admit(key, body_bytes=40, max_tokens=max_tokens)
 
 
-def retry_after_s(keys: KeyRing, key: ApiKey) -> int:
+def refusal(keys: KeyRing, key: KeyGrant) -> Refusal:
     with pytest.raises(Refusal) as refused:
         ask(keys, key)
     assert refused.value.status == 429
-    return int(refused.value.headers["retry-after"])
+    return refused.value
+
+
+def retry_after_s(keys: KeyRing, key: KeyGrant) -> int:
+    return int(refusal(keys, key).headers["retry-after"])
 
 
 def test_requests_per_minute_fill_evenly_and_retry_after_is_when_the_next_one_is_taken() -> None:
@@ -64,8 +80,7 @@ def test_tokens_are_taken_by_estimate_and_settled_by_use() -> None:
     second = ask(keys, key, max_tokens=0)  # 60
     second.close(80)  # in debt by 10, though the estimate was far less
     assert retry_after_s(keys, key) == 7
-    third_s = 6.6
-    clock.now_s += third_s
+    clock.now_s += 6.6
     ask(keys, key).close(None)  # unknown: the estimate stands
     assert retry_after_s(keys, key) == 6
 
@@ -90,15 +105,39 @@ def test_a_refused_request_costs_nothing() -> None:
     ask(keys, key)
 
 
-def test_what_a_key_has_used_survives_a_new_list_of_keys() -> None:
+def test_what_a_key_has_used_survives_new_orders_and_a_new_secret() -> None:
     keys, key = ring(StillClock(), requests_per_minute=1)
     ask(keys, key)
-    keys.replace((key,))
+    keys.replace(2, (key,))
     retry_after_s(keys, key)
+    rotated, old = grant(b"newer", requests_per_minute=1), grant(requests_per_minute=1, expires_s=2000.0)
+    keys.replace(3, (rotated, old))
+    for secret in ("secret", "newer"):  # one name, one limit, however many secrets are good
+        found = keys.authenticate(f"Bearer {secret}")
+        assert found is not None
+        retry_after_s(keys, found)
 
 
-def test_without_keys_everybody_is_let_in() -> None:
-    keys = KeyRing((), StillClock())
+def test_a_key_expires_by_itself() -> None:
+    clock = StillClock()
+    keys = KeyRing(clock, may_be_open=True)
+    keys.replace(1, (grant(expires_s=1000.5),))
+    assert keys.authenticate("Bearer secret") is not None
+    clock.now_s = 1000.5
+    with pytest.raises(Refusal, match="expired"):
+        keys.authenticate("Bearer secret")
+
+
+def test_an_open_gateway_is_one_of_loopback_that_has_heard_that_there_are_no_keys() -> None:
+    for may_be_open, heard, status in [(True, False, 503), (False, False, 503), (False, True, 401)]:
+        keys = KeyRing(StillClock(), may_be_open=may_be_open)
+        if heard:
+            keys.replace(1, ())
+        with pytest.raises(Refusal) as refused:
+            keys.authenticate(None)
+        assert refused.value.status == status
+    keys = KeyRing(StillClock(), may_be_open=True)
+    keys.replace(1, ())
     assert keys.authenticate(None) is None
     ask(keys, None).close(5)
 
@@ -109,3 +148,86 @@ def test_a_key_is_found_by_its_secret_whatever_the_case_of_the_scheme() -> None:
     with pytest.raises(Refusal) as refused:
         keys.authenticate("Bearer " + hashlib.sha256(b"secret").hexdigest())  # the stored digest opens nothing
     assert refused.value.status == 401
+
+
+def test_what_is_left_is_told_in_the_headers_that_openai_sends() -> None:
+    clock = StillClock()
+    keys, key = ring(clock, requests_per_minute=60, tokens_per_minute=6000)
+    told = ask(keys, key, max_tokens=90).headers()
+    assert told == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "59",
+        "x-ratelimit-reset-requests": "1s",
+        "x-ratelimit-limit-tokens": "6000",
+        "x-ratelimit-remaining-tokens": "5900",
+        "x-ratelimit-reset-tokens": "1s",
+    }
+    for _ in range(59):
+        ask(keys, key)
+    refused = refusal(keys, key)
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert refused.headers["x-ratelimit-reset-requests"] == "1m0s"
+    assert (refused.body()["error"], refused.kind) == (refused.body()["error"], "requests")
+    assert [duration(ns) for ns in (0, 1, 120 * 10**6, 15 * 10**8, 360 * 10**9)] == [
+        "0ms",
+        "1ms",
+        "120ms",
+        "1.5s",
+        "6m0s",
+    ]
+
+
+def test_gateways_that_share_a_limit_let_no_more_through_together() -> None:
+    clock = StillClock()
+    rings = [ring(clock, requests_per_minute=10, concurrent_streams=4) for _ in range(2)]
+    let_in = []
+    for keys, key in rings:
+        keys.share(2)
+        for _ in range(5):
+            let_in.append(ask(keys, key))
+            let_in[-1].close(None)
+        assert retry_after_s(keys, key) == 12  # a fifth of a minute: half of ten a minute
+    for keys, key in rings:
+        keys.share(1)
+        clock.now_s += 60
+        running = [ask(keys, key) for _ in range(4)]
+        assert "concurrent_streams=4" in refusal(keys, key).message
+        keys.share(2)
+        running.pop().close(None)
+        assert "concurrent_streams=4" in refusal(keys, key).message
+    tiny, key = ring(clock, requests_per_minute=1)
+    tiny.share(8)
+    ask(tiny, key)  # a share of an eighth still lets one through, in eight minutes
+    assert retry_after_s(tiny, key) == 480
+
+
+@hypothesis_settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    limit=st.integers(1, 200),
+    sharers=st.integers(1, 3),
+    steps=st.lists(st.tuples(st.integers(0, 90 * 10**9), st.integers(0, 40)), max_size=30),
+)
+def test_a_bucket_is_exact_to_the_nanosecond(limit: int, sharers: int, steps: list[tuple[int, int]]) -> None:
+    """Against fractions: what is let through, and that waiting as told is enough, and a nanosecond less is not."""
+    now_ns = 5
+    bucket = Bucket(limit, sharers, now_ns)
+    rate, full = Fraction(limit, 60 * 10**9 * sharers), max(Fraction(limit, sharers), Fraction(1))
+    level = full
+    taken: list[int] = []  # when
+    for pause_ns, wanted in steps:
+        now_ns += pause_ns
+        level = min(full, level + pause_ns * rate)
+        for _ in range(wanted):
+            wait_ns = bucket.wait_ns(1, now_ns)
+            assert (wait_ns == 0) == (level >= 1)
+            if wait_ns:
+                assert level + wait_ns * rate >= 1 > level + (wait_ns - 1) * rate
+                break
+            bucket.take(1, now_ns)
+            level -= 1
+            taken.append(now_ns)
+        assert bucket.left(now_ns) == level.numerator // level.denominator
+    for place, begin_ns in enumerate(taken):
+        for end_place in range(place, len(taken)):
+            seconds_ns = taken[end_place] - begin_ns
+            assert end_place - place + 1 <= full + seconds_ns * rate
