@@ -25,6 +25,8 @@ import ray
 from ebbtide.client.cluster import load_cluster
 from ebbtide.client.join import join
 from ebbtide.client.ray_auth import adopt
+from ebbtide_autoscaler import fences
+from ebbtide_autoscaler.local_ray import runtime_dir
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide
 
 MACHINE_LABEL = "ebbtide.io/machine"
@@ -69,6 +71,7 @@ class TwoNodes:
     cluster: Any
     nodes: dict[str, Any] = field(default_factory=dict)
     pool: Pool | None = None
+    values: dict[str, object] = field(default_factory=dict)  # of the configuration
 
     @property
     def address(self) -> str:
@@ -109,6 +112,15 @@ class TwoNodes:
         self._forget(machine)
         return node
 
+    def processes(self, machine: str, title: str) -> list[psutil.Process]:
+        """The machine's worker processes whose title begins so, such as "ray::NodeAgent"."""
+        return [one for one in self.raylet(machine).children(recursive=True) if title in " ".join(one.cmdline())]
+
+    @property
+    def lock_dir(self) -> Path:
+        """Where the slot locks of the pool lie."""
+        return runtime_dir(str(self.values["name"])) / "slots"
+
     def _forget(self, machine: str) -> None:
         node = self.nodes.pop(machine)
         with suppress(Exception):  # what was killed above cannot be stopped in order
@@ -117,11 +129,13 @@ class TwoNodes:
     def up(self, config: str = CONFIG, **values: object) -> Pool:
         """`ebbtide up` of ``config``, a template as :data:`CONFIG`; this process has then joined the cluster.
 
-        Give ``values`` for its names; `name`, `address` and `port` have defaults.
+        Give ``values`` for its names; those that are not given stay as they were at the last call.
         """
-        defaults = {"replicas_min": 0, "replicas_max": 2, "gpus": 1, "port": a_free_port()}
-        name = f"n{os.getpid()}{secrets.token_hex(2)}"
-        text = config.format(**{**defaults, "name": name, "address": self.address, **values})
+        if not self.values:
+            name = f"n{os.getpid()}{secrets.token_hex(2)}"
+            self.values = {"replicas_min": 0, "replicas_max": 2, "gpus": 1, "port": a_free_port(), "name": name}
+        self.values = {**self.values, "address": self.address, **values}
+        text = config.format(**self.values)
         (self.folder / "pool.yaml").write_text(text)
         (self.folder / "mytrain.py").write_text(textwrap.dedent(TRAIN))
         ebbtide("up", str(self.folder / "pool.yaml"))
@@ -135,13 +149,9 @@ class TwoNodes:
         return any(entry["NodeID"] == node and entry["Alive"] for entry in ray.nodes())
 
     def fences(self) -> dict[str, str]:
-        """The state of every fence that was not removed, by name."""
-        table = ray.util.placement_group_table().values()
-        return {
-            str(one["name"]): str(one["state"])
-            for one in table
-            if str(one["name"]).startswith("fence") and one["state"] != "REMOVED"
-        }
+        """On which node each fence that was not removed stands, by name; "" where it waits for one."""
+        table = fences.table(str(self.values["name"])).values()
+        return {one.name: one.node if one.state == "CREATED" else "" for one in table}
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A process that takes a slot lock and obeys; run as a program by the tests of this folder.
 
-usage: holder.py LOCK_DIR INDEX WORKLOAD EPOCH [LOG_DIR]
+usage: holder.py LOCK_DIR INDEX WORKLOAD EPOCH [LOG_DIR [UUID [LEDGER]]]   ("" for none)
 
 Prints "held" or "busy", then reads lines: "fork" (a child that sleeps; prints its pid), "release", "exit".
 """
@@ -17,8 +17,16 @@ from ebbtide.client.messages import SlotRef
 
 def main() -> None:
     lock_dir, index, workload, epoch = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    log_dir = Path(sys.argv[5]) if len(sys.argv) > 5 else None
-    lock = SlotLock(lock_dir, SlotRef("node0", index), workload=workload, epoch=epoch, rank=2, log_dir=log_dir)
+    log_dir, uuid, ledger = [*sys.argv[5:], "", "", ""][:3]
+    lock = SlotLock(
+        lock_dir,
+        SlotRef("node0", index, uuid),
+        workload=workload,
+        epoch=epoch,
+        rank=2,
+        ledger=ledger,
+        log_dir=Path(log_dir) if log_dir else None,
+    )
     try:
         lock.acquire(0.0)
     except SlotBusy:

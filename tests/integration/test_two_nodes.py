@@ -1,0 +1,202 @@
+"""A pool of several machines, for real: gangs and replicas across nodes, and nodes that join, drain, die and return.
+
+One cluster, one pool, in this order; the process engine stands for vLLM's.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from ebbtide.agent.node_agent import agent_name
+from ebbtide.client.link import NAMESPACE
+from ebbtide_autoscaler.journal import recover
+from tests.integration.conftest import Pool, ebbtide
+from tests.integration.two_nodes import MACHINE_LABEL, TwoNodes, two_nodes, wait_dead
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+JOB = "wide"
+HOLDER = Path(__file__).parents[1] / "platform" / "agent" / "holder.py"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as made:
+        made.up(gpus=2)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pool(nodes: TwoNodes) -> Pool:
+    assert nodes.pool is not None
+    return nodes.pool
+
+
+@pytest.fixture(scope="module")
+def driver(pool: Pool) -> Iterator["subprocess.Popen[str]"]:
+    started = pool.drive(JOB, steps=1_000_000, workers=(1, 4))
+    yield started
+    started.terminate()
+    started.wait(30)
+
+
+def slots(pool: Pool, node: str) -> dict[int, dict[str, Any]]:
+    return {slot["index"]: slot for slot in pool.status()["slots"] if slot["node"] == node}
+
+
+def states(pool: Pool, node: str) -> list[str]:
+    return [slot["state"] for _, slot in sorted(slots(pool, node).items())]
+
+
+def standing(nodes: TwoNodes, node: str) -> int:
+    """How many fences stand on ``node``; each stands on the node that it was made for, wherever that is."""
+    found = nodes.fences()
+    for name, where in found.items():
+        assert where in ("", where) and (not where or name.split(":")[2] == where[:8]), found
+    return sum(where == node for where in found.values())
+
+
+def trains_on(pool: Pool, count: int) -> bool:
+    job = pool.job(JOB)
+    return bool(job["state"] == "running" and len(job["slots"]) == count)
+
+
+def makes_steps(pool: Pool) -> None:
+    first = pool.job(JOB)["step"]
+    pool.wait("it makes steps", lambda: pool.job(JOB)["step"] >= first + 5, limit_s=30)
+
+
+def test_1_every_slot_has_the_identity_of_its_machine_and_a_fence_on_its_node(nodes: TwoNodes, pool: Pool) -> None:
+    found = {record.slot.uuid for record in recover(pool.shared / "ledger").state.slots.values()}
+    assert found == {"a-0", "a-1", "b-0", "b-1"}
+    for machine in ("a", "b"):
+        node = nodes.node_id(machine)
+        assert states(pool, node) == ["free", "free"]
+        assert standing(nodes, node) == 2
+
+
+def test_2_a_gang_runs_across_nodes_and_locks_each_slot_by_its_machine(
+    nodes: TwoNodes, pool: Pool, driver: "subprocess.Popen[str]"
+) -> None:
+    pool.wait("trains on both nodes", lambda: trains_on(pool, 4), limit_s=90)
+    makes_steps(pool)
+    assert {slot.rpartition(":")[0] for slot in pool.job(JOB)["slots"]} == {nodes.node_id("a"), nodes.node_id("b")}
+    held = {path.name for path in nodes.lock_dir.glob("*.lock") if path.read_text()}
+    assert held == {f"{machine}-{index}.lock" for machine in "ab" for index in (0, 1)}
+    pool.check_promises()
+
+
+def test_3_a_replica_of_two_slots_sits_on_the_one_node_of_its_grant(nodes: TwoNodes, pool: Pool) -> None:
+    nodes.up(replicas_min=1)
+    pool.wait("a replica serves", lambda: any(seat["state"] == "ready" for seat in pool.seats()), limit_s=60)
+    seat = next(seat for seat in pool.seats() if seat["state"] == "ready")
+    where = {slot.rpartition(":")[0] for slot in seat["slots"]}
+    machine = next(machine for machine in ("a", "b") if where == {nodes.node_id(machine)})
+    assert len(seat["slots"]) == 2
+    assert psutil.Process(seat["pid"]).ppid() == nodes.raylet(machine).pid, "its actor is a child of that node's raylet"
+    nodes.up(replicas_min=0)
+    pool.wait("the job has its slots back", lambda: trains_on(pool, 4), limit_s=90)
+    pool.check_promises()
+
+
+def test_4_a_node_that_joins_is_watched_and_fenced_and_one_that_drains_keeps_its_fences(
+    nodes: TwoNodes, pool: Pool
+) -> None:
+    node = nodes.add_node("c")
+    pool.wait(
+        "its slots are in use or free", lambda: len(states(pool, node)) == 2 and "unfenced" not in states(pool, node)
+    )
+    ebbtide("drain", node)
+    pool.wait("it is empty", lambda: states(pool, node) == ["free", "free"], limit_s=60)
+    assert standing(nodes, node) == 2
+    ebbtide("undrain", node)
+
+
+def test_5_a_node_that_dies_leaves_nothing_behind_and_its_survivors_keep_its_slots(nodes: TwoNodes, pool: Pool) -> None:
+    old = nodes.kill_node("c")
+    wait_dead(nodes, old)
+    pool.wait("its slots are lost", lambda: set(states(pool, old)) == {"lost"}, limit_s=15)
+    pool.wait("its fences are gone", lambda: not any(old[:8] in name for name in nodes.fences()), limit_s=15)
+    pool.wait("its agent is gone", lambda: not _has_agent(old), limit_s=15)
+    survivor = subprocess.Popen(
+        [sys.executable, str(HOLDER), str(nodes.lock_dir), "0", "survivor", "1", "", "c-0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert survivor.stdout is not None and survivor.stdout.readline() == b"held\n"
+    new = nodes.add_node("c")
+    assert new != old
+    pool.wait("one slot is free, one has a survivor", lambda: states(pool, new) == ["foreign", "free"], limit_s=30)
+    assert f"survivor (lease epoch 1, pid {survivor.pid})" in str(slots(pool, new)[0]["foreign"])
+    survivor.kill()
+    survivor.communicate()
+    pool.wait("it is free", lambda: states(pool, new) == ["free", "free"], limit_s=15)
+
+
+def _has_agent(node: str) -> bool:
+    try:
+        ray.get_actor(agent_name(node), namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return True
+
+
+def test_6_a_stranger_that_was_first_is_named_and_its_slot_is_used_when_it_has_left(
+    nodes: TwoNodes, pool: Pool, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+
+    @ray.remote(num_gpus=1, num_cpus=0, label_selector={MACHINE_LABEL: "d"}, max_retries=0)
+    def stranger() -> None:
+        while not done.exists():
+            time.sleep(0.05)
+
+    waiting = stranger.remote()  # it gets a GPU in the very moment in which the node joins
+    node = nodes.add_node("d")
+    pool.wait("it is seen", lambda: sorted(states(pool, node)) == ["foreign", "free"], limit_s=40)
+    told = next(slot["foreign"] for slot in slots(pool, node).values() if slot["state"] == "foreign")
+    assert "ray::stranger" in told and "pid" in told, told
+    done.touch()
+    ray.get(waiting, timeout=30)
+    pool.wait("its slot is ours", lambda: states(pool, node) == ["free", "free"], limit_s=40)
+    for machine in ("c", "d"):
+        wait_dead(nodes, nodes.kill_node(machine))
+
+
+def test_7_an_agent_that_is_killed_comes_back_and_so_does_one_that_hangs(nodes: TwoNodes, pool: Pool) -> None:
+    (agent,) = nodes.processes("a", "ray::NodeAgent")
+    agent.kill()
+    pool.wait("another one runs", lambda: bool(nodes.processes("a", "ray::NodeAgent")), limit_s=20)
+    makes_steps(pool)
+
+
+def test_8_a_raylet_is_killed_under_a_gang_that_goes_on_elsewhere_and_comes_back_with_the_node(
+    nodes: TwoNodes, pool: Pool
+) -> None:
+    pool.wait("trains on both nodes", lambda: trains_on(pool, 4), limit_s=60)
+    old = nodes.kill_raylet("b")
+    pool.wait("trains on the other node", lambda: trains_on(pool, 2), limit_s=90)
+    assert {slot.rpartition(":")[0] for slot in pool.job(JOB)["slots"]} == {nodes.node_id("a")}
+    assert set(states(pool, old)) == {"lost"}
+    new = nodes.add_node("b")
+    pool.wait("trains on both again", lambda: trains_on(pool, 4), limit_s=90)
+    assert {slot.rpartition(":")[0] for slot in pool.job(JOB)["slots"]} == {nodes.node_id("a"), new}
+    makes_steps(pool)
+    pool.check_promises()
+
+
+def test_9_no_fence_ever_ended_on_another_node(nodes: TwoNodes, pool: Pool) -> None:
+    os.kill(pool.ask("pid"), signal.SIGKILL)
+    assert pool.status()["arbiter"]["epoch"] >= 2
+    pool.wait("all slots are held", lambda: trains_on(pool, 4), limit_s=30)
+    assert standing(nodes, nodes.node_id("a")) == standing(nodes, nodes.node_id("b")) == 2
+    assert len(nodes.fences()) == 4
+    pool.check_promises()
