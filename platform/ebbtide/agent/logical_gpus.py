@@ -38,8 +38,8 @@ def users_of(workers: Any) -> dict[int, str]:
     found: dict[int, str] = {}
     for worker in workers:
         for name, resource in worker.used_resources.items():
-            if name != "GPU":
-                continue  # those of placement groups have longer names: they are counted under "GPU" as well
+            if name.partition("_")[0] != "GPU":
+                continue  # inside a placement group it is called "GPU_group_..."
             for slot in resource.resource_slots:
                 what = command_of(worker.pid) or "a Ray worker"
                 found[int(slot.slot)] = f"{what} (pid {worker.pid}, Ray job {worker.job_id.hex()})"
