@@ -7,6 +7,7 @@
     ├── LedgerBroken     this epoch's log accepts nothing any more: fail static, then open a new epoch
     │   └── LedgerFenced    because a newer epoch exists: another arbiter has taken over, leave everything alone
     ├── LedgerCorrupt    records that must count cannot be read: do not decide anything from what is left
+    ├── SnapshotDeclined there is no room for a snapshot: the log goes on without, try again later
     └── RecordRefused    a payload that is no JSON object or is too large: the caller's bug, the log is fine
 """
 
@@ -29,6 +30,10 @@ class LedgerFenced(LedgerBroken):
 
 class LedgerCorrupt(LedgerError):
     """A record below the offset that a later epoch fixed is damaged or gone."""
+
+
+class SnapshotDeclined(LedgerError):
+    """No snapshot was made, for want of space or rights; nothing has changed, and the log goes on."""
 
 
 class RecordRefused(LedgerError, ValueError):

@@ -1,7 +1,8 @@
 """A node-local SQLite database over the ledger, for questions: ``events`` and ``why``.
 
 It holds nothing of its own: lost, damaged or of another version, it is thrown away and built again from the epoch
-files. :meth:`LedgerIndex.update` makes it match what counts now, also where the reader takes something back.
+files. :meth:`LedgerIndex.update` makes it match what counts now, also where the reader takes something back. What it
+knows of files that were removed as history it keeps, up to a bound of its own.
 
 Not guaranteed: answers are as old as the last update. The database must be on a local disk, never beside the ledger.
 """
@@ -10,18 +11,17 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ebbtide.ledger.errors import LedgerUnusable
-from ebbtide.ledger.reader import Follower, Position, epoch_path, list_epochs
+from ebbtide.ledger.reader import Follower, Position, identity, survey
 from ebbtide.ledger.record import JSON, LedgerRecord
 from ebbtide.ledger.subjects import subjects_of
 
-_VERSION = 2  # of the tables below; another number on disk means: build again
-_HEAD_BYTES = 256  # an epoch file's first record names its writer and carries a hash; it never changes
+KEPT_RECORDS = 1_000_000  # some 500 MB of local disk, and years of a busy pool
+_VERSION = 3  # of the tables below; another number on disk means: build again
 _TABLES = """
 CREATE TABLE source (directory TEXT NOT NULL);
 CREATE TABLE position (epoch INTEGER PRIMARY KEY, at INTEGER NOT NULL, seq INTEGER NOT NULL);
@@ -53,13 +53,18 @@ class IndexedRecord:
 class LedgerIndex:
     """The index of the ledger in ``directory``, kept in the file ``database``. For one thread."""
 
-    def __init__(self, directory: Path, database: Path) -> None:
+    def __init__(self, directory: Path, database: Path, *, keep: int = KEPT_RECORDS) -> None:
         """Open the index, made anew where needed; it is empty until the first :meth:`update`.
+
+        Args:
+            directory: of the ledger.
+            database: a file on a local disk.
+            keep: the newest so many records are kept.
 
         Raises:
             LedgerUnusable: the database cannot be made there.
         """
-        self._directory, self._database = directory, database
+        self._directory, self._database, self._keep = directory, database, keep
         try:
             database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
@@ -162,13 +167,8 @@ class LedgerIndex:
         return db
 
     def _source(self) -> str:
-        """Which ledger this is: its place, and the head of its first epoch, since a place may get another ledger."""
-        epochs = list_epochs(self._directory)
-        head = b""
-        if epochs:
-            with epoch_path(self._directory, epochs[0]).open("rb") as file:
-                head = file.read(_HEAD_BYTES)
-        return f"{self._directory.resolve()} {sha256(head).hexdigest()[:16]}"
+        """Which ledger this is: its place, and its identity, since a place may get another ledger."""
+        return f"{self._directory.resolve()} {identity(self._directory, survey(self._directory))}"
 
     def _discard(self) -> None:
         for name in (self._database.name, f"{self._database.name}-journal"):
@@ -187,11 +187,15 @@ class LedgerIndex:
                 with self._db:
                     self._drop(polled.dropped)
                     self._add(polled.records)
+                    self._db.execute("DELETE FROM position")
                     self._db.executemany(
                         "INSERT OR REPLACE INTO position VALUES (?,?,?)",
                         [(epoch, one.offset, one.seq) for epoch, one in follower.positions.items()],
                     )
             if not polled.records:
+                if total:
+                    with self._db:
+                        self._trim()
                 return total
             total += len(polled.records)
 
@@ -202,6 +206,14 @@ class LedgerIndex:
                 [epoch, epoch, offset],
             )
             self._db.execute("DELETE FROM record WHERE epoch=? AND at>=?", [epoch, offset])
+
+    def _trim(self) -> None:
+        """Remove what is over the bound, oldest first; the pages are used again, so the file stays bounded too."""
+        newest = "SELECT epoch, seq FROM record ORDER BY epoch DESC, seq DESC LIMIT 1 OFFSET ?"
+        oldest_gone = self._db.execute(newest, [self._keep]).fetchone()
+        if oldest_gone is not None:
+            for table in ("record", "subject"):
+                self._db.execute(f"DELETE FROM {table} WHERE (epoch, seq) <= (?, ?)", oldest_gone)
 
     def _add(self, records: Iterable[LedgerRecord]) -> None:
         for record in records:

@@ -14,6 +14,7 @@ Two moments are worth knowing:
   a fixed offset that is a :class:`LedgerCorrupt` that goes away when asked again.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.ledger.errors import LedgerCorrupt, LedgerUnusable
+from ebbtide.ledger.opening import SNAPSHOT, opening_of
 from ebbtide.ledger.record import LedgerRecord, scan
 
-OPENING = "epoch_opened"
-"""``type`` of every file's first record; readers do not yield it."""
-
+_HEAD_BYTES = 256  # an epoch file's first record carries a time and a hash; it never changes
 _FILE_NAME = re.compile(r"epoch-(\d{8,})\.log")
 
 
@@ -39,10 +39,19 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """Which epochs count: ``top`` whole (0: the ledger is empty), the others up to their ``limits`` in bytes."""
+    """Which epochs count: ``top`` whole (0: the ledger is empty), the others up to their ``limits`` in bytes.
+
+    Epochs below ``first`` are forgotten. A replay starts in ``base``, whose snapshot ends at ``base_end`` (0: at the
+    beginning), or in ``top`` itself when it begins with a whole snapshot of so many ``parts``.
+    """
 
     top: int = 0
     limits: Mapping[int, int] = field(default_factory=dict)
+    first: int = 0
+    base: int = 0
+    base_end: int = 0
+    parts: int = 0
+    ledger: str = ""
 
     def epochs(self) -> list[tuple[int, int | None]]:
         """(epoch, limit), oldest first."""
@@ -87,22 +96,50 @@ def survey(directory: Path, *, up_to: int | None = None) -> LedgerView:
     for epoch in reversed(list_epochs(directory)):
         if up_to is not None and epoch > up_to:
             continue
-        for first in _read(directory, epoch, Position(), None):
-            fixed = first.payload.get("counts")
-            if first.payload.get("type") != OPENING or not isinstance(fixed, Mapping):
+        for record in _read(directory, epoch, Position(), None):
+            found = opening_of(record)
+            if found is None:
                 break
-            return LedgerView(epoch, {int(key): int(str(value)) for key, value in fixed.items()})
+            return LedgerView(epoch, found.counts, found.first, found.base, found.base_end, found.parts, found.ledger)
     return LedgerView()
 
 
-def replay(directory: Path, *, up_to: int | None = None) -> Iterator[LedgerRecord]:
+def whole_snapshot(directory: Path, view: LedgerView) -> tuple[int, int]:
+    """The epoch of the newest whole snapshot and the offset behind it; (0, 0): there is none.
+
+    Raises:
+        LedgerUnusable: a file cannot be read.
+    """
+    if view.parts:
+        whole = 0
+        for record in _read(directory, view.top, Position(), None):
+            if record.seq > 0 and record.payload.get("type") != SNAPSHOT:
+                break
+            whole = record.seq
+            if whole == view.parts:
+                return view.top, record.end
+    return view.base, view.base_end
+
+
+def identity(directory: Path, view: LedgerView) -> str:
+    """Which ledger this is; "" if it is empty. The same for as long as it lives, whatever is added or removed."""
+    if view.ledger or not view.top:
+        return view.ledger
+    with epoch_path(directory, list_epochs(directory)[0]).open("rb") as file:
+        return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()[:16]
+
+
+def replay(directory: Path, *, up_to: int | None = None, from_snapshot: bool = False) -> Iterator[LedgerRecord]:
     """Exactly the records that count, in order; with ``up_to``: as that epoch sees it, as if there were no later ones.
+
+    With ``from_snapshot`` it starts with the records of the newest whole snapshot, if there is one. Among what follows
+    there may be snapshots again: a whole one says all that came before it, of one that is not whole nothing counts.
 
     Raises:
         LedgerCorrupt: a record that must count is damaged.
         LedgerUnusable: the directory or a file cannot be read.
     """
-    follower = Follower(directory, up_to=up_to)
+    follower = Follower(directory, up_to=up_to, from_snapshot=from_snapshot)
     while records := follower.poll().records:
         yield from records
 
@@ -129,8 +166,10 @@ class Follower:
         positions: Mapping[int, Position] | None = None,
         up_to: int | None = None,
         batch: int = 1000,
+        from_snapshot: bool = False,
     ) -> None:
-        self._directory, self._up_to, self._batch = directory, up_to, batch
+        self._directory, self._up_to, self._batch, self._from_snapshot = directory, up_to, batch, from_snapshot
+        self._from = -1  # the epoch to start in, once known
         self.positions: dict[int, Position] = dict(positions or {})
 
     def poll(self) -> Polled:
@@ -140,30 +179,48 @@ class Follower:
             LedgerCorrupt, LedgerUnusable: see :func:`replay`; the positions are as before.
         """
         view = survey(self._directory, up_to=self._up_to)
-        positions = dict(self.positions)
+        if self._from_snapshot and self._from < 0:
+            self._from = whole_snapshot(self._directory, view)[0]
+        positions = {epoch: one for epoch, one in self.positions.items() if epoch >= view.first}
         dropped = self._drop(view, positions)
         records: list[LedgerRecord] = []
         for epoch, limit in view.epochs():
             position = positions.get(epoch, Position())
-            if limit is not None and position.offset >= limit:
+            if epoch < self._from or (limit is not None and position.offset >= limit):
                 continue
-            reached = position
-            for record in _read(self._directory, epoch, position, limit):
-                reached = Position(record.end, record.seq + 1)
-                if record.seq > 0:
-                    records.append(record)
-                if len(records) >= self._batch:
-                    break
+            reached = self._take(records, epoch, position, limit)
             positions[epoch] = reached
             if len(records) >= self._batch:
                 break
             if limit is not None and reached.offset != limit:
-                raise LedgerCorrupt(
-                    f"{epoch_path(self._directory, epoch)} is damaged at offset {reached.offset}, but counts up to "
-                    f"{limit} by the word of epoch {view.top}; restore the file, nothing can be decided without it"
-                )
+                self._missing(epoch, reached, limit)
+                positions[epoch] = Position(limit)  # removed, so nothing of it can come any more
+                if self._from_snapshot:  # what follows upon a gap means nothing: go on where everything is said again
+                    self.positions = positions
+                    return self.poll() if not records else Polled(tuple(dropped), tuple(records))
         self.positions = positions
         return Polled(tuple(dropped), tuple(records))
+
+    def _take(self, records: list[LedgerRecord], epoch: int, position: Position, limit: int | None) -> Position:
+        for record in _read(self._directory, epoch, position, limit):
+            position = Position(record.end, record.seq + 1)
+            if record.seq > 0 and (self._from_snapshot or record.payload.get("type") != SNAPSHOT):
+                records.append(record)
+            if len(records) >= self._batch:
+                break
+        return position
+
+    def _missing(self, epoch: int, reached: Position, limit: int) -> None:
+        """Raise, unless the file was removed as history."""
+        view = survey(self._directory, up_to=self._up_to)
+        path, base = epoch_path(self._directory, epoch), whole_snapshot(self._directory, view)[0]
+        if epoch < base and not path.exists():
+            self._from = max(self._from, base) if self._from_snapshot else self._from
+            return
+        raise LedgerCorrupt(
+            f"{path} is damaged at offset {reached.offset}, but counts up to {limit} by the word of epoch {view.top}; "
+            "restore the file, nothing can be decided without it"
+        )
 
     def _drop(self, view: LedgerView, positions: dict[int, Position]) -> list[tuple[int, int]]:
         dropped: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.ledger import log as log_module
+from ebbtide.ledger import epoch_file, files
 from ebbtide.ledger.errors import LedgerFenced
 from ebbtide.ledger.index import LedgerIndex
 from ebbtide.ledger.log import EpochLog
@@ -117,13 +117,13 @@ def test_what_is_acknowledged_until_the_new_file_exists_is_read_by_its_opener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = EpochLog.open(tmp_path, writer="old")
-    create = log_module._create
+    create = files.create_epoch
 
     def create_late(directory: Path) -> tuple[int, int]:
         put(old, "old", 1)
         return create(directory)
 
-    monkeypatch.setattr(log_module, "_create", create_late)
+    monkeypatch.setattr(epoch_file, "create_epoch", create_late)
     new = EpochLog.open(tmp_path, writer="new")
     assert names(tmp_path) == [("old", 1)]
     old.close()
