@@ -1,0 +1,106 @@
+"""``python -m tests.integration.kills``: the kill table; see ``make kills``."""
+
+import faulthandler
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from tests.integration.kills.cells import Cell, run_cell
+from tests.integration.kills.cluster import Cluster
+from tests.integration.kills.evidence import Evidence
+from tests.integration.kills.moves import Move, trains_everywhere
+from tests.integration.kills.pool import Pool
+from tests.integration.kills.processes import Role
+from tests.integration.kills.table import show, write
+from tests.integration.kills.users import Users, users
+
+FIRST_TRAINING_S = 180.0  # four workers import torch on two cores
+
+
+@contextmanager
+def pool_of_two_nodes(*, redis: bool, engine: str = "process", keep: bool = False) -> Iterator[Pool]:
+    """A pool with its job running on all slots; every process is ended and, unless it failed, every file removed."""
+    home = Path(tempfile.mkdtemp(prefix="ebkh-", dir="/tmp"))
+    pool = Pool(Cluster(redis=redis), home, engine)
+    failed = True
+    try:
+        pool.cluster.start()
+        pool.learn_nodes()
+        pool.up()
+        pool.submit()
+        pool.wait("the job trains on all slots", lambda s: trains_everywhere(pool, s), FIRST_TRAINING_S)
+        yield pool
+        failed = False
+    finally:
+        pool.close()
+        if failed or keep:
+            print(f"logs are kept: {home}, and Ray's in {pool.cluster.temp_dir}", flush=True)
+        pool.cluster.stop(keep_files=failed or keep)
+        shutil.rmtree(pool.lock_dir.parent, ignore_errors=True)
+        if not (failed or keep):
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> list[Cell]:
+    """Run cells one after another; each is told as it ends."""
+    evidence = Evidence(pool)
+    cells = []
+    for role, move in pairs:
+        since_s = time.monotonic()
+        cell = run_cell(pool, asking, evidence, role, move)
+        cells.append(cell)
+        verdict = (
+            "held" if cell.clean and cell.ran else cell.why_not if cell.clean else "; ".join(map(str, cell.findings))
+        )
+        print(
+            f"[{time.monotonic() - since_s:5.1f} s] {role.value} x {move.value}: users {cell.saw}, "
+            f"{cell.lost_steps} steps again, answered {cell.answered_s:g} s, trains {cell.trained_s:g} s: {verdict}",
+            flush=True,
+        )
+    return cells
+
+
+@click.command()
+@click.option("--role", "roles", multiple=True, type=click.Choice([role.name for role in Role]), help="Only these.")
+@click.option("--move", "moves", multiple=True, type=click.Choice([move.name for move in Move]), help="Only these.")
+@click.option("--engine", type=click.Choice(["process", "vllm"]), default="process", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the table goes as JSON.")
+@click.option("--keep", is_flag=True, help="Keep all logs.")
+def main(roles: tuple[str, ...], moves: tuple[str, ...], engine: str, out: Path | None, keep: bool) -> None:
+    """Kill every process in every move, and judge."""
+    faulthandler.enable()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended by the finally clauses
+    chosen = [role for role in Role if not roles or role.name in roles]
+    tide = [move for move in Move if not moves or move.name in moves]
+    began_s = time.monotonic()
+    cells: list[Cell] = []
+    try:
+        for redis in (True, False):
+            here = [role for role in chosen if (role is Role.GCS_MEMORY) != redis]
+            if here:
+                with (
+                    pool_of_two_nodes(redis=redis, engine=engine, keep=keep) as pool,
+                    users(pool.url, exact=engine == "process") as asking,
+                ):
+                    cells += run(pool, asking, [(role, move) for role in here for move in tide])
+    finally:
+        show(cells)
+        if out is not None:
+            write(
+                cells,
+                out,
+                command=" ".join(["python -m tests.integration.kills", *sys.argv[1:]]),
+                took_s=time.monotonic() - began_s,
+            )
+    sys.exit(0 if all(cell.clean for cell in cells) else 1)
+
+
+if __name__ == "__main__":
+    main()
