@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict
@@ -211,15 +211,24 @@ class Arbiter:
         Raises:
             ValueError: refused; the message says why.
         """
-        return self._loop.change_keys(self._loop.keys.create(grant)).result(timeout=KEY_CHANGE_S)
+        return self._key_change(self._loop.keys.create(grant))
 
     def rotate_key(self, name: str, sha256: str, grace_s: float) -> dict[str, Any]:
         """Give a key another secret; the old one stays good for ``grace_s``. Same errors."""
-        return self._loop.change_keys(self._loop.keys.rotate(name, sha256, grace_s)).result(timeout=KEY_CHANGE_S)
+        return self._key_change(self._loop.keys.rotate(name, sha256, grace_s))
 
     def revoke_key(self, name: str) -> dict[str, Any]:
         """Close a key for good; every gateway refuses it within a second. Same errors."""
-        return self._loop.change_keys(self._loop.keys.revoke(name)).result(timeout=KEY_CHANGE_S)
+        return self._key_change(self._loop.keys.revoke(name))
+
+    def _key_change(self, change: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return self._loop.change_keys(change).result(timeout=KEY_CHANGE_S)
+        except FutureTimeout:
+            raise ValueError(
+                f"not journaled within {KEY_CHANGE_S:g} s ({self._loop.frozen or 'the arbiter is busy'}); "
+                "it comes into force if the ledger takes it after all: see `ebbtide keys list`"
+            ) from None
 
     def _settling(self, started_s: float) -> bool:
         """Right after a restart, replicas that have not reported yet must not fall out of the table."""

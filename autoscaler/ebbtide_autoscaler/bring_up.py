@@ -23,7 +23,7 @@ from ebbtide.config.access import Secret
 from ebbtide.config.digest import secret_sha256
 from ebbtide.config.root import PoolFile
 from ebbtide_autoscaler import local_ray
-from ebbtide_autoscaler.claim import Taken, check_directory, claim_cluster, cluster_claim, mark_directory
+from ebbtide_autoscaler.claim import Taken, check_cluster, check_directory, claim_cluster, cluster_claim, mark_directory
 from ebbtide_autoscaler.launch import start_arbiter
 from ebbtide_autoscaler.lost_cluster import end_left_behind, what_comes_back
 from ebbtide_autoscaler.standing import Standing
@@ -80,15 +80,16 @@ def up(config: PoolFile, config_file: Path, standing: Standing, *, say: Say) -> 
             f"file names {shared}: `ebbtide down` first, or name another pool"
         )
     check_directory(config, known_id=_known_id(config, standing))
-    shared.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = standing.record if standing.state in ("up", "vacant") else None
     fresh = record is None
     if record is None:
         record = _new_cluster(config, config_file, standing, say)
     try:
         join(record)
-        claim = claim_cluster(config, record.address, record.pids)
+        check_cluster(config, record.address)
         _replicas_fit(config)
+        shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+        claim = claim_cluster(config, record.address, record.pids)
         record = replace(record, claim=claim.id, config_file=str(config_file))
         save_cluster(record)
         mark_directory(claim)
@@ -209,7 +210,8 @@ def _ourselves(config: PoolFile) -> str:
 
 
 def _gateway_url(config: PoolFile) -> str:
-    return f"http://{config.gateway.host}:{config.gateway.port}"
+    scheme = "https" if config.gateway.tls else "http"
+    return f"{scheme}://{config.gateway.host}:{config.gateway.port}"
 
 
 def _joined_record(config: PoolFile, config_file: str) -> ClusterRecord:

@@ -227,8 +227,8 @@ class Loop:
             log.info("refused %s: %s", body, why)
         self.seen = seen
         self._route(seen)
-        if self._config is not None and not self._stopping:
-            self.gateway.keep(settings.gateway_json(self._config, token=self._token))
+        if self._config is not None and not self._stopping and self._surroundings.nodes:  # else: not counted yet
+            self.gateway.keep(settings.gateway_json(self._config, token=self._token, nodes=self._surroundings.nodes))
         self._executor.carry_out(self._allowed(instruct(self.world.state, seen, now_s)))
 
     def _agree(self, knobs: Knobs) -> tuple[Body, ...]:
@@ -413,14 +413,18 @@ class Loop:
                 self.configs = (*self.configs, text)[-CONFIGS_KEPT:]
             self.keys.obey(*settings.file_keys(config))
         self.wake()
-        wanted = settings.gateway_json(config, token=self._token)
+
+        def told() -> bool:
+            nodes = self._surroundings.nodes
+            return bool(nodes) and self.gateway.has(settings.gateway_json(config, token=self._token, nodes=nodes))
+
         deadline_s = time.monotonic() + GATEWAY_S
-        while not self.gateway.has(wanted) and time.monotonic() < deadline_s:
+        while not told() and time.monotonic() < deadline_s:
             await asyncio.sleep(0.05)
         late = self.gateway.trouble or "it has not taken its settings yet"
         return {
             "changed": [type(body).__name__ for body in agree(config, before, may_move=False)],
-            "gateway": "" if self.gateway.has(wanted) else late,
+            "gateway": "" if told() else late,
         }
 
     async def _stop(self) -> None:

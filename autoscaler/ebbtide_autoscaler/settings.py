@@ -57,8 +57,11 @@ def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> 
     return None
 
 
-def gateway_json(config: PoolFile, *, token: str) -> str:
-    """The gateway's settings as its deployment reads them. Keys are not in it: they come with orders."""
+def gateway_json(config: PoolFile, *, token: str, nodes: int = 1) -> str:
+    """The gateway's settings as its deployment reads them. Keys are not in it: they come with orders.
+
+    ``nodes``: how many the pool has.
+    """
     gateway = config.gateway
     return json.dumps(
         {
@@ -66,6 +69,11 @@ def gateway_json(config: PoolFile, *, token: str) -> str:
             "internal_token": token,
             "host": gateway.host,
             "port": gateway.port,
+            "replicas": max(1, nodes) if gateway.per_node else 1,
+            "per_node": gateway.per_node,
+            "tls_cert": str(gateway.tls.cert) if gateway.tls else "",
+            "tls_key": str(gateway.tls.key) if gateway.tls else "",
+            "max_connections": gateway.max_connections,
             "hold_max_requests": gateway.hold.max_requests,
             "hold_max_bytes": gateway.hold.max_bytes,
             "hold_max_age_s": gateway.hold.max_age_s,

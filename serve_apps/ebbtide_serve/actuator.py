@@ -36,6 +36,7 @@ DEPLOYMENT = "replica"
 NODE_LABEL = "ray.io/node-id"
 HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 30.0  # an engine that starves on a loaded machine is slow, not dead
+PLACE = ("host", "port", "per_node", "tls_cert", "tls_key")  # what a running gateway cannot change
 GATEWAY_DRAIN_S = 30.0  # GatewaySettings.drain_s: begun streams may end
 STOP_MARGIN_S = 15.0  # beyond the drain: engine stop (3 s), slot lock gone (5 s), and some
 SERVE_S = 60.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md), everything else milliseconds
@@ -180,7 +181,7 @@ def _deploy_gateway(settings_json: str) -> None:
         graceful_shutdown_timeout_s=GATEWAY_DRAIN_S + STOP_MARGIN_S,
     )(GatewayDeployment)
     # Changed keys or endpoints reach the running gateway; another address or token needs another gateway.
-    place = json.dumps([token, settings.get("host"), settings.get("port")])
+    place = json.dumps([token, *(settings.get(name) for name in PLACE)])
     deployment = with_version(deployment, hashlib.sha256(place.encode()).hexdigest())
     target = RunTarget(deployment.bind(token), name=GATEWAY_APP, route_prefix=None)
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)

@@ -35,7 +35,13 @@ def check(loaded: LoadedFile, *, environ: Mapping[str, str], starting: bool = Fa
 def world_problems(loaded: LoadedFile, *, environ: Mapping[str, str], starting: bool = False) -> list[ConfigProblem]:
     """Like :func:`check`, and returns the problems."""
     config = loaded.config
-    found = [*_shared_dir(config, starting), *_models(config), *_entrypoints(config), *_secrets(config, environ)]
+    found = [
+        *_shared_dir(config, starting),
+        *_tls(config),
+        *_models(config),
+        *_entrypoints(config),
+        *_secrets(config, environ),
+    ]
     return [loaded.problem(finding) for finding in found]
 
 
@@ -72,6 +78,22 @@ def _shared_dir(config: PoolFile, starting: bool) -> Iterator[Finding]:
     fault = directory_fault(config.pool.shared_dir)
     if fault:
         yield Finding(("pool", "shared_dir"), fault)
+
+
+def _tls(config: PoolFile) -> Iterator[Finding]:
+    tls = config.gateway.tls
+    for name, path in (("cert", tls.cert), ("key", tls.key)) if tls else ():
+        try:
+            text, mode = path.read_bytes(), path.stat().st_mode & 0o777
+        except OSError as error:
+            yield Finding(("gateway", "tls", name), f"{path} cannot be read: {error.strerror}")
+            continue
+        if b"-----BEGIN " not in text:
+            yield Finding(("gateway", "tls", name), f"{path} is no PEM file")
+        elif name == "key" and mode & 0o077:
+            yield Finding(
+                ("gateway", "tls", name), f"{path} may be read by others (mode {mode:04o})", f"chmod 600 {path}"
+            )
 
 
 def _models(config: PoolFile) -> Iterator[Finding]:

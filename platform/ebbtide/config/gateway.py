@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ebbtide.config.scalars import Count, Seconds, SizeBytes
+from ebbtide.config.scalars import Count, RelativePath, Seconds, SizeBytes
 from ebbtide.config.section import Section
 
 
@@ -28,6 +28,13 @@ class HoldSection(Section):
     )
 
 
+class TlsSection(Section):
+    """A certificate, read again whenever its files change."""
+
+    cert: RelativePath = Field(description="PEM file of the certificate and its chain. Relative to this file.")
+    key: RelativePath = Field(description="PEM file of its key, without a passphrase, mode 0600.")
+
+
 class GatewaySection(Section):
     """Where the gateway listens and what it accepts."""
 
@@ -37,6 +44,18 @@ class GatewaySection(Section):
     )
     port: Annotated[int, Field(ge=1, le=65535)] = Field(
         8000, description="TCP port. Default 8000: what OpenAI-style servers use."
+    )
+    tls: TlsSection | None = Field(
+        None, description="Speak HTTPS (TLS 1.2 or later) with this certificate. Default null: plain HTTP."
+    )
+    per_node: bool = Field(
+        False,
+        description="One gateway on each node, all on the same port. Default false: one, where Ray Serve places it.",
+    )
+    max_connections: Count = Field(
+        20_000,
+        description="Connections open at once to one gateway; one more is told 503. "
+        "Default 20000: about 200 MB of memory when all are idle.",
     )
     hold: HoldSection = Field(HoldSection(), description="Bounds on requests that wait for a replica.")
     max_body_bytes: SizeBytes = Field(

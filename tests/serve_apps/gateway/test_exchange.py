@@ -96,7 +96,7 @@ async def test_a_request_is_held_until_a_replica_is_ready_and_the_hold_is_no_ttf
 @pytest.mark.parametrize("limit", [{"hold_max_requests": 1}, {"hold_max_bytes": 120}])
 async def test_a_full_hold_says_429_at_once_and_never_executes_what_it_refused(limit: dict[str, int]) -> None:
     async with (
-        running_gateway(**limit) as scene,
+        running_gateway(**limit) as scene,  # type: ignore[arg-type]
         httpx.AsyncClient(base_url=scene.url, timeout=20, trust_env=False, verify=False) as http,
     ):
         first = asyncio.create_task(http.post("/v1/chat/completions", json=chat(user="first")))

@@ -32,7 +32,7 @@ def grant(secret: bytes = b"secret", name: str = "k", **fields: object) -> KeyGr
 
 
 def ring(clock: StillClock, **limits: int | None) -> tuple[KeyRing, KeyGrant]:
-    key = grant(**limits)
+    key = grant(**limits)  # type: ignore[arg-type]
     keys = KeyRing(clock, may_be_open=True)
     keys.replace(1, (key,))
     return keys, key
