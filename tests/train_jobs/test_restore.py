@@ -3,13 +3,15 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from ray.job_submission import JobSubmissionClient
 
 from ebbtide.client.jobs import CannotRestore
 from ebbtide.client.messages import RankPhase, Want
@@ -41,8 +43,6 @@ def pool(shared: Path) -> Iterator[FakePool]:
 
 def submit(pool: FakePool, folder: Path, name: str, args: dict[str, object], **env: str) -> tuple[Any, str]:
     """`ray job submit` of a script; gives the service and the id."""
-    from ray.job_submission import JobSubmissionClient
-
     folder.mkdir()
     shutil.copy(DRIVER, folder / "job.py")
     service = JobSubmissionClient(dashboard_url())
@@ -69,6 +69,16 @@ def processes_of(pool: FakePool) -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):
                 found += [process, *process.children(recursive=True)]
     return found
+
+
+def registered(holds: Callable[[], Any], service: Any, submission_id: str) -> None:
+    """Wait for it; a driver that ends instead, or takes too long, is quoted."""
+    deadline_s = time.monotonic() + START_S
+    while not holds():
+        status = service.get_job_status(submission_id)
+        late = time.monotonic() > deadline_s
+        assert status in ("PENDING", "RUNNING") and not late, f"{status}: {service.get_job_logs(submission_id)}"
+        time.sleep(0.1)
 
 
 def restore(pool: FakePool, shared: Path) -> str:
@@ -98,7 +108,7 @@ def test_a_job_comes_back_after_its_driver_was_killed(pool: FakePool, shared: Pa
     assert asyncio.run(TrainActuator(shared).restorable()) == {"tide"}
     restored = restore(pool, shared)
     assert restore(pool, shared) == restored
-    wait_until(lambda: pool.call("job", "tide").incarnation != before, what="the job to be registered again")
+    registered(lambda: pool.call("job", "tide").incarnation != before, service, restored)
     assert pool.call("details", "tide")["restored"] is True
     pool.grant("tide", 1)
     found = pool.ranks("tide", RankPhase.RUNNING, 1)
@@ -116,9 +126,10 @@ def test_a_job_comes_back_after_its_driver_was_killed(pool: FakePool, shared: Pa
 def test_a_job_comes_back_on_another_cluster_and_what_was_kept_goes_when_it_ends(pool: FakePool, shared: Path) -> None:
     ref = read_ref(shared / "train" / "tide")
     assert ref is not None and ref.step > 0
-    restore(pool, shared)
-    wait_until(lambda: pool.call("job", "tide"), what="the job to be registered")
+    restored = restore(pool, shared)
+    registered(lambda: pool.call("job", "tide"), JobSubmissionClient(dashboard_url()), restored)
     pool.grant("tide", 0)
+    registered(lambda: pool.call("job", "tide").ranks, JobSubmissionClient(dashboard_url()), restored)
     found = pool.ranks("tide", RankPhase.RUNNING, 1)
     assert found[0].step >= ref.step
     pool.call("cancel", "tide")

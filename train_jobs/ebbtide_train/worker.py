@@ -67,7 +67,14 @@ def _settings(plan: JobPlan) -> SessionSettings:
         checkpoint_every_s=section.checkpoint_every_s,
         bucket_cap_mb=section.bucket_cap_mb,
         in_place=section.in_place,
+        meeting_root=_meeting_root(plan),
     )
+
+
+def _meeting_root(plan: JobPlan) -> Path | None:
+    """Beside the slot locks, which are node-local, if the whole gang is on this node."""
+    nodes = {slot.node for slot in my_place().lease.slots}
+    return Path(plan.lock_dir).parent / "rendezvous" / plan.section.name if len(nodes) == 1 else None
 
 
 def _lock_for(plan: JobPlan):  # type: ignore[no-untyped-def] # mypy cannot see that a SlotLock is the session's Lock

@@ -70,8 +70,9 @@ class RankReport:
     durable_step: int  # finished steps covered by the job's own published checkpoint
     step_s: float = 0.0  # duration of the last step
     lost_steps: int = 0  # steps that this gang had to run again after a crash
-    park_refused: str = ""  # why it cannot park in place, if it was asked and cannot
+    park_refused: str = ""  # why it cannot park in place, or cannot leave, if it was asked and cannot
     seq: int = 0
+    commit_error: str = ""  # why its last checkpoint could not be published; the job goes on, ``durable_step`` stays
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class CheckpointStore:
     def __init__(self, run_dir: Path, *, keep: int = 2) -> None:
         self._run_dir = run_dir
         self._keep = keep
+        self._last: Ref | None = None  # the commit that was there when this gang began, or its own last one
+        self._has_read = False
 
     def read_ref(self) -> Ref | None:
         """The committed checkpoint, or None before the first commit.
@@ -64,7 +66,8 @@ class CheckpointStore:
         Raises:
             CheckpointMismatch: ref.json is not ours or of another format.
         """
-        return read_ref(self._run_dir)
+        self._last, self._has_read = read_ref(self._run_dir), True
+        return self._last
 
     def publish(self, state: Mapping[str, object], **about: int) -> Ref:
         """Write ``state`` and commit it; ``about`` are the fields of `Ref` apart from ``checkpoint`` and ``format``.
@@ -88,6 +91,7 @@ class CheckpointStore:
             self._commit(ref)
             self._forget_old(ref)
         except (OSError, CheckpointException) as error:  # the latter is DCP's and a BaseException
+            shutil.rmtree(temporary, ignore_errors=True)  # what was written takes the space that the next one needs
             raise CheckpointFailed(f"cannot commit step {about['step']} in {folder}: {_reason(error)}") from error
         return ref
 
@@ -120,14 +124,22 @@ class CheckpointStore:
         _sync_folder(folder)
 
     def _commit(self, ref: Ref) -> None:
-        """The commit itself: after this returns, a crash at any moment finds ``ref``."""
+        """The commit itself: after this returns, a crash at any moment finds ``ref``.
+
+        A process that was stopped and goes on after its gang was replaced must not take the job back to where it was.
+        Not guaranteed: that in the instant between this look and the rename nobody else commits.
+        """
+        present = read_ref(self._run_dir)
+        if self._has_read and present != self._last:
+            raise CheckpointFailed(f"another gang of this job has committed {present}; this one is of the past")
         temporary = self._run_dir / f".ref-{os.getpid()}.json"
         _write_synced(temporary, json.dumps(asdict(ref)))
         temporary.rename(self._run_dir / REF)
+        self._last, self._has_read = ref, True
         _sync_folder(self._run_dir)
 
     def _is_committed(self, ref: Ref) -> bool:
-        present = self.read_ref()
+        present = read_ref(self._run_dir)
         return present is not None and present.checkpoint == ref.checkpoint
 
     def _forget_old(self, ref: Ref) -> None:

@@ -1,7 +1,9 @@
 """How far the job's own published checkpoint reaches, and the writing of it.
 
-Rank 0 writes for the gang. A spill writes a parked gang's state from the host pool in a thread while the slot is
-already somebody else's; commits never go backwards, since each write waits for the one before.
+Rank 0 writes for the gang. A write in the background never holds training or a parked gang up: a periodic checkpoint
+is written from a copy in host memory while the next steps run, a spill from the host pool while the slot is already
+somebody else's. So a shared directory that hangs, fills or turns read-only costs durability and no step; what is not
+durable and why is in ``step`` and ``error``. Commits never go backwards, since each write waits for the one before.
 """
 
 import logging
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed
 from ebbtide_train.session.settings import SessionSettings
+
+_AGAIN_S = 5.0  # after a write of a parked gang's state has failed
 
 _logger = logging.getLogger(__name__)
 
@@ -32,34 +36,50 @@ class Durability:
     def __init__(self, settings: SessionSettings, store: CheckpointStore) -> None:
         self._settings = settings
         self._store = store
-        self._spill: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
         self._last_s = time.monotonic()
+        self._failed_s = 0.0
         self.step = 0  # finished steps covered by the commit
+        self.error = ""  # why the last write failed; empty once one has succeeded
 
     def start_from(self, step: int) -> None:
         """The commit that was found at the start of this gang."""
         self.step = step
 
     def due(self) -> bool:
-        """Whether a periodic checkpoint should be written now."""
-        return time.monotonic() - self._last_s >= self._settings.checkpoint_every_s
+        """Whether a periodic checkpoint should be written now: never while one is being written."""
+        return not self._writing() and time.monotonic() - self._last_s >= self._settings.checkpoint_every_s
+
+    def due_again(self, version: Version) -> bool:
+        """Whether ``version`` should be tried again, since writing it has failed a while ago."""
+        missing = self.step < version.step and not self._writing()
+        return missing and bool(self.error) and time.monotonic() - self._failed_s >= _AGAIN_S
 
     def write(self, state: Mapping[str, object], version: Version) -> str:
         """Commit now; returns why that failed, or the empty string."""
         self.wait()
         return self._write(state, version)
 
-    def spill(self, state: Mapping[str, object], version: Version) -> None:
-        """Commit in the background; ``step`` rises when it is done. ``state`` must stay readable until then."""
-        self.wait()
-        self._spill = threading.Thread(target=self._write, args=(state, version), name="spill", daemon=True)
-        self._spill.start()
+    def begin(self, state: Mapping[str, object], version: Version) -> None:
+        """Commit in the background; ``step`` rises when it is done. ``state`` must not change until then."""
+        before = self._writer
+
+        def write() -> None:
+            if before is not None:
+                before.join()
+            self._write(state, version)
+
+        self._writer = threading.Thread(target=write, name="durability", daemon=True)
+        self._writer.start()
 
     def wait(self) -> None:
         """Until no write is under way."""
-        if self._spill is not None:
-            self._spill.join()
-            self._spill = None
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def _writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
 
     def _write(self, state: Mapping[str, object], version: Version) -> str:
         self._last_s = time.monotonic()  # also after a failure: do not try again at every step
@@ -78,6 +98,8 @@ class Durability:
             )
         except CheckpointFailed as error:
             _logger.warning("%s", error)
-            return str(error)
-        self.step = version.step
+            self._failed_s = time.monotonic()
+            self.error = str(error)
+            return self.error
+        self.step, self.error = version.step, ""
         return ""

@@ -9,7 +9,6 @@ and parking in place is refused: nothing here could prove the GPU empty. (The CU
 
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -20,6 +19,7 @@ from ebbtide.snapshot.evict import Evicted, Plan, discard, evict, plan
 from ebbtide.snapshot.host_pool import HostPool
 from ebbtide.snapshot.memory import malloc_trim
 from ebbtide_train.session.group import Group
+from ebbtide_train.session.meeting import folder_of
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.tracked import Tracked
@@ -69,13 +69,13 @@ class Occupancy:
     def form_group(self, lease_epoch: int) -> Group:
         """Meet the other ranks at a rendezvous file that no formation has used before."""
         settings = self._settings
-        meeting = settings.run_dir.absolute() / "rendezvous" / f"{lease_epoch}-{self._formations}"
+        meeting = folder_of(settings) / f"{lease_epoch}-{self._formations}"
         self._formations += 1
         self.group = Group(
             rank=settings.rank,
             world=settings.world,
             device=self.device,
-            rendezvous=Path(meeting),
+            rendezvous=meeting,
             timeout_s=settings.group_timeout_s,
         )
         return self.group

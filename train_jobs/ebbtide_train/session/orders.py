@@ -24,6 +24,7 @@ class Agreed:
     want: Want
     lease_epoch: int
     checkpoint_due: bool
+    durable: int = 0  # finished steps that are published, as rank 0 knows
 
 
 class Orders:
@@ -47,16 +48,16 @@ class Orders:
             return None
         return directive
 
-    def agree(self, group: Group, gate: Gate, *, checkpoint_due: bool) -> Agreed:
-        """One all-reduce; only rank 0's gate and clock are asked."""
-        values = [0, 0, 0]
+    def agree(self, group: Group, gate: Gate, *, checkpoint_due: bool, durable: int = 0) -> Agreed:
+        """One all-reduce; only rank 0's gate, clock and commits count."""
+        values = [0, 0, 0, 0]
         if group.rank == 0:
             heard = self.pending(gate)
             number, want = (self.done, Want.RUN) if heard is None else (heard.number, heard.want)
             epoch = heard.lease.epoch if heard is not None and heard.lease is not None else self.epoch
-            values = [number * 4 + _CODES[want], epoch, int(checkpoint_due)]
-        code, epoch, due = group.max_of(values)
-        return Agreed(code // 4, _WANTS[code % 4], epoch, bool(due))
+            values = [number * 4 + _CODES[want], epoch, int(checkpoint_due), durable]
+        code, epoch, due, durable = group.max_of(values)
+        return Agreed(code // 4, _WANTS[code % 4], epoch, bool(due), durable)
 
     def carried_out(self, number: int, lease_epoch: int) -> None:
         """Take note; neither ever falls."""

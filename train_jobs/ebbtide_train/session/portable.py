@@ -16,6 +16,7 @@ import torch
 
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 
+State: TypeAlias = Mapping[str, object]
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
@@ -70,6 +71,20 @@ def unpack(value: Json, tensors: Mapping[str, torch.Tensor]) -> object:
             return _REBUILD[tag]([unpack(item, tensors) for item in body])
         raise CheckpointMismatch(f"the checkpoint's index has the unknown tag {tag!r}: it is of a newer format")
     return {key: unpack(item, tensors) for key, item in value.items()}
+
+
+def copied(state: State) -> State:
+    """The same state, its tensors copied to host memory of their own.
+
+    Raises:
+        SessionMisuse: see `pack`.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    index = pack(state, "state", tensors)
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    found = unpack(index, copies)
+    assert isinstance(found, dict)
+    return found
 
 
 def _pairs(items: list[object]) -> dict[object, object]:

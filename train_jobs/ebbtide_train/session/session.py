@@ -42,8 +42,10 @@ from ebbtide_train.session.errors import (
 )
 from ebbtide_train.session.gate import Gate
 from ebbtide_train.session.group import Group
+from ebbtide_train.session.meeting import folder_of, sweep
 from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
-from ebbtide_train.session.orders import Orders
+from ebbtide_train.session.orders import Agreed, Orders
+from ebbtide_train.session.portable import copied
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.settings import SessionSettings
@@ -59,7 +61,8 @@ from ebbtide_train.session.tracked import Stateful, Tracked
 from ebbtide_train.session.word import POLL_S, wait_for_word, write_word
 
 _STALE_REF_S = 60.0  # attribute caches of network filesystems hold a file's old content for up to this long (nfs(5))
-_RETRY_S = 1.0  # between attempts to commit when a parked gang must leave
+_RETRY_S = 1.0  # between attempts to commit when a gang must leave
+_ERROR_CHARS = 300  # of a reason in a report that is sent ten times a second
 
 
 class TrainingSession:
@@ -166,6 +169,8 @@ class TrainingSession:
         """Take the slot and seed every generator alike; before the author makes a model."""
         settings = self.settings
         settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if settings.rank == 0:
+            sweep(settings)
         self._say(RankPhase.STARTING)
         self._occupancy.take_slot(settings.lease)
         if settings.deterministic:
@@ -260,15 +265,19 @@ class TrainingSession:
     def _safe_point(self, *, last: bool) -> None:
         group = self._group()
         self._say(RankPhase.RUNNING)
-        agreed = self._orders.agree(group, self._gate, checkpoint_due=self._durability.due())
+        due, durable = self._durability.due(), self._durability.step
+        agreed = self._orders.agree(group, self._gate, checkpoint_due=due, durable=durable)
+        self._durability.step = max(self._durability.step, agreed.durable)
         if last:
-            if why := self._commit():
-                raise CheckpointFailed(why)
+            self._last_commit()
             return
         if agreed.number <= self._orders.done:
             if agreed.checkpoint_due:
-                self._commit()  # when it fails the job goes on; durable_step says how far it would fall back
+                self._checkpoint()
             return
+        self._obey(agreed)
+
+    def _obey(self, agreed: Agreed) -> None:
         if agreed.want is Want.RUN:
             self._carried_out(agreed.number, agreed.lease_epoch)
         elif agreed.want is Want.PARK:
@@ -291,7 +300,7 @@ class TrainingSession:
         self._parks += 1
         self._orders.carried_out(number, 0)
         self._say(RankPhase.PARKED)
-        path = self.settings.run_dir / "rendezvous" / f"word-{self.settings.lease.epoch}-{self._parks}.json"
+        path = folder_of(self.settings) / f"word-{self.settings.lease.epoch}-{self._parks}.json"
         if self.rank == 0:
             word = self._wait_parked(evicted, states)
             write_word(path, word)
@@ -305,6 +314,7 @@ class TrainingSession:
         self._say(RankPhase.RESUMING)
         group = self._occupancy.come_back(evicted, self._prepared, word.lease)
         self._check_together(group)
+        path.unlink(missing_ok=True)  # every rank has read it
         self._say(RankPhase.RUNNING)
 
     def _wait_parked(self, evicted: Evicted, states: dict[str, torch.Tensor]) -> JobDirective:
@@ -312,12 +322,14 @@ class TrainingSession:
         assert self._tracked is not None
         state = {**self._tracked.state(evicted.in_pool), "rng": states}
         version = self._version()
-        self._durability.spill(state, version)
-        durable = self._durability.step
+        told = self._durability.step, self._durability.error
+        self._durability.begin(state, version)
         while True:
-            if self._durability.step != durable:
-                durable = self._durability.step
+            if (now := (self._durability.step, self._durability.error)) != told:
+                told = now
                 self._say(RankPhase.PARKED)
+            if self._durability.due_again(version):
+                self._durability.begin(state, version)
             word = self._orders.pending(self._gate)
             if word is None:
                 time.sleep(POLL_S)
@@ -333,10 +345,17 @@ class TrainingSession:
                 return word
 
     def _stop(self, number: int, want: Want) -> None:
-        """Publish and leave; if the commit fails the gang stays and says so, since leaving would lose steps."""
-        if why := self._commit():
-            self._carried_out(number, 0, park_refused=why)
-            return
+        """Publish and leave. While the commit fails the gang stays where it is, says so and tries again: leaving would
+        lose steps, and so would more steps, since whoever cannot wait kills it after its grace."""
+        while why := self._commit():
+            self._report = replace(self._report, park_refused=why)
+            self._say(RankPhase.RUNNING)
+            time.sleep(_RETRY_S)
+            agreed = self._orders.agree(self._group(), self._gate, checkpoint_due=False)
+            if agreed.number > number:
+                self._report = replace(self._report, park_refused="")
+                self._obey(agreed)
+                return
         self._orders.carried_out(number, 0)
         self._leave(want)
 
@@ -346,6 +365,25 @@ class TrainingSession:
         kind = Preempted if want is Want.STOP else Cancelled
         self._left = kind(f"{self.settings.job}: left at step {self.finished} with everything committed")
         raise self._left
+
+    def _last_commit(self) -> None:
+        """Publish the finished state, however long the disk is full; obeys meanwhile, as at any safe point."""
+        deadline_s = time.monotonic() + self.settings.last_commit_s
+        while why := self._commit():
+            [late] = self._group().max_of([int(self.rank == 0 and time.monotonic() > deadline_s)])
+            if late:
+                raise CheckpointFailed(why)
+            time.sleep(_RETRY_S)
+            agreed = self._orders.agree(self._group(), self._gate, checkpoint_due=False)
+            if agreed.number > self._orders.done:
+                self._obey(agreed)
+
+    def _checkpoint(self) -> None:
+        """Begin to publish this very state while training goes on; ``durable_step`` says when that is done."""
+        states = self._rng_states(self._group())
+        assert self._tracked is not None
+        if self.rank == 0:
+            self._durability.begin(copied({**self._tracked.state(), "rng": states}), self._version())
 
     def _commit(self) -> str:
         """Checkpoint now, on all ranks together; returns why it failed, or the empty string, alike on every rank."""
@@ -387,6 +425,7 @@ class TrainingSession:
             phase=phase,
             step=self.finished,
             durable_step=self._durability.step,
+            commit_error=self._durability.error[:_ERROR_CHARS],
             directive=self._orders.done,
             lease_epoch=self._orders.epoch,
         )

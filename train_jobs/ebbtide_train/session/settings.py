@@ -25,8 +25,10 @@ class SessionSettings:
     bucket_cap_mb: float = 25.0  # torch's own default; part of the reduction order, so never change it in a run
     in_place: bool = True  # may park without leaving the process
     deterministic: bool = True
+    meeting_root: Path | None = None  # node-local folder in which the ranks meet; None: within run_dir
     device: str = "auto"  # "cuda" where there is one, else "cpu"
     group_timeout_s: float = 1800.0  # torch's default for collectives; rank 0 may be writing a checkpoint meanwhile
+    last_commit_s: float = 600.0  # of trying to publish the finished state; after that it counts as failed
     lock_timeout_s: float = 60.0  # for a slot that the lease says is ours
 
     def __post_init__(self) -> None:

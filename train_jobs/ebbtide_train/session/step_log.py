@@ -1,22 +1,35 @@
 """One line of JSON per finished step and rank: the evidence that no step was lost, repeated or changed.
 
-``steps/rank<r>-<lease epoch>-<pid>.jsonl`` belongs to one process; each line goes out in one write, so that a killed
-process leaves whole lines (a torn last line is skipped by the reader). ``gangs.jsonl`` has a line for each start of
-a gang: from which step it went on, and how many finished steps it must run again.
+``steps/rank<r>-<lease epoch>-<pid>-<n>.jsonl`` belongs to one process; each line goes out in one write, so that a
+killed process leaves whole lines (a torn last line is skipped by the reader). ``gangs.jsonl`` has a line for each start
+of a gang: from which step it went on, and how many finished steps it must run again.
 
-Not guaranteed: lines of the last moments after a power failure; the log is not synced.
+Bounds: a process keeps its two newest files of ``SEGMENT_BYTES``; at each start of a gang the oldest files of earlier
+gangs go until ``KEPT_BYTES`` are left, and of ``gangs.jsonl`` the oldest half beyond ``GANGS_BYTES``. So the log of a
+job takes at most ``KEPT_BYTES + 2 * world * SEGMENT_BYTES + GANGS_BYTES``; 64 MiB are some 300,000 steps of one rank.
+
+Not guaranteed: lines of the last moments after a power failure (the log is not synced), and lines of steps that ended
+while the disk was full: training never fails for want of evidence.
 """
 
 import json
+import logging
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_NAME = re.compile(r"rank(\d+)-(\d+)-(\d+)\.jsonl")
+SEGMENT_BYTES = 8 << 20
+KEPT_BYTES = 64 << 20
+GANGS_BYTES = 1 << 20  # some 10,000 starts
+_NAME = re.compile(r"rank(\d+)-(\d+)-(\d+)-(\d+)\.jsonl")
 _TAIL_BYTES = 1 << 20  # more than any one line: ids of a global batch of 100 000 samples
+_AGAIN_S = 5.0  # a disk that was full is not asked at every step
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +57,25 @@ class GangLine:
 
 
 class StepLog:
-    """This process's file."""
+    """This process's files."""
 
-    def __init__(self, run_dir: Path, *, rank: int, lease_epoch: int) -> None:
-        folder = run_dir / "steps"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rank{rank}-{lease_epoch}-{os.getpid()}.jsonl"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    def __init__(self, run_dir: Path, *, rank: int, lease_epoch: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._folder = run_dir / "steps"
+        self._stem = f"rank{rank}-{lease_epoch}-{os.getpid()}"
+        self._segment_bytes = segment_bytes
+        self._number = 0
+        self._size = 0
+        self._fd = -1
+        self._not_before_s = 0.0
+        self._torn = False
+        self.missed = 0  # lines that could not be written
+        self._try(self._open)
 
     def append(self, line: StepLine) -> None:
-        """Write one line; on a full disk the step goes on and the line is missing."""
-        os.write(self._fd, (json.dumps(asdict(line)) + "\n").encode())
+        """Write one line; on a full or read-only disk the step goes on and the line is missing."""
+        raw = (json.dumps(asdict(line)) + "\n").encode()
+        if time.monotonic() < self._not_before_s or not self._try(lambda: self._append(raw)):
+            self.missed += 1
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -62,15 +83,51 @@ class StepLog:
             os.close(self._fd)
             self._fd = -1
 
+    def _try(self, work: Any) -> bool:
+        try:
+            work()
+        except OSError as error:
+            _logger.warning("lines of the step log in %s are missing: %s", self._folder, error)
+            self._not_before_s = time.monotonic() + _AGAIN_S
+            return False
+        return True
 
-def note_gang(run_dir: Path, line: GangLine) -> None:
-    """Record the start of a gang."""
-    with (run_dir / "gangs.jsonl").open("a") as file:
-        file.write(json.dumps(asdict(line)) + "\n")
+    def _append(self, raw: bytes) -> None:
+        if self._fd < 0 or self._size >= self._segment_bytes:
+            self._open()
+        if self._torn:
+            raw = b"\n" + raw
+        written = os.write(self._fd, raw)
+        self._size += written
+        self._torn = written < len(raw)  # the disk filled up within the line
+        if self._torn:
+            raise OSError("no space left for a whole line")
+
+    def _open(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{self._stem}-{self._number}.jsonl"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.close()
+        self._fd, self._size, self._torn = fd, 0, False
+        (self._folder / f"{self._stem}-{self._number - 2}.jsonl").unlink(missing_ok=True)
+        self._number += 1
+
+
+def note_gang(run_dir: Path, line: GangLine, *, kept_bytes: int = KEPT_BYTES, gangs_bytes: int = GANGS_BYTES) -> None:
+    """Record the start of a gang, and let go of what is beyond the bounds. A disk that refuses is only logged."""
+    try:
+        path = run_dir / "gangs.jsonl"
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(line)) + "\n")
+        if path.stat().st_size > gangs_bytes:
+            _drop_oldest_half(path)
+        _drop_oldest_files(run_dir / "steps", kept_bytes, present=line.lease_epoch)
+    except OSError as error:
+        _logger.warning("the start of a gang is not on record in %s: %s", run_dir, error)
 
 
 def gang_lines(run_dir: Path) -> list[GangLine]:
-    """All starts of gangs, oldest first."""
+    """All starts of gangs that are still on record, oldest first."""
     path = run_dir / "gangs.jsonl"
     return [GangLine(**record) for record in _records(path.read_bytes())] if path.exists() else []
 
@@ -99,6 +156,25 @@ def finished_by_last_gang(run_dir: Path) -> int:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             finished = max([finished, *(record["step"] + 1 for record in _records(file.read()))])
     return finished
+
+
+def _drop_oldest_files(folder: Path, kept_bytes: int, *, present: int) -> None:
+    files = []
+    for path in folder.glob("*.jsonl"):
+        match = _NAME.fullmatch(path.name)
+        if match is not None and int(match[2]) != present:
+            files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+    for _, size, path in sorted(files, reverse=True):
+        kept_bytes -= size
+        if kept_bytes < 0:
+            path.unlink(missing_ok=True)
+
+
+def _drop_oldest_half(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    draft = path.with_name(f".{path.name}-{os.getpid()}")
+    draft.write_bytes(b"".join(lines[len(lines) // 2 :]))
+    draft.rename(path)
 
 
 def _records(raw: bytes) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,140 @@
+"""A shared directory that is full or hangs: training goes on, and says how far it is safe."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide_train.session import durability as durability_module
+from ebbtide_train.session import session as session_module
+from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.current import activate
+from ebbtide_train.session.errors import CheckpointFailed, Preempted
+from ebbtide_train.session.gate import Away, ScriptedGate
+from ebbtide_train.session.portable import pack
+from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.session import TrainingSession
+from ebbtide_train.session.step_log import step_lines
+from tests.train_jobs import gangs, tiny
+
+pytestmark = pytest.mark.timeout(150)
+LEASE = Lease("job", 7, (SlotRef("here", 0),))
+
+
+def run_here(
+    run_dir: Path, wants: Mapping[int, Want | Away], gate: ScriptedGate | None = None, **settings: object
+) -> ScriptedGate:
+    """Train the tiny job in this process; its global switches are put back."""
+    gate = gate or ScriptedGate(wants, lease=LEASE)
+    found = replace(gangs.plan_of(run_dir, world=1, epoch=7).settings(0), **settings)  # type: ignore[arg-type]
+    try:
+        with activate(TrainingSession(found, gate)):
+            tiny.train({"steps": 6})
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return gate
+
+
+def test_a_full_disk_keeps_the_job_running_instead_of_losing_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot leave: it waits where it is and says why; the order is taken back; in the end there is space again."""
+    publish, calls = CheckpointStore.publish, [0]
+
+    def full(self: CheckpointStore, state: Mapping[str, object], **about: int) -> Ref:
+        calls[0] += 1
+        if calls[0] <= 5:
+            raise CheckpointFailed("no space left")
+        return publish(self, state, **about)
+
+    monkeypatch.setattr(CheckpointStore, "publish", full)
+    monkeypatch.setattr(session_module, "_RETRY_S", 0.01)
+    gate = TakenBack({2: Want.STOP}, lease=LEASE)
+    run_here(tmp_path, {}, gate)
+    assert [line.step for line in step_lines(tmp_path)] == list(range(6))
+    refused = [report for report in gate.reports if report.park_refused]
+    assert {(r.phase, r.directive, r.durable_step, r.step, r.park_refused) for r in refused} == {
+        (RankPhase.RUNNING, 0, 0, 2, "no space left")
+    }
+    assert any(r.commit_error == "no space left" and r.step == 6 for r in gate.reports), "the last commit failed once"
+    assert (gate.reports[-1].durable_step, gate.reports[-1].commit_error) == (6, "")
+
+
+class TakenBack(ScriptedGate):
+    """Takes the order back once it was refused three times."""
+
+    def report(self, report: RankReport) -> None:
+        super().report(report)
+        if len([r for r in self.reports if r.park_refused]) == 3 and report.park_refused:
+            self._say(Want.RUN, self._lease)
+
+
+def test_a_disk_that_stays_full_fails_the_job_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: CheckpointStore, state: object, **about: int) -> None:
+        raise CheckpointFailed("no space left")
+
+    monkeypatch.setattr(CheckpointStore, "publish", full)
+    with pytest.raises(CheckpointFailed, match="no space left"):
+        run_here(tmp_path, {}, last_commit_s=0.0)
+    assert [line.step for line in step_lines(tmp_path)] == list(range(6))
+
+
+def test_a_parked_job_becomes_durable_once_there_is_space_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, calls = CheckpointStore.publish, [0]
+
+    def full(self: CheckpointStore, state: Mapping[str, object], **about: int) -> Ref:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise CheckpointFailed("no space left")
+        return publish(self, state, **about)
+
+    monkeypatch.setattr(CheckpointStore, "publish", full)
+    monkeypatch.setattr(durability_module, "_AGAIN_S", 0.01)
+    gate = ScriptedGate({2: Away(until=lambda report: report.durable_step == 2)}, lease=LEASE)
+    run_here(tmp_path, {}, gate)
+    parked = [(r.durable_step, r.commit_error) for r in gate.reports if r.phase is RankPhase.PARKED]
+    assert parked == [(0, ""), (0, "no space left"), (2, "")]
+
+
+def test_a_checkpoint_that_hangs_holds_up_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written in the background from a copy: what is committed is the state of its step, not that of later ones."""
+    publish, hang = CheckpointStore.publish, threading.Event()
+
+    def slow(self: CheckpointStore, state: Mapping[str, object], **about: int) -> Ref:
+        if about["step"] == 1:
+            assert hang.wait(30)
+        found = publish(self, state, **about)
+        kept.append({"at": about["step"], **self.load(found)})
+        return found
+
+    class Until(ScriptedGate):
+        def report(self, report: RankReport) -> None:
+            super().report(report)
+            if report.step == 5:
+                hang.set()
+
+    kept: list[dict[str, object]] = []
+    monkeypatch.setattr(CheckpointStore, "publish", slow)
+    gate = Until({}, lease=LEASE)
+    run_here(tmp_path, {}, gate, checkpoint_every_s=0.0)
+    assert max(r.step for r in gate.reports if r.durable_step == 0) >= 5
+    first = next(one for one in kept if one["at"] == 1)
+    undisturbed = tmp_path / "undisturbed"
+    with pytest.raises(Preempted):
+        run_here(undisturbed, {1: Want.STOP})
+    store = CheckpointStore(undisturbed)
+    ref = store.read_ref()
+    assert ref is not None and ref.step == 1
+    assert torch.equal(parameters(first), parameters(store.load(ref)))
+
+
+def parameters(state: Mapping[str, object]) -> torch.Tensor:
+    tensors: dict[str, torch.Tensor] = {}
+    pack(state["model"], "model", tensors)
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
