@@ -115,8 +115,25 @@ def _pool_in_ledger(shared: Path) -> str:
     return str(json.loads(config)["pool"]["name"]) if config else ""
 
 
+def check_cluster(config: PoolFile, address: str) -> Claim | None:
+    """The mark on the cluster that this process has joined, if this pool may use it.
+
+    Raises:
+        Taken: another pool has it, or this pool with another shared directory.
+    """
+    shared, name = str(Path(str(config.pool.shared_dir)).resolve()), config.pool.name
+    found = cluster_claim()
+    if found is not None and (found.pool, found.shared_dir) != (name, shared):
+        raise Taken(
+            f"the Ray cluster at {address} belongs to the pool {found.pool} with the shared directory "
+            f"{found.shared_dir}; the file names the pool {name} with {shared}. "
+            "One cluster has one pool: add endpoints and jobs to that one, or take it down first (`ebbtide down`)"
+        )
+    return found
+
+
 def claim_cluster(config: PoolFile, address: str, pids: tuple[tuple[int, int], ...]) -> Claim:
-    """Mark the cluster that this process has joined, or read its mark.
+    """Mark the cluster that this process has joined, unless it is marked already.
 
     Raises:
         Taken: another pool has it, or this pool with another shared directory.
@@ -124,14 +141,8 @@ def claim_cluster(config: PoolFile, address: str, pids: tuple[tuple[int, int], .
     shared = str(Path(str(config.pool.shared_dir)).resolve())
     mine = Claim(secrets.token_hex(8), config.pool.name, shared, address, socket.gethostname(), boot_id(), pids)
     _internal_kv_put(KEY, json.dumps(asdict(mine)).encode(), overwrite=False)
-    found = cluster_claim()
+    found = check_cluster(config, address)
     assert found is not None, "it was put there a moment ago"
-    if (found.pool, found.shared_dir) != (mine.pool, mine.shared_dir):
-        raise Taken(
-            f"the Ray cluster at {address} belongs to the pool {found.pool} with the shared directory "
-            f"{found.shared_dir}; the file names the pool {mine.pool} with {mine.shared_dir}. "
-            "One cluster has one pool: add endpoints and jobs to that one, or take it down first (`ebbtide down`)"
-        )
     return found
 
 

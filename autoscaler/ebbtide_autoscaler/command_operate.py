@@ -1,5 +1,6 @@
 """``ebbtide freeze | unfreeze | drain | undrain | cancel``: what a person asks of a running pool."""
 
+import getpass
 import os
 from typing import Any
 
@@ -19,7 +20,10 @@ LIMIT = click.option("--timeout", "limit_s", default=3600.0, show_default=True, 
 
 
 def _user() -> str:
-    return os.environ.get("USER") or "a user"
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return f"user {os.getuid()}"
 
 
 def _ask(method: str, *args: object) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from ray._private.state import actors as ray_actors
 
 from ebbtide.agent.node_agent import agent_name
-from ebbtide.client.link import ARBITER_NAME, NAMESPACE
+from ebbtide.client.link import ARBITER_NAME
 from ebbtide_autoscaler.log_reader import Selector
 from ebbtide_autoscaler.nodes import Node, choose
 
@@ -39,7 +39,7 @@ class Actor:
     """An actor as Ray's GCS knows it; dead ones too, for a while."""
 
     name: str
-    namespace: str
+    kind: str  # its class
     node: str
     pid: int
     alive: bool
@@ -51,16 +51,9 @@ def actors() -> list[Actor]:
     for entry in ray_actors().values():
         address: Mapping[str, Any] = entry.get("Address") or {}
         alive = entry.get("State") == "ALIVE"
-        namespace = str(entry.get("RayNamespace") or "")
-        found.append(
-            Actor(
-                str(entry.get("Name") or ""),
-                namespace,
-                str(address.get("NodeID") or ""),
-                int(entry.get("Pid") or 0),
-                alive,
-            )
-        )
+        kind = str(entry.get("ActorClassName") or "")
+        node, pid = str(address.get("NodeID") or ""), int(entry.get("Pid") or 0)
+        found.append(Actor(str(entry.get("Name") or ""), kind, node, pid, alive))
     return found
 
 
@@ -80,7 +73,7 @@ def targets(
     jobs = {job["job"]: job for job in status.get("jobs", [])}
     endpoints = {one["endpoint"]: one for one in status.get("endpoints", [])}
     if name == "arbiter":
-        _actors(found, actors_known, lambda a: (a.name, a.namespace) == (ARBITER_NAME, NAMESPACE), "arbiter")
+        _actors(found, actors_known, lambda a: (a.name, a.kind) == (ARBITER_NAME, "Arbiter"), "arbiter")
     elif name == "gateway":
         _actors(found, actors_known, lambda a: f"::{GATEWAY_APP}" in a.name, "gateway")
         found.add("", Selector("gateway", pattern=rf"serve/replica_{re.escape(GATEWAY_APP)}.*\.log"))
@@ -117,7 +110,7 @@ def _otherwise(
         _job(found, {"job": name, "pids": {}, "slots": []}, shared_dir)
         _seat(found, f"{name}/0", known)
         return
-    _actors(found, known, lambda a: a.name == agent_name(node.id) and a.namespace == NAMESPACE, "agent")
+    _actors(found, known, lambda a: (a.name, a.kind) == (agent_name(node.id), "NodeAgent"), "agent")
     found.add(node.id, Selector("raylet", pattern=r"raylet(?:\.\d+)?\.(?:out|err)"))
 
 
