@@ -23,10 +23,10 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
         if record.state is SlotState.UNFENCED:
             if fence is FenceView.HELD and free:
                 yield SlotFreed(name)
-            elif fence is FenceView.REFUSED:
-                yield SlotForeign(name, "its logical GPU is held by somebody who is not of this pool")
+            elif fence is FenceView.REFUSED and not _astray(seen, name):
+                yield SlotForeign(name, f"its logical GPU is held by {_stranger(seen, name)}")
             elif fence is FenceView.HELD and taken:
-                yield SlotForeign(name, f"its slot lock is held by {_holder(seen, record)}")
+                yield SlotForeign(name, f"it is occupied by {_holder(seen, record)}")
         elif record.state is SlotState.FREE:
             if fence is not FenceView.HELD or taken:
                 yield SlotUnfenced(name)
@@ -34,20 +34,32 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
             if fence is FenceView.HELD and free:
                 yield SlotUnfenced(name)
         elif record.state is SlotState.RECLAIMING and free and _left(state, seen, record, now_s):
-            yield from _reclaimed(name, fence)
+            yield from _reclaimed(seen, name, fence)
 
 
-def _reclaimed(slot: SlotId, fence: FenceView) -> Iterator[Body]:
+def _reclaimed(seen: Seen, slot: SlotId, fence: FenceView) -> Iterator[Body]:
     """What a slot is whose occupant has left."""
     if fence is FenceView.HELD:
         yield SlotFreed(slot)
-    elif fence is FenceView.REFUSED:
-        yield SlotForeign(slot, "its logical GPU was taken by somebody who is not of this pool")
+    elif fence is FenceView.REFUSED and not _astray(seen, slot):
+        yield SlotForeign(slot, f"its logical GPU was taken by {_stranger(seen, slot)}")
+
+
+def _astray(seen: Seen, slot: SlotId) -> bool:
+    """Whether a replica of ours that landed in the wrong place may have it: no stranger, and it is on its way out."""
+    return any(slot in heard.report and seen.living.get(seat) for seat, heard in seen.misplaced.items())
+
+
+def _stranger(seen: Seen, slot: SlotId) -> str:
+    return seen.strangers.get(slot) or "a placement that is not of this pool"
 
 
 def _holder(seen: Seen, record: SlotRecord) -> str:
     holder = seen.agents[record.slot.node].report.holders.get(record.slot.index)
-    return f"{holder.workload} (pid {holder.pid})" if holder else "nobody"
+    if holder is None:
+        return "nobody"
+    lease = f"lease epoch {holder.epoch}, " if holder.epoch else ""
+    return f"{holder.workload} ({lease}pid {holder.pid})"
 
 
 def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> bool:

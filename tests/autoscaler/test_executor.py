@@ -214,4 +214,4 @@ async def test_a_node_counts_as_fencing_until_its_call_has_come_back(
 def test_the_hands_are_what_the_arbiter_gives() -> None:
     """Named, so that none can be mistaken for another."""
     with pytest.raises(TypeError):
-        Hands("p")  # type: ignore[misc, call-arg]
+        Hands("p")  # type: ignore[call-arg]

@@ -114,7 +114,12 @@ class TwoNodes:
 
     def processes(self, machine: str, title: str) -> list[psutil.Process]:
         """The machine's worker processes whose title begins so, such as "ray::NodeAgent"."""
-        return [one for one in self.raylet(machine).children(recursive=True) if title in " ".join(one.cmdline())]
+        found = []
+        for one in self.raylet(machine).children(recursive=True):
+            with suppress(psutil.Error):  # it has just died
+                if title in " ".join(one.cmdline()):
+                    found.append(one)
+        return found
 
     @property
     def lock_dir(self) -> Path:

@@ -1,0 +1,263 @@
+"""Looking around: nodes, fences and agents as Ray shows them, with Ray played by a few functions."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import ray
+
+from ebbtide.client.messages import AgentReport, SlotRef
+from ebbtide.pool.events import NodeFound, NodeLost, SlotFound
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler import agents, fences, surroundings
+from ebbtide_autoscaler.fence_book import FenceBook
+from ebbtide_autoscaler.fences import Fence, prefix
+from ebbtide_autoscaler.reports import Reports, heard
+from ebbtide_autoscaler.surroundings import Surroundings
+
+HEAD, A, B = "head0000", NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
+
+
+def entry(node: str, gpus: int = 2, *, alive: bool = True) -> dict[str, Any]:
+    resources = {"GPU": float(gpus)} if gpus else {}
+    return {
+        "NodeID": node,
+        "Alive": alive,
+        "Resources": resources if alive else {},
+        "NodeManagerAddress": "10.0.0.1",
+        "NodeManagerPort": 7,
+    }
+
+
+class Method:
+    def __init__(self, note: list[Any], fail: Exception | None) -> None:
+        self._note, self._fail = note, fail
+
+    def remote(self, *args: Any) -> None:
+        if self._fail is not None:
+            raise self._fail
+        self._note.append(args)
+
+
+class Agent:
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.watched: list[Any] = []
+        self.fail: Exception | None = None
+
+    @property
+    def watch(self) -> Method:
+        return Method(self.watched, self.fail)
+
+
+class Serve:
+    async def living(self) -> Mapping[SeatId, tuple[str, ...]]:
+        return {}
+
+
+class Jobs:
+    async def restorable(self) -> frozenset[JobName]:
+        return frozenset()
+
+
+class Scene:
+    """A cluster of a head and some nodes, seen through monkeypatched calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = [entry(HEAD, 0), entry(A), entry(B)]
+        self.table: dict[str, Fence] = {}
+        self.dropped: list[str] = []
+        self.agents: dict[str, Agent] = {}
+        self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.killed: list[Agent] = []
+        self.reports = Reports(started_s=time.time())
+        self.book = FenceBook()
+        self.state = PoolState()
+
+        def start_agent(node: str, lock_dir: str) -> Agent:
+            self.started.append(node)
+            return self.agents.setdefault(node, Agent(node))
+
+        def drop(name: str) -> None:
+            self.dropped.append(name)
+            self.table.pop(name, None)
+
+        class Context:
+            def get_node_id(self) -> str:
+                return HEAD
+
+        monkeypatch.setattr(ray, "nodes", lambda: self.nodes)
+        monkeypatch.setattr(ray, "get_runtime_context", Context)
+        monkeypatch.setattr(fences, "table", lambda pool: dict(self.table))
+        monkeypatch.setattr(fences, "drop", drop)
+        monkeypatch.setattr(agents, "start_agent", start_agent)
+        monkeypatch.setattr(agents, "stop_agent", self.stopped.append)
+        monkeypatch.setattr(ray, "kill", lambda agent, no_restart: self.killed.append(agent))
+        self.around = Surroundings("p", self.reports, self.book, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
+
+    async def look(self) -> list[Any]:
+        await self.around._look_at_nodes(1000, self.state)
+        found = list(self.reports.inbox)
+        self.reports.inbox.clear()
+        return found
+
+    def hear(self, node: NodeId, uuids: Mapping[int, str]) -> None:
+        self.reports.agents[node] = heard(AgentReport(str(node), "boot", {}, 0.0, uuids))
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(monkeypatch)
+
+
+async def test_a_slot_is_found_only_when_it_is_known_which_gpu_it_is(scene: Scene) -> None:
+    assert await scene.look() == [NodeFound(A, 1000), NodeFound(B, 1000)]
+    assert scene.around.nodes == 3, "gateways may be on the head as well"
+    scene.hear(A, {0: "a-0"})
+    found = [body for body in await scene.look() if isinstance(body, SlotFound)]
+    assert [(body.slot.id, body.slot.uuid) for body in found] == [(slot_id(A, 0), "a-0")]
+
+
+async def test_every_agent_is_told_its_slots_with_one_call_and_started_once(scene: Scene) -> None:
+    for _ in range(3):
+        await scene.look()
+    assert sorted(scene.started) == [A, B]
+    assert scene.agents[A].watched == [([SlotRef(str(A), 0), SlotRef(str(A), 1)],)] * 3
+
+
+async def test_an_agent_that_hangs_holds_up_no_other_and_is_started_anew(scene: Scene) -> None:
+    from ray.exceptions import PendingCallsLimitExceeded
+
+    await scene.look()
+    scene.agents[A].fail = PendingCallsLimitExceeded("full")
+    before = len(scene.agents[B].watched)
+    await scene.look()
+    assert len(scene.agents[B].watched) == before + 1
+    scene.reports.started_s = time.time() - agents.HUNG_S - 1
+    scene.hear(B, {})
+    for _ in range(3):
+        await scene.look()
+    assert scene.killed == [scene.agents[A]], "killed once, not each time"
+
+
+async def test_a_node_that_died_leaves_no_fence_no_agent_and_no_report(scene: Scene) -> None:
+    await scene.look()
+    scene.hear(A, {0: "a-0"})
+    scene.state = PoolState(nodes={A: 1000, B: 1000})
+    name = f"{prefix('p')}{A[:8]}:1"
+    scene.book.names[slot_id(A, 0)] = name
+    scene.book.names[slot_id(B, 0)] = "stays"
+    scene.table[name] = Fence(name, "RESCHEDULING", "")
+    scene.nodes[1] = entry(A, alive=False)
+    assert await scene.look() == [NodeLost(A)]
+    assert scene.dropped == [name] and scene.book.names == {slot_id(B, 0): "stays"}
+    assert scene.stopped == [A] and A not in scene.reports.agents
+    assert scene.around.nodes == 2
+
+
+async def test_a_list_without_our_own_node_is_not_believed(scene: Scene) -> None:
+    """What a GCS says that has just been restarted."""
+    scene.state = PoolState(nodes={A: 1000, B: 1000})
+    scene.nodes = []
+    assert await scene.look() == []
+    scene.nodes = [entry(HEAD, 0, alive=False), entry(A)]
+    assert await scene.look() == []
+    assert scene.stopped == []
+
+
+async def test_fences_that_fell_and_strays_are_removed_but_none_that_is_just_being_made(scene: Scene) -> None:
+    here, moved, stray, making = (f"{prefix('p')}{node}:x" for node in (A[:8], B[:8], "cccccccc", "dddddddd"))
+    scene.book.names = {slot_id(A, 0): here, slot_id(B, 0): moved, slot_id(A, 1): "gone"}
+    scene.table = {
+        here: Fence(here, "CREATED", str(A)),
+        moved: Fence(moved, "CREATED", str(A)),  # never seen, must never be: it would hold a slot of another node
+        stray: Fence(stray, "CREATED", "cccccccc1"),
+        making: Fence(making, "PENDING", ""),
+    }
+    await scene.around._look_at_fences(lambda: frozenset({NodeId("dddddddd44")}))
+    assert scene.book.names == {slot_id(A, 0): here}
+    assert sorted(scene.dropped) == sorted([moved, stray])
+
+
+async def test_a_fence_that_was_had_while_the_table_was_read_is_no_stray(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{prefix('p')}{A[:8]}:x"
+
+    def table(pool: str) -> dict[str, Fence]:
+        scene.book.names[slot_id(A, 0)] = name  # its call has come back meanwhile
+        return {name: Fence(name, "CREATED", str(A))}
+
+    monkeypatch.setattr(fences, "table", table)
+    await scene.around._look_at_fences(lambda: frozenset())
+    assert scene.dropped == [] and scene.book.names == {slot_id(A, 0): name}
+
+
+async def test_adoption_waits_for_ray_and_keeps_what_stands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "ADOPT_RETRY_S", 0.01)
+    tries = 0
+    name = f"{prefix('p')}{A[:8]}:x"
+
+    def table(pool: str) -> dict[str, Fence]:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("the GCS restarts")
+        return {name: Fence(name, "CREATED", str(A))}
+
+    monkeypatch.setattr(fences, "table", table)
+    scene.book.names = {slot_id(A, 0): name, slot_id(A, 1): "gone"}
+    await asyncio.wait_for(scene.around.adopt(), 10)
+    assert tries == 3 and scene.book.names == {slot_id(A, 0): name}
+
+
+async def test_a_look_that_hangs_delays_no_other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    gate = threading.Event()
+    monkeypatch.setattr(ray, "nodes", lambda: gate.wait(30) or [])
+    monkeypatch.setattr(surroundings, "ANSWER_S", 0.2)
+    monkeypatch.setattr(surroundings, "LIVING_S", 0.01)
+    watching = asyncio.create_task(scene.around.watch(lambda: 1000, lambda: scene.state, lambda: frozenset()))
+    try:
+        await asyncio.sleep(0.1)
+        first = scene.reports.living_at_s
+        await asyncio.sleep(0.1)
+        assert scene.reports.living_at_s > first > 0
+    finally:
+        gate.set()
+        watching.cancel()
+
+
+async def test_who_has_the_gpus_is_asked_of_the_node_and_may_stay_unknown(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = (SlotId(f"{A}:0"), SlotId(f"{A}:1"))
+    assert await scene.around.strangers(slots) == {}, "nothing is known of the node yet"
+    await scene.look()
+
+    class Asked:
+        chosen: Any
+
+        async def answer(self, address: str, port: int) -> Mapping[int, str]:
+            assert (address, port) == ("10.0.0.1", 7)
+            return {1: "ray::stranger (pid 7)"}
+
+        async def hang(self, address: str, port: int) -> Mapping[int, str]:
+            await asyncio.sleep(30)
+            return {}
+
+        def remote(self, *args: Any) -> Any:
+            return self.chosen(*args)
+
+    asked = Asked()
+    asked.chosen = asked.answer
+    scene.agents[A].gpu_users = asked  # type: ignore[attr-defined]
+    assert await scene.around.strangers(slots) == {slots[1]: "ray::stranger (pid 7)"}
+    monkeypatch.setattr(agents, "ANSWER_S", 0.05)
+    asked.chosen = asked.hang
+    assert await scene.around.strangers(slots) == {}, "a node that does not answer holds nothing up"
