@@ -1,96 +1,70 @@
-"""The ledger in the arbiter's own terms: events, the policy's memory, the configuration, and the names of fences."""
+"""The ledger in the arbiter's own terms: events, the policy's memory, the configuration, keys, and names of fences."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter
-
+from ebbtide.ledger.errors import SnapshotDeclined
 from ebbtide.ledger.log import EpochLog, LedgerHealth
 from ebbtide.ledger.reader import replay
-from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, Event
-from ebbtide.pool.ids import RecordId, SlotId
-from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.key_book import MadeKey, recovered_key
-from ebbtide_autoscaler.metrics_tally import Tally
+from ebbtide.pool.events import Event
+from ebbtide.pool.ids import SlotId
+from ebbtide_autoscaler.recovered import (
+    CONFIGS_KEPT,
+    MEMORY,
+    Recovered,
+    decode_event,
+    encode_event,
+    snapshot_of,
+)
 from ebbtide_autoscaler.signals import Memory
 
-_BODY: TypeAdapter[Body] = TypeAdapter(Annotated[Body, Field(discriminator="kind")])
-CONFIGS_KEPT = 5  # files that were in force, for `ebbtide up --rollback`
-_MEMORY: TypeAdapter[Memory] = TypeAdapter(Memory)
+__all__ = ["CONFIGS_KEPT", "Journal", "Recovered", "decode_event", "encode_event", "fence_record", "recover"]
 
-
-@dataclass(slots=True)
-class Recovered:
-    """What a ledger says: the state, and what else the arbiter needs to go on."""
-
-    state: PoolState = field(default_factory=PoolState)
-    memory: Memory = field(default_factory=Memory)
-    config: str = ""  # the pool's file as JSON; empty before the first `up`
-    configs: tuple[str, ...] = ()  # the last ones that were in force, oldest first
-    fences: dict[SlotId, str] = field(default_factory=dict)  # placement group by slot
-    keys: dict[str, MadeKey] = field(default_factory=dict)  # made by `ebbtide keys`, by name
-    tally: Tally = field(default_factory=Tally)  # the counters of the metrics; a snapshot must hold them too
-
-
-def encode_event(event: Event) -> dict[str, Any]:
-    """The event as its record in the ledger."""
-    body = _BODY.dump_python(event.body, mode="json")
-    return {"type": "event", "id": event.id, "at_s": event.at_s, "cause": event.cause, "body": body}
-
-
-def decode_event(payload: Mapping[str, Any]) -> Event:
-    """The event of a record of type "event"."""
-    cause = payload["cause"]
-    return Event(
-        RecordId(payload["id"]),
-        float(payload["at_s"]),
-        RecordId(cause) if cause else None,
-        _BODY.validate_python(payload["body"]),
-    )
+# Some 30,000 events, which a replay takes 2-3 s for on one core: what an arbiter's restart may cost (measured.md).
+SNAPSHOT_BYTES = 8 << 20
+SNAPSHOT_FILES = 64  # each restart begins a file, and each file's first record names all that a replay needs
+SNAPSHOT_RETRY_S = 60.0  # after there was no room for one
 
 
 def recover(directory: Path, *, up_to: int | None = None) -> Recovered:
-    """Replay the ledger in ``directory``."""
+    """Replay the ledger in ``directory`` from its newest snapshot on."""
     found = Recovered()
-    for record in replay(directory, up_to=up_to):
-        payload: Mapping[str, Any] = record.payload
-        kind = payload.get("type")
-        if kind == "event":
-            event = decode_event(payload)
-            found.tally.take(found.state, event)
-            found.state = apply(found.state, event)
-        elif kind == "memory":
-            found.memory = _MEMORY.validate_python(payload["memory"])
-        elif kind == "config":
-            found.config = str(payload["config"])
-            found.configs = (*found.configs, found.config)[-CONFIGS_KEPT:]
-        elif kind == "arbiter_started":
-            found.tally.started()
-        elif kind == "key":
-            made = recovered_key(payload)
-            found.keys[made.grant.name] = made
-        elif kind == "fence":
-            slot = SlotId(str(payload["slot"]))
-            if payload["name"]:
-                found.fences[slot] = str(payload["name"])
-            else:
-                found.fences.pop(slot, None)
+    for record in replay(directory, up_to=up_to, from_snapshot=True):
+        found.take(record.payload)
     return found
 
 
 class Journal:
-    """The open ledger of one arbiter."""
+    """The open ledger of one arbiter; all but :meth:`health` for one thread.
 
-    def __init__(self, log: EpochLog) -> None:
-        self._log = log
+    It folds what it writes, so that a snapshot says exactly what was queued before it.
+    """
+
+    def __init__(
+        self,
+        log: EpochLog,
+        known: Recovered,
+        *,
+        snapshot_bytes: int = SNAPSHOT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        log: just opened.
+        known: what was recovered up to its epoch; not changed.
+        snapshot_bytes: of records after a snapshot, then comes the next.
+        clock: monotonic seconds.
+        """
+        self._log, self._known, self._clock = log, known.copy(), clock
+        self._snapshot_bytes = snapshot_bytes
+        self._rolling: Future[int] | None = None
+        self._not_before_s = 0.0
 
     @property
     def epoch(self) -> int:
-        """This arbiter's epoch."""
+        """The epoch that is written now; it grows with every snapshot."""
         return self._log.epoch
 
     def write(
@@ -99,8 +73,31 @@ class Journal:
         """Queue records, together; the future is done when they are durable."""
         records: list[dict[str, Any]] = [encode_event(event) for event in events]
         if memory is not None:
-            records.append({"type": "memory", "memory": _MEMORY.dump_python(memory, mode="json")})
-        return self._log.append([*records, *(dict(record) for record in extra)])
+            records.append({"type": "memory", "memory": MEMORY.dump_python(memory, mode="json")})
+        done = self._log.append([*records, *(dict(record) for record in extra)])
+        for event in events:
+            self._known.take_event(event)
+        if memory is not None:
+            self._known.memory = memory
+        for record in extra:
+            self._known.take(record)
+        return done
+
+    def keep_short(self) -> Future[int] | None:
+        """Queue a snapshot when a replay would read too much; None: none is due. The future is as that of ``write``,
+        but a snapshot for which there is no room is no error: see :class:`SnapshotDeclined`.
+        """
+        if self._rolling is not None and not self._rolling.done():
+            return None
+        if self._rolling is not None and isinstance(self._rolling.exception(), SnapshotDeclined):
+            self._rolling, self._not_before_s = None, self._clock() + SNAPSHOT_RETRY_S
+        cost = self._log.replay_cost()
+        # A pool whose snapshot is larger than the bound writes as much again before the next one.
+        due = cost.record_bytes > max(self._snapshot_bytes, cost.snapshot_bytes) or cost.files > SNAPSHOT_FILES
+        if not due or self._clock() < self._not_before_s or self._log.health().broken:
+            return None
+        self._rolling = self._log.roll(snapshot_of(self._known))
+        return self._rolling
 
     def health(self) -> LedgerHealth:
         """How the ledger does."""

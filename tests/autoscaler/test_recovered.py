@@ -1,0 +1,102 @@
+"""A replay from a snapshot ends where a replay of everything does, whatever the pool has been through."""
+
+import json
+
+from hypothesis import settings
+
+from ebbtide.client.messages import KeyGrant
+from ebbtide.pool.ids import EndpointName, SlotId
+from ebbtide_autoscaler.key_book import MadeKey, key_record
+from ebbtide_autoscaler.recovered import (
+    CONFIGS_KEPT,
+    PART_ENTRIES,
+    Recovered,
+    encode_event,
+    from_snapshot,
+    snapshot_of,
+)
+from ebbtide_autoscaler.signals import EndpointMemory, Memory
+from tests.platform.pool.test_machine import Pool
+
+
+def parts(known: Recovered) -> list[dict[str, object]]:
+    """The snapshot's records as they come back from a file."""
+    contents = snapshot_of(known)
+    return [
+        {"type": "snapshot", "part": part, "of": len(contents), **json.loads(json.dumps(content, allow_nan=False))}
+        for part, content in enumerate(contents, 1)
+    ]
+
+
+class SnapshotAnywhere(Pool):
+    """The pool under fire; its ledger is cut at every third of what happened."""
+
+    def teardown(self) -> None:
+        records = [json.loads(json.dumps(encode_event(event))) for event in self.events]
+        whole = Recovered()
+        for record in records:
+            whole.take(record)
+        assert whole.state == self.state
+        for cut in {len(records) // 3, 2 * len(records) // 3, len(records)}:
+            before = Recovered()
+            for record in records[:cut]:
+                before.take(record)
+            after = Recovered()
+            for record in [*parts(before), *records[cut:]]:
+                after.take(record)
+            assert after.state == whole.state
+            assert after == whole
+
+
+TestSnapshotAnywhere = SnapshotAnywhere.TestCase
+TestSnapshotAnywhere.settings = settings(
+    max_examples=30, stateful_step_count=50, deadline=None, database=None, derandomize=True
+)
+
+
+def a_key(name: str) -> MadeKey:
+    return MadeKey(
+        KeyGrant(name=name, sha256="0" * 64, scopes=("chat",)), made_s=5.0, old_sha256="1" * 64, old_until_s=9.0
+    )
+
+
+def known() -> Recovered:
+    found = Recovered()
+    found.memory = Memory(endpoints={EndpointName("chat"): EndpointMemory(aim=2, busy_since_s=4.5)})
+    for number in range(CONFIGS_KEPT + 2):
+        found.take({"type": "config", "config": f"file {number}"})
+    for number in range(PART_ENTRIES + 1):
+        found.take({"type": "fence", "slot": f"n:{number}", "name": f"fence {number}"})
+    for name in ("one", "two"):
+        found.take(json.loads(json.dumps(key_record(a_key(name), 1.0))))
+    found.take({"type": "arbiter_started"})
+    return found
+
+
+def test_memory_configs_fences_keys_and_counters_are_in_a_snapshot() -> None:
+    before = known()
+    assert before.configs[-1] == before.config and len(before.configs) == CONFIGS_KEPT
+    after = from_snapshot(parts(before))
+    assert after == before
+    assert after.keys["two"] == a_key("two")
+    assert after.fences[SlotId(f"n:{PART_ENTRIES}")] == f"fence {PART_ENTRIES}"
+
+
+def test_a_snapshot_replaces_what_was_known_and_a_torn_one_changes_nothing() -> None:
+    before, other = known(), Recovered()
+    other.take({"type": "fence", "slot": "gone:0", "name": "old"})
+    cut = parts(before)
+    for part in cut[:-1]:
+        other.take(part)
+    assert other.fences == {SlotId("gone:0"): "old"} and other.config == ""
+    for part in [*cut[:-2], *cut]:
+        other.take(part)
+    assert other == before
+
+
+def test_a_copy_is_folded_on_apart() -> None:
+    one = known()
+    two = one.copy()
+    two.take({"type": "fence", "slot": "n:0", "name": ""})
+    two.take({"type": "arbiter_started"})
+    assert SlotId("n:0") in one.fences and one.tally != two.tally
