@@ -265,3 +265,48 @@ def test_public_names_are_there(name: str) -> None:
     import ray.train
 
     assert hasattr(ray.train, name)
+
+
+# ---- nodes: agents, fences, replicas bound to a node ------------------------------------------------------------
+
+
+def test_a_replicas_actor_may_be_bound_by_a_label_and_gateways_to_one_per_node() -> None:
+    from ray.serve._private.config import ReplicaConfig
+
+    node = {"label_selector": {"ray.io/node-id": "n"}}
+    config = ReplicaConfig.create(object, ray_actor_options={"num_gpus": 2, **node}, max_replicas_per_node=1)
+    assert config.ray_actor_options["label_selector"] == node["label_selector"]
+    assert config.max_replicas_per_node == 1
+
+
+def test_a_raylet_says_which_worker_has_which_logical_gpu() -> None:
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
+
+    from ebbtide.agent.logical_gpus import users_of
+
+    assert callable(init_grpc_channel) and hasattr(node_manager_pb2_grpc, "NodeManagerServiceStub")
+    assert "include_memory_info" in node_manager_pb2.GetNodeStatsRequest.DESCRIPTOR.fields_by_name
+    reply = node_manager_pb2.GetNodeStatsReply()
+    worker = reply.core_workers_stats.add()
+    worker.pid, worker.job_id = 2**22 + 1, b"\x01\x00\x00\x00"
+    worker.used_resources["GPU"].resource_slots.add().slot = 1
+    assert users_of(reply.core_workers_stats) == {1: "a Ray worker (pid 4194305, Ray job 01000000)"}
+
+
+def test_a_fence_can_be_bound_by_a_label_and_the_table_says_where_it_stands() -> None:
+    from ray._private.state import GlobalState
+    from ray.util.placement_group import placement_group
+
+    assert {"name", "lifetime", "bundle_label_selector"} <= set(parameters(placement_group))
+    assert '"bundles_to_node_id"' in inspect.getsource(GlobalState._gen_placement_group_info)
+
+
+def test_an_agent_knows_its_nodes_labels_and_lets_no_calls_pile_up() -> None:
+    from ray._common.ray_option_utils import actor_options
+    from ray.exceptions import PendingCallsLimitExceeded, RayError
+    from ray.runtime_context import RuntimeContext
+
+    assert parameters(RuntimeContext.get_node_labels) == []
+    assert "max_pending_calls" in actor_options
+    assert issubclass(PendingCallsLimitExceeded, RayError)

@@ -1,0 +1,165 @@
+"""What the actuator remembers saves work and is never believed: Serve may have been restarted since."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ray.serve
+
+from ebbtide.client.seats import SeatPlan
+from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide_serve import actuator
+from ebbtide_serve.actuator import GATEWAY_APP, ServeActuator
+from ebbtide_serve.errors import SeatRefused
+
+SEAT = SeatId("m/0")
+APP = "seat-m-0"
+
+
+class Serve:
+    """Serve as the actuator sees it: applications with a target, and replica actors."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.targets: dict[str, int] = {}
+        self.nodes: dict[str, str | None] = {}  # label of the application's replica
+        self.actors: dict[str, list[str]] = {}
+        self.deployed: list[str] = []
+        self.options: list[dict[str, Any]] = []
+        self.well = True
+        monkeypatch.setattr(actuator, "set_replicas", self.set_replicas)
+        monkeypatch.setattr(actuator, "replica_actors", lambda: self.actors)
+        monkeypatch.setattr(actuator, "_is_well", lambda app: self.well and app in self.targets)
+        monkeypatch.setattr(ray.serve, "start", lambda **_: None)
+        monkeypatch.setattr(ray.serve, "run_many", self.run_many)
+
+    def set_replicas(self, app: str, deployment: str, number: int) -> bool:
+        if app in self.targets:
+            self.targets[app] = number
+        return app in self.targets
+
+    def run_many(self, targets: list[Any], **_: Any) -> None:
+        for target in targets:
+            options = target.target._bound_deployment
+            self.options.append(
+                {"replicas": options.num_replicas, "per_node": options._replica_config.max_replicas_per_node}
+            )
+            label = (options.ray_actor_options or {}).get("label_selector")
+            self.nodes[target.name] = label and label[actuator.NODE_LABEL]
+            self.deployed.append(target.name)
+            self.targets[target.name] = 1
+
+    def restart(self) -> None:
+        """As `serve shutdown` does: nothing is left."""
+        self.targets, self.actors = {}, {}
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    return Serve(monkeypatch)
+
+
+def plan(node: str = "n1", **other: Any) -> SeatPlan:
+    words: dict[str, Any] = {"slots": 1, "node": node, "token": "t", "cache_dir": "", "model_dir": ""} | other
+    return SeatPlan(seat=SEAT, endpoint=EndpointName("m"), **words)
+
+
+async def test_a_replica_is_bound_to_the_node_of_its_grant(serve: Serve) -> None:
+    await ServeActuator().open_seat(plan("n1"))
+    assert serve.nodes == {APP: "n1"}
+    await ServeActuator().open_seat(plan(""))
+    assert serve.nodes == {APP: None}
+
+
+async def test_a_known_seat_is_only_scaled_and_for_another_node_deployed_anew(serve: Serve) -> None:
+    hands = ServeActuator()
+    await hands.open_seat(plan("n1"))
+    await hands.close_seat(SEAT)
+    await hands.open_seat(plan("n1"))
+    assert (serve.deployed, serve.targets) == ([APP], {APP: 1})
+    await hands.close_seat(SEAT)
+    await hands.open_seat(plan("n2"))
+    assert (len(serve.deployed), serve.nodes) == (2, {APP: "n2"})
+
+
+async def test_while_the_replica_of_another_node_is_leaving_the_seat_is_refused_and_stays_closed(serve: Serve) -> None:
+    hands = ServeActuator()
+    await hands.open_seat(plan("n1"))
+    serve.actors = {APP: ["leaving"]}
+    with pytest.raises(SeatRefused, match="its replica on node n1 has not left yet"):
+        await hands.open_seat(plan("n2"))
+    assert (len(serve.deployed), serve.targets) == (1, {APP: 0})
+    serve.actors = {}
+    await hands.open_seat(plan("n2"))
+    assert serve.nodes == {APP: "n2"}
+
+
+async def test_a_living_replica_is_never_replaced_even_by_an_arbiter_that_has_restarted(serve: Serve) -> None:
+    await ServeActuator().open_seat(plan("n1"))
+    serve.actors = {APP: ["lives"]}
+    await ServeActuator().open_seat(plan("n1", engine_args={"other": 1}))
+    assert serve.deployed == [APP]
+
+
+@pytest.mark.parametrize("loss", ["restart", "given up"])
+async def test_what_serve_has_lost_is_deployed_again(serve: Serve, loss: str) -> None:
+    hands = ServeActuator()
+    await hands.open_seat(plan())
+    if loss == "restart":
+        serve.restart()
+    else:
+        serve.well = False
+    await hands.open_seat(plan())
+    assert serve.deployed == [APP, APP]
+
+
+async def test_every_call_is_sent_whatever_was_sent_before(serve: Serve) -> None:
+    """A target that somebody else has moved is moved back."""
+    hands = ServeActuator()
+    await hands.open_seat(plan())
+    await hands.close_seat(SEAT)
+    serve.targets[APP] = 1
+    await hands.close_seat(SEAT)
+    assert serve.targets == {APP: 0}
+    await ServeActuator().close_seat(SeatId("never/0"))  # nothing is there, and that is what was wanted
+
+
+def settings(**other: Any) -> str:
+    return json.dumps({"internal_token": "t", "host": "127.0.0.1", "port": 1, "endpoints": []} | other)
+
+
+async def test_the_gateway_is_deployed_again_when_serve_has_lost_it_and_only_then(serve: Serve) -> None:
+    hands = ServeActuator()
+    await hands.start_gateway(settings())
+    serve.actors = {GATEWAY_APP: ["g"]}
+    await hands.start_gateway(settings())
+    assert serve.deployed == [GATEWAY_APP]
+    serve.restart()
+    await hands.start_gateway(settings())
+    assert serve.deployed == [GATEWAY_APP] * 2
+
+
+async def test_gateways_are_as_many_as_nodes_and_one_on_each(serve: Serve) -> None:
+    hands = ServeActuator()
+    for number in (1, 2, 3, 2):
+        await hands.start_gateway(settings(replicas=number))
+        serve.actors = {GATEWAY_APP: ["g"]}
+    assert [one["replicas"] for one in serve.options] == [1, 2, 3, 2]
+    assert {one["per_node"] for one in serve.options} == {1}
+
+
+async def test_a_call_that_hangs_is_given_up_and_living_goes_on(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    gate = threading.Event()
+    hang: Callable[..., bool] = lambda *_: gate.wait(30)  # noqa: E731 - typed
+    monkeypatch.setattr(actuator, "set_replicas", hang)
+    monkeypatch.setattr(actuator, "SERVE_S", 0.1)
+    hands = ServeActuator()
+    with pytest.raises(TimeoutError):
+        await hands.close_seat(SEAT)
+    serve.actors = {APP: ["lives"]}
+    assert await hands.living() == {SEAT: ("lives",)}
+    with pytest.raises(TimeoutError):
+        await hands.open_seat(plan())
+    gate.set()
