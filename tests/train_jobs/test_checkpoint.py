@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide_train.session import checkpoint as checkpoint_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch
 from ebbtide_train.session.ref import Ref
@@ -93,6 +94,32 @@ def test_nothing_is_committed_before_it_is_in_place(tmp_path: Path, monkeypatch:
     with pytest.raises(CheckpointFailed, match="Input/output"):
         publish(store, 2)
     assert loaded(store) == 1
+
+
+def test_a_gang_of_the_past_cannot_take_the_job_back(tmp_path: Path) -> None:
+    """Its rank 0 was stopped in mid-commit, its gang was replaced, and now it goes on."""
+    about = {"world": 1, "seed": 0, "global_batch": 1, "dataset_len": 1}
+    old, new = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
+    assert old.read_ref() is None
+    old.publish({"x": 1}, step=3, lease_epoch=5, **about)
+    assert new.read_ref() is not None
+    newest = new.publish({"x": 2}, step=9, lease_epoch=6, **about)
+    with pytest.raises(CheckpointFailed, match="this one is of the past"):
+        old.publish({"x": 3}, step=4, lease_epoch=5, **about)
+    assert CheckpointStore(tmp_path).read_ref() == newest
+    assert CheckpointStore(tmp_path).load(newest) == {"x": 2}
+
+
+def test_a_failed_write_leaves_no_bytes_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module, "_write_synced", no_space)
+    with pytest.raises(CheckpointFailed, match="No space left"):
+        CheckpointStore(tmp_path).publish(
+            {"x": torch.zeros(10)}, step=3, lease_epoch=5, world=1, seed=0, global_batch=1, dataset_len=1
+        )
+    assert list((tmp_path / "ckpt").iterdir()) == []
 
 
 def test_publishing_the_same_step_again_keeps_a_readable_commit(tmp_path: Path) -> None:

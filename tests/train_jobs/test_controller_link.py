@@ -122,6 +122,24 @@ def test_failures_are_counted_and_the_last_error_is_told() -> None:
     assert len(report.last_error) == 500
 
 
+def test_a_report_says_how_far_the_job_is_durable_and_what_its_ranks_printed_last() -> None:
+    link, _ = linked(None)
+    link.gang_failed("rank 0: boom", "line\n" * 1000)
+    link.committed(7)
+    link.committed(5)  # read before, told later
+    report = link.report()
+    assert report.durable_step == 7
+    assert report.log_tail.endswith("line\n") and len(report.log_tail) <= 2000
+
+
+def test_every_report_has_a_number_larger_than_the_one_before() -> None:
+    link, fake = linked(None)
+    for _ in range(3):
+        link.exchange()
+    numbers = [report.seq for _, (report,) in fake.calls]  # type: ignore[attr-defined]
+    assert 0 < numbers[0] < numbers[1] < numbers[2]
+
+
 def test_the_thread_goes_on_reporting_after_an_error() -> None:
     def fails(report: ControllerReport) -> ControllerOrders:
         fake.answers["report_controller"] = good
