@@ -1,17 +1,18 @@
 """Which free slots a replica or a gang gets. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from ebbtide.pool.ids import JobName, NodeId, SlotId
+from ebbtide.pool.index import claims, nodes_with, remembered
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, SlotState
 
 
 def placing_nodes(state: PoolState) -> frozenset[NodeId]:
     """Nodes on which a replica is being placed: the next one there would be taken for it."""
-    return frozenset(record.slot.node for record in state.slots.values() if record.state is SlotState.OPENING)
+    return frozenset(nodes_with(state.slots, SlotState.OPENING))
 
 
 def for_replica(
@@ -29,14 +30,14 @@ def for_replica(
     if not fitting:
         return ()
 
-    def claims(slot: SlotId) -> int:
+    def claimed(slot: SlotId) -> int:
         return len(state.claims_on(slot))
 
     def disturbs(slots: list[SlotId]) -> tuple[int, int]:
-        return sum(sorted(claims(slot) for slot in slots)[:count]), len(slots)
+        return sum(sorted(claimed(slot) for slot in slots)[:count]), len(slots)
 
     best = min(fitting, key=disturbs)
-    return tuple(sorted(best, key=lambda slot: (claims(slot), slot))[:count])
+    return tuple(sorted(best, key=lambda slot: (claimed(slot), slot))[:count])
 
 
 def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeId, tuple[SlotId, ...]] | None:
@@ -47,18 +48,33 @@ def nearest(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[NodeI
     by_node: dict[NodeId, list[SlotId]] = {node: [] for node in state.nodes if node not in state.draining}
     for slot in free:
         by_node[state.slots[slot].slot.node].append(slot)
-    leaving = Counter(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
-    could_be = Counter({node: len(here) + leaving[node] for node, here in by_node.items()})
-    for job in state.jobs.values():
-        if job.state in JOB_HOLDS_SLOTS:
-            for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
-                could_be[node] += min(here, may_lose(job))
+    leaving, lendable = nodes_with(state.slots, SlotState.RECLAIMING), _lendable(state)
+
+    def could_be(node: NodeId) -> int:
+        return len(by_node[node]) + leaving.get(node, 0) + lendable.get(node, 0)
+
     # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
-    fitting = [node for node in by_node if could_be[node] >= count or count == 1]
+    fitting = [node for node in by_node if count == 1 or could_be(node) >= count]
     if not fitting:
         return None
-    best = min(fitting, key=lambda node: (-len(by_node[node]) - leaving[node], -len(by_node[node]), node))
+    best = min(fitting, key=lambda node: (-len(by_node[node]) - leaving.get(node, 0), -len(by_node[node]), node))
     return best, tuple(by_node[best])
+
+
+def _lendable(state: PoolState) -> Mapping[NodeId, int]:
+    """How many slots of each node the classes of their jobs let go."""
+    return _lendable_of(state.jobs, state.slots)
+
+
+@remembered
+def _lendable_of(jobs: Mapping[JobName, JobRecord], slots: Mapping[SlotId, SlotRecord]) -> Mapping[NodeId, int]:
+    found: Counter[NodeId] = Counter()
+    for job in jobs.values():
+        if job.state in JOB_HOLDS_SLOTS:
+            most = may_lose(job)
+            for node, here in Counter(slots[slot].slot.node for slot in job.gang).items():
+                found[node] += min(here, most)
+    return found
 
 
 def may_lose(job: JobRecord) -> int:
@@ -72,10 +88,11 @@ def may_lose(job: JobRecord) -> int:
 
 def unclaimed(state: PoolState, free: Iterable[SlotId], job: JobName) -> tuple[SlotId, ...]:
     """The free slots that no other parked job of at least this job's priority waits for."""
-    priority = state.jobs[job].spec.priority
+    priority, claimed = state.jobs[job].spec.priority, claims(state.jobs)
 
     def mine(slot: SlotId) -> bool:
-        return all(name == job or state.jobs[name].spec.priority < priority for name in state.claims_on(slot))
+        others = claimed.get(slot)
+        return not others or all(name == job or state.jobs[name].spec.priority < priority for name in others)
 
     return tuple(slot for slot in free if mine(slot))
 

@@ -35,8 +35,7 @@ class Want:
 
 def seats_of(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     """The endpoint's known seats, by number."""
-    mine = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
-    return tuple(sorted(mine, key=lambda seat: int(seat.id.rpartition("/")[2])))
+    return state.seats_of(endpoint)
 
 
 def wants(

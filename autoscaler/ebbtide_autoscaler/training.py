@@ -88,7 +88,8 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
 
 def is_owed(job: JobRecord) -> bool:
     """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum."""
-    away = job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING) and job.epoch > 0
+    ran = job.epoch > 0 or job.restores > 0
+    away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
     return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
 
 
@@ -189,7 +190,8 @@ def _backs_off(now_s: float, job: JobRecord) -> str:
 
 
 def _take(draft: Draft, slots: tuple[SlotId, ...]) -> None:
-    draft.free = [slot for slot in draft.free if slot not in slots]
+    taken = set(slots)
+    draft.free = [slot for slot in draft.free if slot not in taken]
 
 
 def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config: PolicyConfig) -> None:
@@ -197,18 +199,20 @@ def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config
     if job.cancelled or draft.contested:
         draft.waits.append((name, "parked: replicas wait for slots, they go first"))
         return
-    missing = [slot for slot in job.gang if slot not in draft.free]
+    free = set(draft.free)
+    missing = [slot for slot in job.gang if slot not in free]
     if not missing and len(draft.free) - len(job.gang) >= config.reserve:
         _take(draft, job.gang)
         draft.moves.append(ResumeJob(name, "all its slots are free again"))
         return
     parked_s = now_s - job.asked_s
-    others = unclaimed(state, draft.free, name)
-    room = min(len(others), max(0, len(draft.free) - config.reserve))
     who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
     if parked_s < config.restart_cost_s:
         draft.waits.append((name, f"parked: {len(missing)} of its slots are taken by {who}"))
-    elif room >= job.spec.workers_min:
+        return
+    others = unclaimed(state, draft.free, name)
+    room = min(len(others), max(0, len(draft.free) - config.reserve))
+    if room >= job.spec.workers_min:
         count = min(room, job.spec.workers_max)
         why = f"parked for {parked_s:.0f} s, a restart costs {config.restart_cost_s:.0f} s"
         draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
@@ -238,11 +242,10 @@ def _start(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft,
 
 
 def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft) -> bool:
-    calm = not draft.contested and not any(
-        seat.state in (SeatState.PLACING, SeatState.STARTING) for seat in state.seats.values()
-    )
-    room = unclaimed(state, usable, job.spec.name)
-    return calm and bool(room) and len(job.gang) < job.spec.workers_max
+    if draft.contested or len(job.gang) >= job.spec.workers_max or not usable:
+        return False
+    calm = not any(seat.state in (SeatState.PLACING, SeatState.STARTING) for seat in state.seats.values())
+    return calm and bool(unclaimed(state, usable, job.spec.name))
 
 
 def _grow(

@@ -7,10 +7,11 @@ event changes nothing.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ebbtide.pool import index
 from ebbtide.pool.events import Slot
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.spec import EndpointSpec, JobSpec
-from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, JobState, SeatState, SlotState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +106,20 @@ class PoolState:
 
     def held_by(self, workload: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
         """The slots that ``workload`` occupies under the lease ``epoch``, proven empty ones left out."""
-        return tuple(
-            record.slot.id
-            for record in self.slots.values()
-            if record.state in OCCUPIED and record.occupant == workload and record.epoch == epoch
-        )
+        return index.holders(self.slots).get((workload, epoch), ())
 
     def free_slots(self) -> tuple[SlotId, ...]:
         """Slots that may be granted, in order of node and index; none of a draining node."""
-        free = [
-            record.slot
-            for record in self.slots.values()
-            if record.state is SlotState.FREE and record.slot.node not in self.draining
-        ]
-        return tuple(slot.id for slot in sorted(free, key=lambda slot: (slot.node, slot.index)))
+        return index.free(self.slots, self.draining)
 
     def claims_on(self, slot: SlotId) -> tuple[JobName, ...]:
         """Parked jobs that can only resume when they get ``slot`` back."""
-        return tuple(name for name, job in self.jobs.items() if job.state in JOB_CLAIMS_SLOTS and slot in job.gang)
+        return index.claims(self.jobs).get(slot, ())
 
     def parked_bytes(self, node: NodeId) -> int:
         """Host memory lent on ``node`` to parked gangs."""
-        return sum(
-            job.spec.host_bytes_per_worker
-            for job in self.jobs.values()
-            if job.state in JOB_CLAIMS_SLOTS
-            for slot in job.gang
-            if slot in self.slots and self.slots[slot].slot.node == node
-        )
+        return index.parked_bytes(self.jobs, self.slots).get(node, 0)
+
+    def seats_of(self, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+        """The endpoint's known seats, by number."""
+        return index.seats(self.seats).get(endpoint, ())

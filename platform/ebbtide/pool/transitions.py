@@ -14,6 +14,8 @@ from ebbtide.pool.errors import IllegalTransition
 class SlotState(Enum):
     """Who may use a GPU, as far as the ledger knows."""
 
+    __hash__ = object.__hash__  # members are singletons, and a decision looks up thousands of them
+
     UNFENCED = "unfenced"  # known, but Ray's scheduler could still place a stranger there
     FREE = "free"  # fenced, and proven empty
     OPENING = "opening"  # granted to a replica: the fence goes, Ray places the replica
@@ -25,6 +27,8 @@ class SlotState(Enum):
 
 class JobState(Enum):
     """Where a training job stands."""
+
+    __hash__ = object.__hash__
 
     WAITING = "waiting"  # has no slots
     STARTING = "starting"  # slots granted, ranks on their way
@@ -39,6 +43,8 @@ class JobState(Enum):
 
 class SeatState(Enum):
     """Where the place of one replica stands."""
+
+    __hash__ = object.__hash__
 
     COLD = "cold"  # no replica and no slots
     PLACING = "placing"  # slots granted, Ray has not placed the replica yet

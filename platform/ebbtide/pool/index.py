@@ -1,0 +1,91 @@
+"""Look-ups of a state that would else scan all of it: each is built once for the mapping that it is made of.
+
+A state is never changed, only replaced, and what a change does not touch is the same object in both; so remembering by
+identity is exact. It is what keeps a decision linear in the size of the pool.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SlotState
+
+if TYPE_CHECKING:
+    from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
+
+R = TypeVar("R")
+KEPT = 4  # states that are looked at in turns: the ledger's, the one that is being made, an observer's
+
+
+def remembered(build: Callable[..., R]) -> Callable[..., R]:
+    """``build``, but a call with the very same objects as one of the last few gives what that one gave."""
+    known: list[tuple[tuple[Any, ...], R]] = []
+
+    @wraps(build)
+    def look_up(*sources: Any) -> R:
+        for asked, found in tuple(known):  # another thread may add one meanwhile
+            if all(one is other for one, other in zip(asked, sources, strict=True)):
+                return found
+        found = build(*sources)
+        known.insert(0, (sources, found))
+        del known[KEPT:]
+        return found
+
+    return look_up
+
+
+@remembered
+def holders(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[tuple[JobName | SeatId, Epoch], tuple[SlotId, ...]]:
+    """The slots of each lease that are not proven empty, by occupant and epoch."""
+    found: defaultdict[tuple[JobName | SeatId, Epoch], list[SlotId]] = defaultdict(list)
+    for name, record in slots.items():
+        if record.occupant is not None and record.state in OCCUPIED:
+            found[record.occupant, record.epoch].append(name)
+    return {lease: tuple(names) for lease, names in found.items()}
+
+
+@remembered
+def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
+    """Slots that may be granted, in order of node and index; none of a draining node."""
+    found = [one.slot for one in slots.values() if one.state is SlotState.FREE and one.slot.node not in draining]
+    return tuple(slot.id for slot in sorted(found, key=lambda slot: (slot.node, slot.index)))
+
+
+@remembered
+def nodes_with(slots: "Mapping[SlotId, SlotRecord]", state: SlotState) -> Mapping[NodeId, int]:
+    """How many slots in ``state`` each node has; nodes without any are left out."""
+    return Counter(record.slot.node for record in slots.values() if record.state is state)
+
+
+@remembered
+def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
+    """The parked jobs that can only resume when they get a slot back, by slot; slots without any are left out."""
+    found: defaultdict[SlotId, list[JobName]] = defaultdict(list)
+    for name, job in jobs.items():
+        if job.state in JOB_CLAIMS_SLOTS:
+            for slot in job.gang:
+                found[slot].append(name)
+    return {slot: tuple(names) for slot, names in found.items()}
+
+
+@remembered
+def parked_bytes(jobs: "Mapping[JobName, JobRecord]", slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, int]:
+    """Host memory lent to parked gangs, by node."""
+    found: Counter[NodeId] = Counter()
+    for job in jobs.values():
+        if job.state in JOB_CLAIMS_SLOTS:
+            for slot in job.gang:
+                if slot in slots:
+                    found[slots[slot].slot.node] += job.spec.host_bytes_per_worker
+    return found
+
+
+@remembered
+def seats(all_seats: "Mapping[SeatId, SeatRecord]") -> "Mapping[EndpointName, tuple[SeatRecord, ...]]":
+    """The known seats of each endpoint, by number."""
+    found: defaultdict[EndpointName, list[SeatRecord]] = defaultdict(list)
+    for seat in all_seats.values():
+        found[seat.endpoint].append(seat)
+    return {name: tuple(sorted(mine, key=lambda seat: int(seat.id.rpartition("/")[2]))) for name, mine in found.items()}

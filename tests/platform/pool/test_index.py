@@ -1,0 +1,69 @@
+"""Look-ups that are remembered say at every moment what a scan of the whole pool says."""
+
+from dataclasses import replace
+
+from ebbtide.pool import index
+from ebbtide.pool.apply import apply
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SlotState
+from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
+
+
+def agrees(state: PoolState) -> None:
+    """Each look-up against a scan."""
+    for name, epoch in [(n, j.epoch) for n, j in state.jobs.items()] + [(n, s.epoch) for n, s in state.seats.items()]:
+        scanned = tuple(
+            record.slot.id
+            for record in state.slots.values()
+            if record.state in OCCUPIED and record.occupant == name and record.epoch == epoch
+        )
+        assert state.held_by(name, epoch) == scanned  # type: ignore[arg-type]
+    free = {r.slot.id for r in state.slots.values() if r.state is SlotState.FREE and r.slot.node not in state.draining}
+    assert set(state.free_slots()) == free and list(state.free_slots()) == sorted(free)
+    for slot in state.slots:
+        claiming = [name for name, job in state.jobs.items() if job.state in JOB_CLAIMS_SLOTS and slot in job.gang]
+        assert list(state.claims_on(slot)) == claiming
+    for node in state.nodes:
+        claimed = [slot for slot in state.slots if slot.startswith(f"{node}:") for _ in state.claims_on(slot)]
+        assert state.parked_bytes(node) == 10 * len(claimed)  # what a_job() asks per worker
+    for endpoint in state.endpoints:
+        numbers = [int(seat.id.rpartition("/")[2]) for seat in state.seats_of(endpoint)]
+        assert numbers == sorted(numbers) and len(numbers) == sum(s.endpoint == endpoint for s in state.seats.values())
+
+
+def test_look_ups_agree_with_a_scan_after_every_event_of_a_tide() -> None:
+    loop = Loop(5, nodes={"n0": 2, "n1": 2})
+    loop.knobs = replace(KNOBS, policy=replace(KNOBS.policy, restart_cost_s=30.0))
+    loop.run(3.0)
+    loop.submit(a_job(workers_max=4))
+    loop.run(10.0)
+    loop.gateways[0].rates["chat"] = 2.0
+    loop.run(60.0)
+    loop.gateways[0].rates["chat"] = 0.0
+    loop.run(40.0)
+    state = PoolState()
+    for event in loop.events:
+        state = apply(state, event)
+        agrees(state)
+    assert len(loop.events) > 50
+
+
+def test_old_states_stay_true_when_they_are_looked_at_again() -> None:
+    loop = Loop(5)
+    loop.run(3.0)
+    loop.submit(a_job())
+    loop.run(10.0)
+    states = [PoolState()]
+    for event in loop.events:
+        states.append(apply(states[-1], event))
+    for state in [*reversed(states), *states]:
+        agrees(state)
+
+
+def test_what_has_not_changed_is_not_built_again() -> None:
+    loop = Loop(5)
+    loop.run(3.0)
+    state = loop.state
+    before = index.seats(state.seats)
+    assert index.seats(replace(state, slots=dict(state.slots)).seats) is before
+    assert index.seats(dict(state.seats)) is not before
