@@ -49,7 +49,8 @@ def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: 
     strayed = seen.misplaced.get(seat.id)
     if strayed is not None and strayed.at_s > seat.since_s and seat.state in LANDS:
         where = ", ".join(strayed.report)
-        return SeatStopped(seat.id, f"its replica landed on {where} instead of {', '.join(seat.slots)}")
+        why = f"its replica landed on {where} instead of {', '.join(seat.slots)}"
+        return SeatStopped(seat.id, why, failed=False)  # Ray's choice, when two logical GPUs of a node were free
     if seat.state is SeatState.PLACING:
         if report is not None:
             return SeatLanded(seat.id, report.replica)

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from ebbtide.pool.events import JobEnded
+from ebbtide.pool.events import (
+    EndpointDeclared,
+    JobEnded,
+    NodeDraining,
+    NodeUndrained,
+    PoolFrozen,
+    PoolUnfrozen,
+)
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
@@ -30,7 +37,9 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.loop = random_pool(seed)
+        self.nodes = len(self.loop.cluster.nodes)
         self.jobs = 0
+        self.lost = 0  # nodes
 
     def run(self, fault_s: float = 90.0) -> Loop:
         """Faults, then quiet, then the checks of quiet."""
@@ -41,6 +50,8 @@ class Chaos:
             self._submit()
         weather = loop.weather
         weather.lost, weather.late, weather.repeated = (random.choice([0.0, 0.05, 0.3]) for _ in range(3))
+        if random.random() < 0.3:
+            loop.restorable = {f"train{number}" for number in range(100)}
         end_s = loop.clock.now_s + fault_s
         while loop.clock.now_s < end_s:
             loop.run(random.expovariate(0.5))
@@ -48,6 +59,13 @@ class Chaos:
         weather.lost = weather.late = weather.repeated = 0.0
         loop.cluster.silent_agents.clear()
         loop.cluster.strangers_leave()
+        while loop.arbiter is None or len(loop.visible) != len(loop.cluster.nodes) or self.away():
+            loop.run(1.0)
+        self._undrain()
+        if loop.state.frozen:
+            loop.tell(PoolUnfrozen())
+        for spec in loop.specs.values():
+            loop.tell(EndpointDeclared(spec))
         for driver in loop.drivers.values():
             driver.refuses_to_park = False
         served = random.random() < 0.5
@@ -57,6 +75,10 @@ class Chaos:
         loop.run(SETTLE_S)
         self._settled()
         return loop
+
+    def away(self) -> bool:
+        """Whether a machine that died is not back yet."""
+        return len(self.loop.cluster.nodes) < self.nodes
 
     def _faults(self) -> list[Callable[[], None]]:
         loop, random = self.loop, self.random
@@ -75,6 +97,11 @@ class Chaos:
             self._cancel,
             self._kill_gateway,
             lambda: loop.cluster.stranger(random.uniform(1.0, 40.0)),
+            self._lose_node,
+            self._drain,
+            self._undrain,
+            self._freeze,
+            self._change,
         ]
 
     def _submit(self) -> None:
@@ -119,7 +146,10 @@ class Chaos:
             self.loop.cluster.kill(engine)
 
     def _silence(self) -> None:
-        cluster, node = self.loop.cluster, self.random.choice(self.loop.cluster.nodes)
+        cluster = self.loop.cluster
+        if not cluster.nodes:
+            return
+        node = self.random.choice(cluster.nodes)
         cluster.silent_agents.add(node)
         self.loop.clock.call_later(self.random.uniform(0.5, 15.0), lambda: cluster.silent_agents.discard(node))
 
@@ -152,6 +182,39 @@ class Chaos:
         new.rates = dict(old.rates)
         loop.gateways = [new]
 
+    def _lose_node(self) -> None:
+        """A machine dies; after a while it is back under another id."""
+        loop, random = self.loop, self.random
+        if random.random() < 0.5:
+            return
+        node = random.choice(loop.cluster.nodes) if loop.cluster.nodes else None
+        if node is None or node not in loop.visible:
+            return
+        self.lost += 1
+        gpus, name = loop.lose_node(node, seen_after_s=random.uniform(0.5, 8.0)), f"m{self.lost}"
+        loop.clock.call_later(random.uniform(2.0, 30.0), lambda: loop.add_node(name, gpus))
+
+    def _drain(self) -> None:
+        nodes = list(self.loop.state.nodes)
+        if nodes and self.random.random() < 0.5:
+            self.loop.tell(NodeDraining(self.random.choice(nodes), "test"))
+
+    def _undrain(self) -> None:
+        for node in self.loop.state.draining:
+            self.loop.tell(NodeUndrained(node))
+
+    def _freeze(self) -> None:
+        if self.loop.state.frozen:
+            self.loop.tell(PoolUnfrozen())
+        elif self.random.random() < 0.3:
+            self.loop.tell(PoolFrozen("test"))
+
+    def _change(self) -> None:
+        """`up` with a file that names another model."""
+        spec = self.random.choice(list(self.loop.specs.values()))
+        self.loop.specs[spec.name] = replace(spec, revision=f"r{self.random.randrange(10**6)}")
+        self.loop.tell(EndpointDeclared(self.loop.specs[spec.name]))
+
     # ---- what must be true in the end
 
     def _settled(self) -> None:
@@ -162,10 +225,15 @@ class Chaos:
                 late = [loop.clock.now_s - since_s for since_s in held if loop.clock.now_s - since_s > 30.0]
                 assert not late or self._starved(), loop.story(f"{name} holds requests for {late[:3]} s")
         for record in state.slots.values():
+            if record.slot.node not in loop.cluster.nodes:
+                assert record.state is SlotState.LOST, loop.story(f"not settled: {record}")
+                continue
             assert record.state in (SlotState.FREE, SlotState.LEASED), loop.story(f"not settled: {record}")
         for seat in state.seats.values():
             allowed = (SeatState.COLD, SeatState.READY) if served else (SeatState.COLD,)
             assert seat.state in allowed, loop.story(f"not settled: {seat}")
+            stale = seat.revision != loop.specs[seat.endpoint].revision
+            assert seat.state is SeatState.COLD or not stale, loop.story(f"not rolled: {seat}")
         recent = {str(getattr(e.body, "job", "")) for e in loop.events if e.at_s > loop.clock.now_s - 20.0}
         hung = {name for name, d in loop.drivers.items() if d.gang is not None and d.gang.hangs}
         for name, driver in loop.drivers.items():
@@ -190,7 +258,8 @@ class Chaos:
     def _starved(self) -> bool:
         """Whether nothing may be done for held requests, and it is said: protected jobs or replicas have all slots."""
         assert self.loop.arbiter is not None
-        if all(record.occupant in self.loop.state.seats for record in self.loop.state.slots.values()):
+        here = [r for r in self.loop.state.slots.values() if r.state is not SlotState.LOST]
+        if all(record.occupant in self.loop.state.seats for record in here):
             return True
         waits = " ".join(self.loop.arbiter.waits.values())
         return "may not step aside" in waits or "non-preemptible" in waits or "at its minimum" in waits

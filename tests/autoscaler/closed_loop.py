@@ -31,11 +31,12 @@ from ebbtide.pool.events import (
     JobSubmitted,
     Move,
     NodeFound,
+    NodeLost,
     ResumeJob,
     Slot,
     SlotFound,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, slot_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
@@ -52,6 +53,7 @@ from ebbtide_autoscaler.instruct import (
     KillHolder,
     KillReplica,
     OpenSeat,
+    RestoreJob,
     instruct,
 )
 from ebbtide_autoscaler.observe import directive, lease, orders, routes, unheard
@@ -61,10 +63,12 @@ from ebbtide_autoscaler.step import MOVES, Knobs, World, step
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
 LIVING_S = 0.25  # as the real shell
+NODES_S = 1.0
+RESTORE_S = 30.0
 SETTLING_S = 10.0
 KNOBS = Knobs(
     policy=PolicyConfig(restart_cost_s=10.0, grow_after_s=5.0),
-    limits=Limits(placement_timeout_s=15.0, start_timeout_s=40.0, silence_s=10.0),
+    limits=Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0),
 )
 
 
@@ -125,7 +129,16 @@ class Arbiter:
         self.inbox: list[Fact | Move] = []
         self.waits: dict[str, str] = {}
         self.table = RoutingTable()
+        self.misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = {}
         self._looked_s = 0.0
+        self._nodes_s = 0.0
+        self._restored_s: dict[JobName, float] = {}
+
+    def forget(self, job: JobName) -> None:
+        """What an earlier submission of the same name reported."""
+        self.controllers.pop(job, None)
+        for key in [key for key in self.ranks if key[0] == job]:
+            del self.ranks[key]
 
     def report_rank(self, report: RankReport) -> JobDirective | None:
         key = (JobName(report.job), report.rank)
@@ -163,7 +176,9 @@ class Arbiter:
         record = state.seats.get(SeatId(seat))
         if record is None or record.state not in MAY_HAVE_LEASE:
             return None
-        if {slot_id(NodeId(node), index) for index in gpu_ids} != set(record.slots):
+        here = {slot_id(NodeId(node), index) for index in gpu_ids}
+        if here != set(record.slots):
+            self.misplaced[record.id] = Heard(self.loop.clock.now_s, tuple(sorted(here)))
             return None
         return lease(state, seat, record.epoch, record.slots)
 
@@ -199,6 +214,8 @@ class Arbiter:
             fencing=cluster.fencing(),
             living=dict(self.living),
             living_at_s=self.living_at_s,
+            restorable=frozenset(JobName(name) for name in self.loop.restorable),
+            misplaced=dict(self.misplaced),
             routes_version=self.table.version,
         )
 
@@ -208,6 +225,9 @@ class Arbiter:
         if clock.now_s - self._looked_s >= LIVING_S:
             self._looked_s = clock.now_s
             self._look(clock.now_s, self.loop.cluster.living())
+        if clock.now_s - self._nodes_s >= NODES_S:
+            self._nodes_s = clock.now_s
+            self._look_at_nodes()
         seen = self.seen()
         bodies, self.inbox = tuple(self.inbox), []
         knobs = replace(self.loop.knobs, frozen=self.loop.knobs.frozen or self._settling(seen))
@@ -226,8 +246,26 @@ class Arbiter:
 
         self.loop.clock.call_later(self.loop.random.uniform(0.0, 0.2), found)
 
+    def _look_at_nodes(self) -> None:
+        state, alive = self.world.state, self.loop.visible
+        self.inbox += [NodeLost(node) for node in state.nodes if node not in alive]
+        for node in [node for node in self.agents if node not in alive]:
+            del self.agents[node]
+        for node, gpus in alive.items():
+            if node not in state.nodes:
+                self.inbox.append(NodeFound(node, self.loop.host_bytes))
+            for index in range(gpus):
+                record = state.slots.get(slot_id(node, index))
+                if record is None or record.state is SlotState.LOST:
+                    self.inbox.append(SlotFound(Slot(slot_id(node, index), node, index)))
+
+    def _restore(self, job: JobName) -> None:
+        if self.loop.clock.now_s - self._restored_s.get(job, -RESTORE_S) >= RESTORE_S:
+            self._restored_s[job] = self.loop.clock.now_s
+            self.loop.clock.call_later(self.loop.random.uniform(3.0, 8.0), lambda: self.loop.restore(job))
+
     def _carry_out(self, seen: Seen) -> None:
-        cluster = self.loop.cluster
+        cluster, records = self.loop.cluster, self.world.state.slots
         to_hold: dict[NodeId, list[str]] = {}
         for instruction in instruct(self.world.state, seen, self.loop.clock.now_s):
             match instruction:
@@ -236,7 +274,7 @@ class Arbiter:
                 case DropFence(slot):
                     cluster.drop_fence(slot)
                 case OpenSeat(seat):
-                    cluster.set_target(seat, 1)
+                    cluster.set_target(seat, 1, records[self.world.state.seats[seat].slots[0]].slot.node)
                 case CloseSeat(seat):
                     cluster.set_target(seat, 0)
                 case KillReplica(_, name):
@@ -245,6 +283,8 @@ class Arbiter:
                         cluster.kill_actor(actor)
                 case KillHolder(slot, epoch):
                     cluster.kill_holder(slot, epoch)
+                case RestoreJob(job):
+                    self._restore(job)
         for node, slots in to_hold.items():
             cluster.hold_fences(node, tuple(slots))  # type: ignore[arg-type]
 
@@ -268,6 +308,11 @@ class Loop:
         self.specs = {spec.name: spec for spec in endpoints}
         self.cluster = FakeCluster(self.clock, self.random, self.link, nodes or {"n0": 3}, self._gpus_of)
         self.gateways = [FakeGateway(self.cluster, self.random, "g0")]
+        self.host_bytes = host_bytes
+        self.visible = {
+            NodeId(node): gpus for node, gpus in (nodes or {"n0": 3}).items()
+        }  # as Ray says, some time late
+        self.restorable: set[str] = set()
         self.drivers: dict[str, FakeDriver] = {}
         self.events: list[Event] = []
         self.refused: tuple[object, ...] = ()
@@ -275,11 +320,6 @@ class Loop:
         self.arbiter: Arbiter | None = None
         self.start(World(PoolState(), Memory(), 1))
         assert self.arbiter is not None
-        for node, gpus in (nodes or {"n0": 3}).items():
-            self.arbiter.inbox.append(NodeFound(NodeId(node), host_bytes))
-            for index in range(gpus):
-                name = slot_id(NodeId(node), index)
-                self.arbiter.inbox.append(SlotFound(Slot(name, NodeId(node), index)))
         self.arbiter.inbox += [EndpointDeclared(spec) for spec in endpoints]
 
     def _gpus_of(self, seat: SeatId) -> int:
@@ -313,12 +353,42 @@ class Loop:
         assert self.arbiter is not None
         incarnation = f"{spec.name}-{len(self.events)}"
         self.arbiter.inbox.append(JobSubmitted(spec, incarnation))
-        self.arbiter.controllers.pop(spec.name, None)
-        for key in [key for key in self.arbiter.ranks if key[0] == spec.name]:
-            del self.arbiter.ranks[key]
+        self.arbiter.forget(spec.name)
         driver = FakeDriver(self.cluster, self.random, spec.name, incarnation, total=total)
         self.drivers[spec.name] = driver
         return driver
+
+    def restore(self, job: JobName) -> None:
+        """A driver started from the archived submission registers its job."""
+        known = self.state.jobs[job]
+        if self.arbiter is None or known.state is not JobState.ENDED:
+            return
+        incarnation = f"{job}-again-{len(self.events)}"
+        self.arbiter.inbox.append(JobSubmitted(known.spec, incarnation, restored=True))
+        self.arbiter.forget(job)
+        old = self.drivers[job]
+        self.drivers[job] = FakeDriver(self.cluster, self.random, job, incarnation, total=old.total, step=old.durable)
+
+    def lose_node(self, name: str, *, seen_after_s: float = 3.0) -> int:
+        """A machine dies; Ray says so a while later. Returns how many GPUs it had."""
+        node = NodeId(name)
+        gpus = self.visible[node]
+        self.cluster.lose_node(node)
+        self.clock.call_later(seen_after_s, lambda: self._unseen(node))
+        return gpus
+
+    def _unseen(self, node: NodeId) -> None:
+        self.visible.pop(node, None)
+
+    def add_node(self, name: str, gpus: int) -> None:
+        """A machine joins, or comes back under another id."""
+        self.cluster.add_node(NodeId(name), gpus)
+        self.visible[NodeId(name)] = gpus
+
+    def tell(self, body: Fact | Move) -> None:
+        """What a person asks of the arbiter."""
+        if self.arbiter is not None:
+            self.arbiter.inbox.append(body)
 
     def cancel(self, job: str) -> None:
         """What `ebbtide cancel` does."""
@@ -349,6 +419,8 @@ class Loop:
             elif isinstance(event.body, ResumeJob):
                 granted.update(state.jobs[event.body.job].gang)
         for slot in cluster.slots:
+            if slot not in state.slots:
+                continue  # its node has just joined
             record = state.slots[slot]
             present = cluster.memory[slot]
             assert len(present) <= 1, self.story(f"{present} on {slot}")

@@ -23,7 +23,7 @@ from ebbtide.pool.events import (
     ResumeJob,
     StopJob,
 )
-from ebbtide.pool.ids import JobName
+from ebbtide.pool.ids import Epoch, JobName
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_TABLE, JobState, SlotState, advance
@@ -87,6 +87,8 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
             state=JobState.WAITING,
             since_s=event.at_s,
             registered_s=event.at_s,
+            epoch=Epoch(0),  # what its last gang held may still be on its way back
+            gang_epoch=Epoch(0),
             outcome="",
             restores=known.restores + 1,
         )

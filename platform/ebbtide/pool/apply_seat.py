@@ -159,7 +159,9 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
     moved = _move(record, SeatState.STOPPING, event.at_s)
     moved = replace(moved, asked_s=record.asked_s if record.state is SeatState.DRAINING else event.at_s)
     node_died = any(slot_record(state, slot).state is SlotState.LOST for slot in record.slots)
-    if record.state is not SeatState.DRAINING and not node_died:
+    if node_died and record.state is SeatState.STARTING and not record.replica:
+        moved = replace(moved, failures=max(0, record.failures - 1))  # what it died of a moment ago was its node
+    elif record.state is not SeatState.DRAINING and not node_died and body.failed:
         moved = _failed(record, moved, body.why, event.at_s)
     return _put(reclaim(state, record.slots, event.at_s), moved)
 

@@ -300,10 +300,14 @@ class SeatDied:
 
 @dataclass(frozen=True, slots=True)
 class SeatStopped:
-    """The seat's replica was told to exit: drained, given up, or dead for good."""
+    """The seat's replica was told to exit: drained, given up, or dead for good.
+
+    ``failed``: it counts as a failure, unless it drained or its node died.
+    """
 
     seat: SeatId
     why: str
+    failed: bool = True
     kind: Literal["seat_stopped"] = "seat_stopped"
 
 

@@ -1,14 +1,15 @@
 """A model of the parts of a Ray cluster that the arbiter moves: logical GPUs, fences, seats, slot locks, node agents.
 
 What it takes from the runs on Ray (facts: 2.60): a freed logical GPU goes to any pending taker that fits, a fence or a
-replica's actor, in no order that we may rely on; a fence is bound to its node, a replica is not; Serve starts a dead
-replica again at once while its target is 1; a pending actor whose target went to 0 haunts for its shutdown time and
-may still grab a GPU; an engine's process outlives its actor by a moment and keeps the slot lock until it is gone.
+replica's actor, in no order that we may rely on; fences and replicas are bound to their nodes, not to an index; Serve
+starts a dead replica again at once while its target is 1; a pending actor whose target went to 0 haunts for its
+shutdown time and may still grab a GPU; an engine's process outlives its actor by a moment and keeps the slot lock until
+it is gone. A node that dies takes everything on it along; Serve starts the replicas of a dead node again, bound to it.
 
 ``memory`` is the physical truth: which processes have memory on which GPU. A process takes the slot lock before it
 touches its GPU, as all of ours do, and `faults` lists every time that was not enough.
 
-Not modelled: the loss of a node, Serve's own controller, a full machine.
+Not modelled: Serve's own controller, a full machine.
 """
 
 from collections import defaultdict
@@ -35,6 +36,7 @@ class Process:
     workload: str
     epoch: int
     rank: int = 0
+    node: NodeId = NodeId("")
     alive: bool = True
     on_death: Callable[[], None] | None = None
 
@@ -46,6 +48,7 @@ class Actor:
     name: str
     seat: SeatId
     gpus: int
+    node: NodeId
     slots: tuple[SlotId, ...] = ()
     lease: Lease | None = None
     engine: Process | None = None
@@ -87,6 +90,8 @@ class FakeCluster:
         self.fences: set[SlotId] = set()  # that the arbiter knows of
         self.refused_until_s: dict[SlotId, float] = {}
         self.targets: dict[SeatId, int] = {}
+        self.bound: dict[SeatId, NodeId] = {}  # where a seat's next replica goes
+        self.processes: list[Process] = []
         self.actors: dict[SeatId, list[Actor]] = defaultdict(list)
         self.faults: list[str] = []
         self.silent_agents: set[NodeId] = set()
@@ -101,6 +106,30 @@ class FakeCluster:
         for node in self.nodes:
             self._agent_beats(node)
 
+    # ---- nodes
+
+    def lose_node(self, node: NodeId) -> None:
+        """The machine dies, with all that is on it."""
+        self.nodes.remove(node)
+        asked = self._asked.pop(node, None)
+        if asked is not None:
+            asked.over = True
+        for process in [p for p in self.processes if p.node == node]:
+            self.kill(process)
+        for actor in [a for found in self.actors.values() for a in found if a.node == node and a.slots]:
+            self.kill_actor(actor)
+        for slot in [slot for slot in self.slots if slot.startswith(f"{node}:")]:
+            self.slots.remove(slot)
+            self.logical.pop(slot, None)
+            self.fences.discard(slot)
+
+    def add_node(self, node: NodeId, gpus: int) -> None:
+        """A machine joins; one that comes back has a new id."""
+        self.nodes.append(node)
+        self.slots += [slot_id(node, index) for index in range(gpus)]
+        self._agent_beats(node)
+        self._place()
+
     # ---- fences
 
     def fencing(self) -> frozenset[NodeId]:
@@ -109,7 +138,7 @@ class FakeCluster:
 
     def hold_fences(self, node: NodeId, slots: tuple[SlotId, ...]) -> None:
         """Ask for the fences of ``slots``; which GPUs they get is found out by a probe."""
-        if node in self._asked:
+        if node in self._asked or node not in self.nodes:
             return
         asked = self._asked[node] = Asked(slots)
 
@@ -205,7 +234,7 @@ class FakeCluster:
                     self._strangers.remove(taker)
                     self.clock.call_later(taker, lambda slot=slot: self._stranger_goes(slot))  # type: ignore[misc]
                 continue
-            fitting = [node for node in self.nodes if len(self._free_on(node)) >= taker.gpus]
+            fitting = [node for node in self.nodes if node == taker.node and len(self._free_on(node)) >= taker.gpus]
             if fitting:
                 free = self._free_on(self.random.choice(fitting))
                 taker.slots = tuple(self.random.sample(free, taker.gpus))
@@ -222,9 +251,12 @@ class FakeCluster:
 
     # ---- processes and slot locks
 
-    def spawn(self, workload: str, epoch: int, rank: int = 0) -> Process:
-        """A new process that may take slot locks."""
-        return Process(next(self._pids), workload, epoch, rank)
+    def spawn(self, workload: str, epoch: int, node: str, rank: int = 0) -> Process:
+        """A new process on ``node`` that may take slot locks."""
+        process = Process(next(self._pids), workload, epoch, rank, NodeId(node))
+        self.processes = [p for p in self.processes if p.alive] + [process]
+        process.alive = node in self.nodes
+        return process
 
     def take(self, process: Process, slot: SlotId, timeout_s: float, then: Callable[[bool], None]) -> None:
         """Take the slot's lock, then memory on its GPU; ``then`` hears whether that came about in time."""
@@ -232,7 +264,7 @@ class FakeCluster:
 
         def attempt() -> None:
             nonlocal settled
-            if settled or not process.alive or slot in self.locks:
+            if settled or not process.alive or slot in self.locks or slot not in self.slots:
                 return
             settled = True
             self.locks[slot] = process
@@ -282,6 +314,8 @@ class FakeCluster:
     # ---- node agents
 
     def _agent_beats(self, node: NodeId) -> None:
+        if node not in self.nodes:
+            return
         self._agent_says(node)
         self.clock.call_later(1.0, lambda: self._agent_beats(node))
 
@@ -290,7 +324,7 @@ class FakeCluster:
         self.clock.call_later(self.random.uniform(0.0, 0.1), lambda: self._agent_says(node))
 
     def _agent_says(self, node: NodeId) -> None:
-        if node in self.silent_agents:
+        if node in self.silent_agents or node not in self.nodes:
             return
         holders: dict[int, LockHolder | None] = {}
         for slot in self.slots:
@@ -303,8 +337,9 @@ class FakeCluster:
 
     # ---- seats
 
-    def set_target(self, seat: SeatId, target: int) -> None:
+    def set_target(self, seat: SeatId, target: int, node: NodeId = NodeId("")) -> None:
         """What the arbiter tells Serve; it is in force a moment later."""
+        self.bound[seat] = node or self.bound.get(seat, node)
         if self.targets.get(seat, 0) == target:
             return
         self.targets[seat] = target
@@ -328,7 +363,7 @@ class FakeCluster:
                 actor.stopping = True
                 self.clock.call_later(self.random.uniform(0.2, 1.5), lambda actor=actor: self._leaves(actor))  # type: ignore[misc]
         elif not going:
-            actor = Actor(f"{seat}#{next(self._numbers)}", seat, self._gpus_of(seat))
+            actor = Actor(f"{seat}#{next(self._numbers)}", seat, self._gpus_of(seat), self.bound[seat])
             actors.append(actor)
             self._place()
 
@@ -381,7 +416,7 @@ class FakeCluster:
         self.link.call(lambda arbiter: arbiter.seat_lease(actor.seat, actor.name, node, gpu_ids), answered)
 
     def _load(self, actor: Actor, lease: Lease) -> None:
-        engine = actor.engine = self.spawn(actor.seat, lease.epoch)
+        engine = actor.engine = self.spawn(actor.seat, lease.epoch, actor.node)
         engine.on_death = lambda: self.kill_actor(actor)
         left = set(actor.slots)
 

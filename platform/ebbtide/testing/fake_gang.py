@@ -52,12 +52,14 @@ class FakeGang:
         self.left = False  # in good order
         self.ranks = []
         for number, ref in enumerate(lease.slots):
-            process = self.cluster.spawn(driver.job, lease.epoch, number)
+            process = self.cluster.spawn(driver.job, lease.epoch, ref.node, number)
             process.on_death = self._rank_died
             rank = FakeRank(number, process, slot_id(NodeId(ref.node), ref.index), lease.epoch)
             self.ranks.append(rank)
             self._later(*driver.start_s, lambda rank=rank: self._take(rank, lease.epoch))
             self._later(0.1, 0.5, lambda rank=rank: self._beats(rank))
+        if any(not rank.process.alive for rank in self.ranks):
+            self._rank_died()
 
     def _later(self, least_s: float, most_s: float, what: object) -> None:
         self.cluster.clock.call_later(self.cluster.random.uniform(least_s, most_s), what)  # type: ignore[arg-type]
@@ -217,10 +219,12 @@ class FakeGang:
 class FakeDriver:
     """One submission of a job, from its driver's start to its end."""
 
-    def __init__(self, cluster: FakeCluster, random: Random, job: str, incarnation: str, *, total: int) -> None:
+    def __init__(
+        self, cluster: FakeCluster, random: Random, job: str, incarnation: str, *, total: int, step: int = 0
+    ) -> None:
         self.cluster, self.random = cluster, random
         self.job, self.incarnation, self.total = job, incarnation, total
-        self.step = self.durable = 0
+        self.step = self.durable = step
         self.finished = False
         self.cancelled = False
         self.alive = True
