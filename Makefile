@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench kills chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -38,6 +38,15 @@ check: setup ## format, lint, types, import contracts, file lengths
 
 bench: setup ## measure; results go to benchmarks/results/
 	$(PY) -m benchmarks.streaming_path
+
+kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
+	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json
+
+chaos: setup ## random kills, pauses, power cuts, drains and tides; MINUTES=30 SEED=n
+	$(PY) -m tests.integration.kills.play --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+soak: setup ## chaos with an eye on everything that could grow; MINUTES=60 SEED=n
+	$(PY) -m tests.integration.kills.play --soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove what runs and tests left; keeps .venv
 	rm -rf out dist .hypothesis .mypy_cache .ruff_cache .import_linter_cache .pytest_cache

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 from tests.integration.kills.cells import Cell, run_cell
 from tests.integration.kills.cluster import Cluster
 from tests.integration.kills.evidence import Evidence
+from tests.integration.kills.judge import Finding
 from tests.integration.kills.moves import Move, trains_everywhere
 from tests.integration.kills.pool import Pool
 from tests.integration.kills.processes import Role
@@ -54,7 +56,11 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> list[C
     cells = []
     for role, move in pairs:
         since_s = time.monotonic()
-        cell = run_cell(pool, asking, evidence, role, move)
+        try:
+            cell = run_cell(pool, asking, evidence, role, move)
+        except Exception as error:  # noqa: BLE001 - the outermost loop: the other cells still say something
+            traceback.print_exc()
+            cell = Cell(role, move, findings=[Finding(6, f"the harness stumbled: {error!r}")])
         cells.append(cell)
         verdict = (
             "held" if cell.clean and cell.ran else cell.why_not if cell.clean else "; ".join(map(str, cell.findings))

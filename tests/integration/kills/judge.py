@@ -86,14 +86,21 @@ KILLS_STREAMS = frozenset({Role.REPLICA, Role.ENGINE, Role.RAYLET, Role.GCS_MEMO
 """Whose death may end a stream that was begun. Nobody else's may."""
 
 
-def users(answers: Iterable[Answer], roles: Iterable[Role], *, gateway_died: bool) -> list[Finding]:
-    """Promise 3, given who was killed while these requests were under way. Refusals with Retry-After are its bound."""
+def users(
+    answers: Iterable[Answer], roles: Iterable[Role], *, gateway_died: bool, retries_used_up: bool = False
+) -> list[Finding]:
+    """Promise 3, given who was killed while these requests were under way. Refusals with Retry-After are its bound.
+
+    ``retries_used_up``: so many replicas died that one request may have met two of them.
+    """
     killed = frozenset(roles)
     fair = {Saw.OK, Saw.HELD, Saw.REFUSED}
     if gateway_died:
         fair |= GATEWAY_IS_GONE
     if killed & KILLS_STREAMS:
         fair.add(Saw.ERROR_EVENT)
+    if retries_used_up:
+        fair.add(Saw.ERROR)
     by_kind: dict[Saw, list[Answer]] = {}
     for answer in answers:
         if answer.saw not in fair:

@@ -23,13 +23,13 @@ ANSWERS_S = 90.0  # the arbiter, after the loss of what it runs on: a new GCS or
 
 CONFIG = """
 pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_per_node: 2 GiB}}
-gateway: {{port: {port}}}
+gateway: {{port: {port}, hold: {{max_age_s: 45}}}}
 policy: {{restart_cost_s: 10, grow_after_s: 2, silence_s: 10, start_timeout_s: 60, gang_timeout_s: 60}}
 endpoints:
   - name: tiny
     model: {model}
     replicas: {{min: 0, max: 2}}
-    idle_after_s: 1.5
+    idle_after_s: {idle_after_s}
     down_after_s: 1
     min_uptime_factor: 0.1
     drain_s: 20
@@ -52,10 +52,10 @@ jobs:
 # Bounds that protect a job from its pool's owner are set out of the way: here hundreds of tides come in an hour.
 
 ENGINES = {
-    "process": f"engine_class: {PROCESS_ENGINE}\n    engine: {{tokens_per_s: 50, start_s: 0.5}}",
+    "process": f"engine_class: {PROCESS_ENGINE}\n    engine: {{{{tokens_per_s: {{tokens_per_s}}, start_s: 0.5}}}}",
     "vllm": (
-        "engine: {enforce_eager: true, dtype: bfloat16, max_model_len: 512, max_num_seqs: 8,"
-        " max_num_batched_tokens: 512, kv_cache_memory_bytes: 67108864}"
+        "engine: {{enforce_eager: true, dtype: bfloat16, max_model_len: 512, max_num_seqs: 8,"
+        " max_num_batched_tokens: 512, kv_cache_memory_bytes: 67108864}}"
     ),
 }
 
@@ -83,19 +83,20 @@ class Pool:
         """The configuration."""
         return self.home / "pool.yaml"
 
-    def write_file(self, **changes: object) -> None:
-        """Write the configuration for the present cluster."""
+    def write_file(self, *, tokens_per_s: int = 50, idle_after_s: float = 1.5) -> None:
+        """Write the configuration for the present cluster; another speed makes the replicas roll."""
         values = {
             "name": self.name,
             "address": self.cluster.address,
             "port": self.port,
             "model": MODEL if self.engine == "vllm" else ".",
-            "engine": ENGINES[self.engine],
+            "engine": ENGINES[self.engine].format(tokens_per_s=tokens_per_s),
+            "idle_after_s": idle_after_s,
             "job": JOB,
         }
         (self.home / "code").mkdir(exist_ok=True)
         (self.home / "code" / "mytrain.py").write_text(textwrap.dedent(TRAIN))
-        self.file.write_text(CONFIG.format(**{**values, **changes}))
+        self.file.write_text(CONFIG.format(**values))
 
     def command(self, *arguments: str, timeout_s: float = 200.0, check: bool = True) -> str:
         """Run `ebbtide` as a user does; gives what it printed."""
@@ -187,6 +188,12 @@ class Pool:
             for part in raylet.command:
                 if part.startswith("--node_id=") or part.startswith("--node-id="):
                     self.node_machines[part.partition("=")[2]] = machine
+
+    def node_of(self, machine: str) -> str:
+        """The machine's present node id; "" while it is away."""
+        self.learn_nodes()
+        here = [node for node, name in self.node_machines.items() if name == machine]
+        return here[-1] if here and machine in self.cluster.machines else ""
 
     def busiest_machine(self) -> str:
         """The machine with a replica, else one with a rank of the job."""

@@ -1,0 +1,103 @@
+"""Does something grow? Samples over time, a slope that outliers do not move, and a stated bound for each series. Pure.
+
+The slope is that of Theil and Sen: the median of the slopes between all pairs of samples. A process that is killed and
+started again begins a new series, or its death would hide its growth; what outlives processes (files, totals) has one
+series for the whole run. The first minutes are left out: caches fill, allocators reach their working size.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+
+WARM_UP_MIN = 8.0  # of the run: imports, first replicas and first checkpoints of every kind are behind us by then
+SETTLED_MIN = 3.0  # of one process's life: RSS of a new Ray worker rises for a minute or two
+SAMPLES_MIN = 6  # fewer say nothing about a slope
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One figure at one time."""
+
+    at_min: float  # since the run began
+    series: str  # "rss_mb:arbiter"
+    instance: str  # which process, or "" for what there is one of
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How fast a series may grow per hour, and why that much."""
+
+    per_hour: float
+    reason: str
+
+
+BOUNDS: Mapping[str, Bound] = {
+    "rss_mb": Bound(
+        40.0, "glibc's arenas and Ray's task event buffers settle slowly; a leak per request or tick is more"
+    ),
+    "fds": Bound(6.0, "sockets to processes that come and go are closed with a delay; a leak per kill is 60 and more"),
+    "ledger_mb": Bound(64.0, "old epochs are kept within the ledger's own budget before they are removed"),
+    "shared_mb": Bound(
+        192.0,
+        "step and occupancy logs are evidence and never removed: 20 steps/s x 4 ranks x 150 B = 43 MB/h, 4 slots "
+        "x 10 notes/s x 150 B = 22 MB/h; the rest is what the ledger keeps",
+    ),
+    "checkpoints_mb": Bound(8.0, "old checkpoints are removed when a newer one is published"),
+    "runtime_files": Bound(6.0, "the pool's node-local folder has one file per slot and a few more"),
+    "tmp_files": Bound(30.0, "Ray leaves a socket and a folder per worker in its session; ours must leave nothing"),
+    "session_mb": Bound(
+        400.0, "Ray logs of all workers, old and new: about 100 kB each, thousands in an hour of kills"
+    ),
+    "processes": Bound(4.0, "a killed process is replaced, not joined"),
+}
+"""By the first part of a series' name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One series, judged."""
+
+    series: str
+    slope_per_hour: float
+    bound_per_hour: float
+    instances: int  # judged ones
+    first: float
+    last: float
+
+    @property
+    def grows(self) -> bool:
+        """Beyond its bound."""
+        return self.slope_per_hour > self.bound_per_hour
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Theil's and Sen's slope of (x, y), in y per x; 0.0 for fewer than two different x."""
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x2 != x1]
+    return median(slopes) if slopes else 0.0
+
+
+def verdicts(samples: Iterable[Sample], *, warm_up_min: float = WARM_UP_MIN) -> list[Verdict]:
+    """Each series by its fastest growing instance that was seen for long enough."""
+    by_series: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for one in samples:
+        by_series.setdefault(one.series, {}).setdefault(one.instance, []).append((one.at_min, one.value))
+    found = []
+    for series, instances in sorted(by_series.items()):
+        bound = BOUNDS[series.partition(":")[0]]
+        judged = {}
+        for name, points in instances.items():
+            born_min = points[0][0] + (SETTLED_MIN if name else 0.0)
+            settled = [point for point in points if point[0] >= max(warm_up_min, born_min)]
+            if len(settled) >= SAMPLES_MIN:
+                judged[name] = settled
+        if not judged:
+            continue
+        slopes = {name: 60.0 * slope(points) for name, points in judged.items()}
+        worst = max(slopes, key=slopes.__getitem__)
+        first, last = judged[worst][0][1], judged[worst][-1][1]
+        found.append(
+            Verdict(series, round(slopes[worst], 2), bound.per_hour, len(judged), round(first, 2), round(last, 2))
+        )
+    return found

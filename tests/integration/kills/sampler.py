@@ -1,0 +1,86 @@
+"""One sample of everything that might grow: memory and descriptors per process, files, bytes."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.integration.kills.cluster import Process
+from tests.integration.kills.growth import Sample
+from tests.integration.kills.pool import Pool
+
+ROLES: Mapping[str, Callable[[Process], bool]] = {
+    "arbiter": lambda one: one.title.startswith("ray::Arbiter"),
+    "gateway": lambda one: "ServeReplica:ebbtide-gateway" in one.title,
+    "replica": lambda one: "ServeReplica:seat-" in one.title,
+    "engine": lambda one: "process_child" in one.title,
+    "agent": lambda one: one.title.startswith("ray::NodeAgent"),
+    "train_controller": lambda one: one.title.startswith("ray::GangController"),
+    "worker": lambda one: one.title.startswith("ray::RayTrainWorker"),
+    "driver": lambda one: "ebbtide_train.run" in one.command,
+    "serve_controller": lambda one: one.title.startswith("ray::ServeController"),
+    "raylet": lambda one: bool(one.command) and Path(one.command[0]).name == "raylet",
+    "gcs": lambda one: bool(one.command) and Path(one.command[0]).name == "gcs_server",
+}
+"""Which processes are sampled, by how they are known."""
+
+
+@dataclass
+class Sampler:
+    """Takes samples of one pool."""
+
+    pool: Pool
+    samples: list[Sample] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.monotonic)
+
+    def sample(self) -> None:
+        """Take one of everything."""
+        at_min = (time.monotonic() - self._began_s) / 60.0
+        self.samples += [Sample(at_min, series, instance, value) for series, instance, value in self._all()]
+
+    def _all(self) -> Iterator[tuple[str, str, float]]:
+        count = 0
+        for one in self.pool.cluster.processes():
+            count += 1
+            role = next((name for name, fits in ROLES.items() if fits(one)), None)
+            if role is None:
+                continue
+            instance = f"{one.pid}-{one.started}"
+            with suppress(psutil.Error, OSError):
+                seen = psutil.Process(one.pid)
+                yield f"rss_mb:{role}", instance, seen.memory_info().rss / 2**20
+                yield f"fds:{role}", instance, float(seen.num_fds())
+        yield "processes", "", float(count)
+        shared = self.pool.shared
+        yield "ledger_mb", "", folder_bytes(shared / "ledger") / 2**20
+        yield "checkpoints_mb", "", sum(folder_bytes(path) for path in checkpoint_folders(shared)) / 2**20
+        yield "shared_mb", "", folder_bytes(shared) / 2**20
+        yield "session_mb", "", folder_bytes(self.pool.cluster.temp_dir) / 2**20
+        yield "runtime_files", "", float(files_in(self.pool.lock_dir.parent))
+        yield "tmp_files", "", float(len(os.listdir("/tmp")))
+
+
+def checkpoint_folders(shared: Path) -> list[Path]:
+    """Where jobs publish: everything below ``train`` but the evidence."""
+    return [
+        path for job in (shared / "train").glob("*") for path in job.glob("*") if path.is_dir() and path.name != "steps"
+    ]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all plain files below; what vanishes meanwhile counts as nothing."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(where, name)).st_size
+    return total
+
+
+def files_in(folder: Path) -> int:
+    """How many entries a folder has, with all below it."""
+    return sum(len(names) + len(inner) for _, inner, names in os.walk(folder))
