@@ -106,8 +106,8 @@ def line(played: Round) -> str:
     verdict = "; ".join(map(str, played.findings)) or "held"
     return (
         f"round {played.number}: {len(played.done)} lines of action, users {played.saw}, "
-        f"{played.crash_lost_steps} steps again, answered after {played.answered_s:g} s, trains after {played.trained_s:g} s, at rest after "
-        f"{played.settled_s:g} s: {verdict}"
+        f"{played.crash_lost_steps} steps again, answered after {played.answered_s:g} s, trains after "
+        f"{played.trained_s:g} s, at rest after {played.settled_s:g} s: {verdict}"
     )
 
 
