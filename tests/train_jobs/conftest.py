@@ -38,6 +38,7 @@ class FakePool:
     shared_dir: Path
     lock_dir: Path
     temp_dir: str
+    others: tuple[str, ...] = ()  # further nodes
     drivers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def call(self, method: str, *args: object) -> Any:
@@ -103,9 +104,10 @@ class FakePool:
 
 
 @contextmanager
-def running_pool(folder: Path, *, dashboard: bool = False) -> Iterator[FakePool]:
-    """A cluster of eight logical CPUs, whose shared directory is ``folder``."""
+def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> Iterator[FakePool]:
+    """A cluster of eight logical CPUs per node, whose shared directory is ``folder``."""
     import ray
+    from ray.cluster_utils import Cluster
 
     from ebbtide.client.link import ARBITER_NAME, NAMESPACE
     from ebbtide.client.ray_auth import adopt
@@ -124,17 +126,14 @@ def running_pool(folder: Path, *, dashboard: bool = False) -> Iterator[FakePool]
             "PATH": path,
         }
     )
+    cluster = None
     with tempfile.TemporaryDirectory(prefix="ebt-", dir="/tmp") as temp_dir:  # short: socket names are limited
         try:
-            ray.init(
-                address="local",
-                namespace=NAMESPACE,
-                num_cpus=8,
-                include_dashboard=dashboard,
-                object_store_memory=80 << 20,
-                log_to_driver=False,
-                _temp_dir=temp_dir,
-            )
+            os.environ["RAY_TMPDIR"] = temp_dir
+            node = {"num_cpus": 8, "object_store_memory": 80 << 20}
+            cluster = Cluster(head_node_args={**node, "include_dashboard": dashboard}, initialize_head=True)
+            others = tuple(str(cluster.add_node(**node).node_id) for _ in range(nodes - 1))
+            ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
             address = ray.get_runtime_context().gcs_address
             lock_dir = folder / "locks"
             arbiter = (
@@ -143,7 +142,7 @@ def running_pool(folder: Path, *, dashboard: bool = False) -> Iterator[FakePool]
                 .remote(str(folder), str(lock_dir))
             )
             env = {**os.environ, "RAY_ADDRESS": address}
-            pool = FakePool(arbiter, ray.get_runtime_context().get_node_id(), env, folder, lock_dir, temp_dir)
+            pool = FakePool(arbiter, ray.get_runtime_context().get_node_id(), env, folder, lock_dir, temp_dir, others)
             yield pool
             for driver in pool.drivers:
                 if driver.poll() is None:
@@ -151,6 +150,8 @@ def running_pool(folder: Path, *, dashboard: bool = False) -> Iterator[FakePool]
                 driver.communicate()
         finally:
             ray.shutdown()
+            if cluster is not None:
+                cluster.shutdown()
             os.environ.clear()
             os.environ.update(before)
 

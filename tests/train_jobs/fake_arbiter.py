@@ -118,6 +118,16 @@ class FakeArbiter:
         found.kill_gang = False
         return self._run(found, tuple(SlotRef(node, index) for index in indexes))
 
+    def grant_slots(self, job: str, slots: Sequence[SlotRef]) -> Lease:
+        """A new gang on these slots, wherever they are."""
+        found = self._jobs[job]
+        found.ranks.clear()
+        found.kill_gang = False
+        return self._run(found, tuple(slots))
+
+    def report_agent(self, report: object) -> None:
+        """Nobody asks."""
+
     def resume(self, job: str) -> Lease:
         """The parked gang, on its own slots, under a new epoch."""
         found = self._jobs[job]

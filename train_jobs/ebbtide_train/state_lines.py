@@ -25,12 +25,22 @@ def describe(view: Mapping[str, Any]) -> str:
     if state == "waiting":
         return why if why.startswith("waits") else f"waits: {why or 'for the next decision'}"
     if state in ("starting", "running", "resuming"):
-        return f"{state} on {slots} slot{'' if slots == 1 else 's'}"
+        return f"{state} on {slots} slot{'' if slots == 1 else 's'}{_undurable(view)}"
     if state == "ended":
         return f"ended: {view.get('outcome') or 'without a word'}"
     if state == "parked":
-        return why if why.startswith("parked") else f"parked{f': {why}' if why else ''}"
+        return (why if why.startswith("parked") else f"parked{f': {why}' if why else ''}") + _undurable(view)
     return f"{state}{f': {why}' if why else ''}"
+
+
+def _undurable(view: Mapping[str, Any]) -> str:
+    """While its checkpoints fail: what a crash would cost."""
+    error = view.get("commit_error")
+    return (
+        f"; its checkpoints fail, a crash now would take it back to step {view['durable_step']}: {error}"
+        if error
+        else ""
+    )
 
 
 class StateLines:
