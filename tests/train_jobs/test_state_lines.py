@@ -1,0 +1,34 @@
+"""A job's state as a line."""
+
+from typing import Any
+
+import pytest
+
+from ebbtide_train.state_lines import describe
+
+
+def view(state: str, waits: str | None = None, slots: int = 0, **more: Any) -> dict[str, Any]:
+    return {"state": state, "waits": waits, "slots": ["n:0"] * slots, "durable_step": 12, **more}
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (view("running", slots=1), "running on 1 slot"),
+        (view("running", slots=2, commit_error=None), "running on 2 slots"),
+        (
+            view("running", slots=2, commit_error="cannot commit step 40: No space left on device"),
+            "running on 2 slots; its checkpoints fail, a crash now would take it back to step 12: "
+            "cannot commit step 40: No space left on device",
+        ),
+        (
+            view("parked", "for endpoint tiny", commit_error="read-only"),
+            "parked: for endpoint tiny; its checkpoints fail, a crash now would take it back to step 12: read-only",
+        ),
+        (view("waiting"), "waits: for the next decision"),
+        (view("ended", outcome="failed: boom"), "ended: failed: boom"),
+        (view("stopping", "for job b"), "stopping: for job b"),
+    ],
+)
+def test_one_line_says_where_a_job_stands(given: dict[str, Any], line: str) -> None:
+    assert describe(given) == line
