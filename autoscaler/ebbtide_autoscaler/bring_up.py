@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from ebbtide.client.cluster import ClusterRecord, forget_cluster, home, save_cluster
 from ebbtide.client.join import join, require_listener
 from ebbtide.client.link import ArbiterLink
+from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.access import Secret
 from ebbtide.config.digest import secret_sha256
 from ebbtide.config.root import PoolFile
@@ -119,13 +121,9 @@ def _known_id(config: PoolFile, standing: Standing) -> str:
 
 
 def _configure(config: PoolFile, say: Say) -> None:
-    start_arbiter(config.pool.name, str(config.pool.shared_dir), str(local_ray.runtime_dir(config.pool.name) / "slots"))
+    pool, lock_dir = config.pool.name, local_ray.runtime_dir(config.pool.name) / "slots"
+    hello = _hello(start_arbiter(pool, str(config.pool.shared_dir), str(lock_dir)))
     link = ArbiterLink()
-    deadline_s = time.monotonic() + APPLY_S
-    while (hello := link.call("hello", timeout_s=5.0)) is None:
-        if time.monotonic() > deadline_s:
-            raise UpFailed(f"no arbiter has answered within {APPLY_S:g} s; see `ebbtide logs arbiter`")
-        time.sleep(0.2)
     if hello.pool != config.pool.name:
         raise Taken(f"this cluster runs the pool {hello.pool}, the file names {config.pool.name}")
     say(f"arbiter: epoch {hello.arbiter_epoch}")
@@ -137,6 +135,28 @@ def _configure(config: PoolFile, say: Say) -> None:
         )
     if done["gateway"]:
         say(f"gateway: {done['gateway']}")
+
+
+def _hello(arbiter: Any) -> PoolRuntime:
+    """The arbiter's first answer.
+
+    Raises:
+        UpFailed: it cannot start, or has not answered in time; the message has its own last words.
+    """
+    deadline_s = time.monotonic() + APPLY_S
+    why = "it has not answered"
+    while time.monotonic() < deadline_s:
+        try:
+            found: PoolRuntime = ray.get(arbiter.hello.remote(), timeout=5.0)
+            return found
+        except GetTimeoutError:
+            continue
+        except RayActorError as error:
+            why = str(error).strip()
+            if "creation task" in why:  # Ray does not start it again: the same would happen
+                raise UpFailed(f"the arbiter cannot start: {why.splitlines()[-1]}") from None
+        time.sleep(0.2)
+    raise UpFailed(f"no arbiter has answered within {APPLY_S:g} s: {why.splitlines()[-1]}")
 
 
 def _replicas_fit(config: PoolFile) -> None:

@@ -7,8 +7,9 @@ the real one, so that they cannot come apart.
 from collections.abc import Mapping
 
 import click
+from click.shell_completion import CompletionItem
 
-from ebbtide.cli.names import Completer, complete_jobs, complete_logs, complete_nodes
+from ebbtide.cli.names import Completer, complete_jobs, complete_keys, complete_logs, complete_nodes
 
 COMPLETE_VARIABLE = "_EBBTIDE_COMPLETE"  # the name that click looks for, made from the program's
 _FLAGS = ("--json", "--no-wait", "--rollback", "--yes", "--watch", "--follow", "--no-follow")
@@ -27,6 +28,20 @@ def _stand_in(name: str, options: str, *, file: bool = False, completes: Complet
     return click.Command(name, params=params)
 
 
+def _new_name(_ctx: click.Context, _param: click.Parameter, _incomplete: str) -> list[CompletionItem]:
+    return []
+
+
+_KEYS = click.Group(
+    "keys",
+    commands=[
+        _stand_in("create", "--scope --endpoint --rpm --tpm --streams --expires --json --pool", completes=_new_name),
+        _stand_in("rotate", "--grace --json --pool", completes=complete_keys),
+        _stand_in("revoke", "--json --pool", completes=complete_keys),
+        _stand_in("list", "--json --pool"),
+    ],
+)
+
 STAND_INS: Mapping[str, click.Command] = {
     command.name: command
     for command in (
@@ -35,6 +50,7 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("drain", "--reason --yes --no-wait --timeout --pool --json", completes=complete_nodes),
         _stand_in("env", "--pool --json"),
         _stand_in("freeze", "--reason --pool --json"),
+        _KEYS,
         _stand_in("logs", "-f/--follow -n/--lines --pool --json", completes=complete_logs),
         _stand_in("plan", "--json", file=True),
         _stand_in("status", "--watch --pool --json"),

@@ -1,0 +1,131 @@
+"""What people ask of a running pool: exit codes, one result, progress on stderr, and refusals that change nothing."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ebbtide.client.cluster import ClusterRecord
+from ebbtide_autoscaler import command_operate, progress
+from ebbtide_autoscaler.command_operate import cancel, drain, freeze, left_on, undrain, unfreeze
+from ebbtide_autoscaler.nodes import Node
+
+N, M = "0123456789abcdef", "fedcba9876543210"
+
+
+def a_status(state: str = "running", occupant: str | None = "train", nodes: tuple[str, ...] = (N, M)) -> dict[str, Any]:
+    slot = {"slot": f"{N}:0", "node": N, "index": 0, "state": "leased", "occupant": occupant, "parked": []}
+    job = {"job": "train", "state": state, "step": 9, "durable_step": 9, "outcome": "cancelled: by me"}
+    return {
+        "arbiter": {"frozen": "", "mode": "manage"},
+        "nodes": [{"node": name} for name in nodes],
+        "slots": [slot],
+        "endpoints": [],
+        "jobs": [job],
+    }
+
+
+class FakeLink:
+    """An arbiter that answers from a list of states, the last one for ever, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.states: list[dict[str, Any] | None] = [a_status()]
+        self.refusal = ""
+        self.dead = False
+
+    def call(self, method: str, *args: object, timeout_s: float = 2.0) -> Any:
+        if self.dead:
+            return None
+        if method == "hello":
+            return "here"
+        if method == "status":
+            return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if self.refusal:
+            raise ValueError(self.refusal)
+        self.asked.append((method, *args))
+        return None
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
+    found = FakeLink()
+    record = ClusterRecord("p", "h:1", "", "", "/s", "/f")
+    monkeypatch.setattr(command_operate, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(command_operate, "joined", lambda pool: record)
+    monkeypatch.setattr(command_operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
+    monkeypatch.setattr(command_operate, "_user", lambda: "me")
+    monkeypatch.setattr(command_operate, "until_done", no_sleep(progress.until_done))
+    return found
+
+
+def no_sleep(until_done: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **named: until_done(*args, **named, sleep=lambda seconds: None)
+
+
+def run(command: Any, *arguments: str) -> Result:
+    return CliRunner().invoke(command, list(arguments))
+
+
+def test_a_freeze_carries_its_reason_and_who_asked(link: FakeLink) -> None:
+    done = run(freeze, "--reason", "counting", "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"frozen": "counting (me)"})
+    assert run(unfreeze).exit_code == 0
+    assert link.asked == [("freeze", "counting (me)"), ("unfreeze",)]
+
+
+@pytest.mark.parametrize("arguments", [(freeze,), (unfreeze,), (drain, "box"), (undrain, "box"), (cancel, "train")])
+def test_a_refusal_is_bad_input_and_a_silent_arbiter_a_failure(link: FakeLink, arguments: tuple[Any, ...]) -> None:
+    link.refusal = "not journaled within 5 s: the ledger hangs; nothing was changed"
+    refused = run(*arguments)
+    assert refused.exit_code == 2 and "nothing was changed" in refused.stderr and refused.stdout == ""
+    link.dead = True
+    silent = run(*arguments)
+    assert silent.exit_code in (1, 2) and "Traceback" not in silent.stderr
+    assert link.asked == []
+
+
+def test_a_drain_says_what_is_left_until_nothing_is(link: FakeLink) -> None:
+    link.states = [a_status(), a_status(), a_status("stopping"), None, a_status("waiting", occupant=None)]
+    done = run(drain, "box", "--reason", "new disk")
+    assert done.exit_code == 0 and link.asked == [("drain_node", N, "new disk (me)")]
+    assert done.stderr.splitlines() == [
+        "node 01234567 (box): train is running",
+        "node 01234567 (box): train is stopping",
+        "the arbiter does not answer; everything that runs goes on",
+    ]
+    assert done.stdout == "node 01234567 (box) is empty; `ebbtide undrain` gives it back\n"
+
+
+def test_the_only_node_needs_a_yes(link: FakeLink) -> None:
+    link.states = [a_status(nodes=(N,))]
+    done = run(drain, N[:6], "--no-wait")
+    assert done.exit_code == 2 and "only node" in done.stderr and link.asked == []
+    assert run(drain, N[:6], "--no-wait", "--yes").exit_code == 0
+    assert [asked[0] for asked in link.asked] == ["drain_node"]
+
+
+def test_a_node_that_nobody_knows_is_bad_input_and_lists_those_there_are(link: FakeLink) -> None:
+    done = run(drain, "shed")
+    assert done.exit_code == 2 and "01234567 (box), fedcba98 (crate)" in done.stderr and link.asked == []
+
+
+def test_a_drain_that_takes_too_long_fails_and_says_where_it_stands(link: FakeLink) -> None:
+    done = run(drain, "box", "--timeout", "0")
+    assert done.exit_code == 1 and "goes on draining" in done.stderr and "train is running" in done.stderr
+
+
+def test_a_cancelled_job_is_waited_for_until_its_slots_are_free(link: FakeLink) -> None:
+    link.states = [a_status(), a_status("stopping"), a_status("ended"), a_status("ended", occupant=None)]
+    done = run(cancel, "train", "--json")
+    assert done.exit_code == 0 and link.asked == [("cancel_job", "train", "cancelled by me")]
+    assert json.loads(done.stdout)["outcome"] == "cancelled: by me"
+    assert done.stderr.splitlines()[-1] == "job train has ended; 1 slots are being proven free"
+
+
+def test_parked_gangs_count_as_being_on_their_node() -> None:
+    status = a_status(occupant=None)
+    status["slots"][0]["parked"] = ["night"]
+    assert left_on(status, N) == ["night"] and left_on(status, M) == []

@@ -1,0 +1,135 @@
+"""Completion offers the names of the pool at once, and never loads Ray."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from subprocess import run
+
+import click
+import pytest
+
+from ebbtide.cli.main import cli
+from ebbtide.cli.names import known_names
+from ebbtide.cli.stand_ins import COMPLETE_VARIABLE, STAND_INS
+from ebbtide.client.cluster import ClusterRecord, save_cluster
+from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.record import JSON
+
+NODE = "ab" * 28
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EBBTIDE_HOME", str(tmp_path / "home"))
+    save_cluster(ClusterRecord("p", "h:1", "", "", str(tmp_path / "shared"), ""))
+    log = EpochLog.open(tmp_path / "shared" / "ledger", writer="test")
+    bodies: list[dict[str, JSON]] = [
+        {"kind": "node_found", "node": NODE},
+        {"kind": "slot_found", "slot": {"id": f"{NODE}:0"}},
+        {"kind": "endpoint_declared", "spec": {"name": "chat"}},
+        {"kind": "grant_seat", "seat": "chat/0"},
+        {"kind": "job_submitted", "spec": {"name": "train"}},
+    ]
+    events: list[dict[str, JSON]] = [
+        {"type": "event", "id": f"1.{n}", "at_s": 1.0, "cause": None, "body": b} for n, b in enumerate(bodies)
+    ]
+    config: dict[str, JSON] = {"type": "config", "at_s": 1.0, "config": json.dumps({"keys": [{"name": "alice"}]})}
+    log.append([*events, config]).result(10)
+    log.close()
+    return tmp_path
+
+
+def test_every_kind_of_name_is_known(pool: Path) -> None:
+    assert known_names() == {
+        "job": ["train"],
+        "endpoint": ["chat"],
+        "seat": ["chat/0"],
+        "node": [NODE],
+        "slot": [f"{NODE}:0"],
+        "key": ["alice"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("cancel ", {"train"}),
+        ("drain ", {NODE[:8]}),
+        ("why ", {"train", "chat", "chat/0", NODE[:8], f"{NODE[:8]}:0"}),
+        ("events ch", {"chat", "chat/0"}),
+        ("logs ", {"arbiter", "gateway", "train", "chat", "chat/0", NODE[:8]}),
+        ("keys revoke ", {"alice"}),
+        ("dr", {"drain"}),
+        ("drain --no", {"--no-wait"}),
+    ],
+)
+def test_a_shell_is_offered_names_quickly_and_without_ray(pool: Path, words: str, offered: set[str]) -> None:
+    typed = f"ebbtide {words}"
+    environ = {
+        **os.environ,
+        COMPLETE_VARIABLE: "bash_complete",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split(" ")) - 1),
+    }
+    code = (
+        "import sys, time, atexit\n"
+        "atexit.register(lambda: print({'ray', 'torch'} & set(sys.modules), file=sys.stderr))\n"
+        "from ebbtide.cli.main import main; main()"
+    )
+    took_s = []
+    for _ in range(3):
+        started_s = time.monotonic()
+        done = run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        took_s.append(time.monotonic() - started_s)
+        assert {line.partition(",")[2] for line in done.stdout.splitlines()} == offered
+        assert done.stderr == "set()\n"
+    assert min(took_s) < 1.0, "0.2 s on a quiet machine; a shell waits for it at every TAB"
+
+
+def test_without_a_pool_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "EBBTIDE_HOME": str(tmp_path),
+        COMPLETE_VARIABLE: "bash_complete",
+        "COMP_WORDS": "ebbtide why ",
+        "COMP_CWORD": "2",
+    }
+    code = "from ebbtide.cli.main import main; main()"
+    done = run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("name", sorted(STAND_INS))
+def test_a_stand_in_offers_what_the_real_command_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMPLETE_VARIABLE, raising=False)
+    real = cli.get_command(click.Context(cli), name)
+    assert real is not None, f"there is no command {name}"
+
+    _same(STAND_INS[name], real)
+
+
+def _same(stand_in: click.Command, real: click.Command) -> None:
+    def options(command: click.Command) -> set[str]:
+        return {
+            option
+            for param in command.params
+            if isinstance(param, click.Option)
+            for option in (*param.opts, *param.secondary_opts)
+        }
+
+    assert options(stand_in) == options(real)
+    counts = [[isinstance(p, click.Argument) for p in one.params].count(True) for one in (stand_in, real)]
+    assert counts[0] == counts[1]
+    if isinstance(real, click.Group):
+        assert isinstance(stand_in, click.Group) and set(stand_in.commands) == set(real.commands)
+        for name, command in real.commands.items():
+            _same(stand_in.commands[name], command)
+
+
+def test_every_command_of_the_other_rooms_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMPLETE_VARIABLE, raising=False)
+    real = set(cli.list_commands(click.Context(cli)))
+    monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
+    assert set(cli.list_commands(click.Context(cli))) == real
