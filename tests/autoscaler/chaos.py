@@ -61,6 +61,7 @@ class Chaos:
         loop.cluster.strangers_leave()
         while loop.arbiter is None or len(loop.visible) != len(loop.cluster.nodes) or self.away():
             loop.run(1.0)
+        loop.run(1.0)  # what was asked last has been taken in
         self._undrain()
         if loop.state.frozen:
             loop.tell(PoolUnfrozen())

@@ -22,6 +22,7 @@ from ebbtide.client.messages import (
 from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     CancelJob,
+    Decision,
     EndpointDeclared,
     Event,
     Fact,
@@ -128,6 +129,8 @@ class Arbiter:
         self.living_at_s = 0.0
         self.inbox: list[Fact | Move] = []
         self.waits: dict[str, str] = {}
+        self.decision = Decision()
+        self.submitted: dict[JobName, str] = {}
         self.table = RoutingTable()
         self.misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = {}
         self._looked_s = 0.0
@@ -151,6 +154,8 @@ class Arbiter:
         name = JobName(report.job)
         job = self.world.state.jobs.get(name)
         if job is not None and job.incarnation != report.incarnation:
+            if self.submitted.get(name) == report.incarnation:
+                return ControllerOrders(None, "just submitted")
             return ControllerOrders(None, "another submission of this job has taken over", cancelled=True)
         self.controllers[name] = Heard(self.loop.clock.now_s, report)
         if job is None:
@@ -233,6 +238,7 @@ class Arbiter:
         knobs = replace(self.loop.knobs, frozen=self.loop.knobs.frozen or self._settling(seen))
         result = step(self.world, seen, bodies, clock.now_s, knobs)
         self.world, self.waits = result.world, dict(result.decision.waits)
+        self.decision = result.decision
         self.loop.refused += result.refused
         table = routes(self.world.state, seen)
         if table != self.table.endpoints or not self.table.version:
@@ -285,7 +291,7 @@ class Arbiter:
                     cluster.kill_holder(slot, epoch)
                 case RestoreJob(job):
                     self._restore(job)
-        for node, slots in to_hold.items():
+        for node, slots in to_hold.items() if not self.loop.no_fences else ():
             cluster.hold_fences(node, tuple(slots))  # type: ignore[arg-type]
 
 
@@ -313,6 +319,7 @@ class Loop:
             NodeId(node): gpus for node, gpus in (nodes or {"n0": 3}).items()
         }  # as Ray says, some time late
         self.restorable: set[str] = set()
+        self.no_fences = False  # as while a pool only observes
         self.drivers: dict[str, FakeDriver] = {}
         self.events: list[Event] = []
         self.refused: tuple[object, ...] = ()
@@ -365,6 +372,7 @@ class Loop:
             return
         incarnation = f"{job}-again-{len(self.events)}"
         self.arbiter.inbox.append(JobSubmitted(known.spec, incarnation, restored=True))
+        self.arbiter.submitted[job] = incarnation
         self.arbiter.forget(job)
         old = self.drivers[job]
         self.drivers[job] = FakeDriver(self.cluster, self.random, job, incarnation, total=old.total, step=old.durable)

@@ -122,7 +122,15 @@ def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
     state = occupy(state, body.slots, body.job, SlotState.LEASED, event.at_s)
     return _put(
         state,
-        replace(moved, gang=body.slots, epoch=epoch, gang_epoch=epoch, directive=record.directive + 1, cause=event.id),
+        replace(
+            moved,
+            gang=body.slots,
+            epoch=epoch,
+            gang_epoch=epoch,
+            directive=record.directive + 1,
+            started_from=record.furthest_step,
+            cause=event.id,
+        ),
     )
 
 
@@ -249,13 +257,14 @@ def _stopped(state: PoolState, event: Event, body: JobStopped) -> PoolState:
 def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
     record = job_record(state, body.job)
     reached = record.durable_step + body.lost_steps
-    failures = 0 if reached > record.furthest_step else record.failures_in_a_row + 1
+    furthest = max(reached, record.furthest_step)
+    failures = 0 if furthest > record.started_from else record.failures_in_a_row + 1
     moved = replace(
         _move(record, JobState.RECOVERING, event.at_s),
         directive=record.directive + 1,  # whoever is left has carried out the last one and must hear of this
         crashes=record.crashes + 1,
         step=record.durable_step,
-        furthest_step=max(reached, record.furthest_step),
+        furthest_step=furthest,
         failures_in_a_row=failures,
         not_before_s=event.at_s + backoff_s(failures),
         last_error=body.why,

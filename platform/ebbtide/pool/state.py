@@ -52,6 +52,7 @@ class JobRecord:
     crashes: int = 0
     crash_lost_steps: int = 0
     furthest_step: int = 0  # finished steps that any gang of it has reached
+    started_from: int = 0  # furthest_step when its present gang was granted its slots
     failures_in_a_row: int = 0  # crashes since it last got further
     not_before_s: float = 0.0  # it is granted nothing before this
     last_error: str = ""  # why it crashed last

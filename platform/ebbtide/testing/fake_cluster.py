@@ -57,6 +57,7 @@ class Actor:
     alive: bool = True
     inflight: int = 0
     refuses: bool = False
+    error: str = ""
     asked_s: float = 0.0
 
 
@@ -97,6 +98,7 @@ class FakeCluster:
         self.silent_agents: set[NodeId] = set()
         self.start_s = (1.0, 4.0)  # of a replica's process
         self.load_s = (1.0, 6.0)  # of its engine
+        self.load_fails = False  # every engine runs out of memory instead
         self._asked: dict[NodeId, Asked] = {}
         self._dropping: set[SlotId] = set()
         self._waiting: dict[SlotId, list[Callable[[], None]]] = defaultdict(list)
@@ -428,7 +430,9 @@ class FakeCluster:
                 self.clock.call_later(self.random.uniform(*self.load_s), loaded)
 
         def loaded() -> None:
-            actor.ready = engine.alive and actor.alive
+            if self.load_fails and engine.alive:
+                actor.error = "out of memory"
+            actor.ready = engine.alive and actor.alive and not actor.error
 
         for slot in actor.slots:
             self.take(engine, slot, 20.0, lambda came, slot=slot: taken(slot, came))  # type: ignore[misc]
@@ -448,6 +452,7 @@ class FakeCluster:
             phase=phase,
             url=actor.name if actor.ready else "",
             inflight=actor.inflight,
+            error=actor.error,
         )
 
         def answered(orders: object) -> None:

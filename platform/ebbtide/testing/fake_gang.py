@@ -97,7 +97,7 @@ class FakeGang:
             self.cluster.take(rank.process, rank.slot, LOCK_TIMEOUT_S, taken)
 
     def _safe_point(self, epoch: int) -> None:
-        if self.over or self.hangs or epoch != self.lease.epoch:
+        if self.over or self.hangs or epoch != self.lease.epoch or self.driver.never_steps:
             return
         self.driver.step += 1
         order = self._pending()
@@ -232,6 +232,7 @@ class FakeDriver:
         self.gang_epoch = 0
         self.failures = 0
         self.refuses_to_park = False
+        self.never_steps = False  # its gangs start and never finish a step
         self.start_s = (1.0, 8.0)  # of a rank
         self._beats()
 
@@ -260,7 +261,13 @@ class FakeDriver:
             return
         phase = ControllerPhase.GANG if self.gang is not None else ControllerPhase.NO_GANG
         report = ControllerReport(
-            self.job, self.incarnation, phase, self.gang_epoch, self.failures, durable_step=self.durable
+            self.job,
+            self.incarnation,
+            phase,
+            self.gang_epoch,
+            self.failures,
+            durable_step=self.durable,
+            log_tail="Traceback: it is hopeless" if self.failures else "",
         )
         self.cluster.link.call(lambda arbiter: arbiter.report_controller(report), self._answered)
 

@@ -129,6 +129,7 @@ class Pool(RuleBasedStateMachine):
         self.sitting: dict[str, tuple[str, int]] = {}  # slot -> who may have memory there, under which epoch
         self.epochs: set[int] = set()
         self.draining: set[str] = set()
+        self.started_from: dict[str, int] = {}
         self.failures: dict[str, tuple[int, int, float]] = {}  # job -> furthest step, crashes there, no grant before
         for node in NODES:
             self.send(NodeFound(node, 1000))
@@ -188,7 +189,7 @@ class Pool(RuleBasedStateMachine):
         self.count_failures(before, body)
 
     def count_failures(self, before: PoolState, body: Body) -> None:
-        """A crash counts when no gang got further since the last one; then slots wait, each time twice as long."""
+        """A crash counts when its gang got no further than any before; then slots wait, each time twice as long."""
         name, at_s = getattr(body, "job", ""), float(len(self.events))
         furthest, crashes, _ = self.failures.get(name, (0, 0, 0.0))
         match body:
@@ -197,11 +198,12 @@ class Pool(RuleBasedStateMachine):
             case JobParked(step=done) | JobStopped(step=done) | JobDurable(step=done) if done > furthest:
                 self.failures[name] = (done, 0, 0.0)
             case JobCrashed(lost_steps=lost):
-                reached = before.jobs[body.job].durable_step + lost
-                crashes = 0 if reached > furthest else crashes + 1
+                furthest = max(furthest, before.jobs[body.job].durable_step + lost)
+                crashes = 0 if furthest > self.started_from[name] else crashes + 1
                 wait_s = [0.0, 2.0, 4.0, 8.0, 16.0, 32.0][crashes] if crashes < 6 else 60.0
-                self.failures[name] = (max(furthest, reached), crashes, at_s + wait_s)
+                self.failures[name] = (furthest, crashes, at_s + wait_s)
             case GrantJob():
+                self.started_from[name] = furthest
                 assert at_s >= self.failures.get(name, (0, 0, 0.0))[2], f"{name} was granted slots before its time"
 
     def grant(self, before: PoolState, who: str, slots: tuple[str, ...], epoch: int) -> None:
