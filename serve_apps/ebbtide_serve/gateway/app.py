@@ -174,6 +174,9 @@ class Gateway:
         if self.stopping:  # it began to while the body came
             raise unavailable("The gateway is stopping.", code="stopping")
         body = parse(kind, raw)
+        if body.stream and request.scope["http_version"] == "1.0":  # it has no chunks, so no end could be told
+            headers = {"upgrade": "HTTP/1.1", "connection": "upgrade, close"}
+            raise Refusal(426, "A stream needs HTTP/1.1.", code="http_version", headers=headers)
         if body.model not in self.settings.endpoints:
             message = f"The model {echo(body.model)!r} does not exist. GET /v1/models lists those that do."
             raise Refusal(404, message, code="model_not_found", param="model")

@@ -139,6 +139,8 @@ class ClientConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The last header."""
         self._in_headers = False
+        if self.parser.get_http_version() not in ("1.0", "1.1"):  # llhttp takes 0.9 and 2.0 too
+            self._refuse(_Refused(400, "This gateway speaks HTTP/1.1.", "invalid_http"))
         if len(self.pipeline) >= PIPELINED_MAX:
             self._refuse(_Refused(400, "Too many requests were sent without waiting for answers.", "pipelined"))
         super().on_headers_complete()
@@ -214,7 +216,12 @@ class ClientConnection(HttpToolsProtocol):
 
     def _answer(self, refusal: _Refused) -> None:
         """Say why, unless another answer is under way, and close."""
-        if self._running is None or self._running.response_complete:
+        running = self._running
+        if running is not None and running is self.cycle and running.more_body and not running.response_started:
+            # The rest of the request in hand is bad: its own answer is this one, and what was begun for it ends.
+            running.disconnected = running.response_complete = True
+            running.message_event.set()
+        if running is None or running.response_complete:
             kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
             body = json.dumps(error_body(refusal.message, kind=kind, code=refusal.code)).encode()
             retry = b"retry-after: 1\r\n" if refusal.status == 503 else b""
