@@ -2,7 +2,8 @@
 
 Its methods only take reports in and answer from the last state that the ledger has confirmed; all the deciding is in
 ``loop``. It may be killed at any time: Ray starts it again, and it replays the ledger, opens a new epoch and takes up
-where the reports say the world is.
+where the reports say the world is. Until it has read the ledger it answers None, like an arbiter that is not there:
+whoever asks goes on as before.
 """
 
 import logging
@@ -70,12 +71,14 @@ class Arbiter:
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
         self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)
         self._loop.start()
-        start_beating(pool, self._loop.epoch, node_dir=Path(lock_dir).parent, shared_dir=Path(shared_dir))
+        start_beating(pool, lambda: self._loop.epoch, node_dir=Path(lock_dir).parent, shared_dir=Path(shared_dir))
 
     # ---- everybody
 
-    def hello(self) -> PoolRuntime:
+    def hello(self) -> PoolRuntime | None:
         """What a process that joins the pool needs."""
+        if not self._loop.opened:
+            return None
         return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, self._loop.epoch, self._loop.ledger_id)
 
     def pid(self) -> int:
@@ -84,12 +87,14 @@ class Arbiter:
 
     # ---- training
 
-    def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders:
+    def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders | None:
         """Take a job in; asking again under the same incarnation changes nothing.
 
         Raises:
             ValueError: a job of that name is alive under another incarnation, or it can never run here.
         """
+        if not self._loop.opened:
+            return None
         known = self._loop.world.state.jobs.get(spec.name)
         if known is not None and known.incarnation == incarnation:
             return self._orders(spec.name)
@@ -103,8 +108,10 @@ class Arbiter:
         self._loop.submit(JobSubmitted(spec, incarnation, restored=bool(details.get("restored"))))
         return ControllerOrders(None, "just submitted")
 
-    def report_controller(self, report: ControllerReport) -> ControllerOrders:
+    def report_controller(self, report: ControllerReport) -> ControllerOrders | None:
         """A Train controller's state; the answer is what it should do when it has no gang."""
+        if not self._loop.opened:
+            return None
         name = JobName(report.job)
         job = self._loop.world.state.jobs.get(name)
         if job is not None and job.incarnation != report.incarnation:
@@ -153,6 +160,7 @@ class Arbiter:
         Raises:
             ValueError: no such job is alive.
         """
+        self._loop.must_be_open()
         known = self._loop.world.state.jobs.get(JobName(job))
         if known is None or known.state not in LIVE:
             raise ValueError(f"no job {job} is alive")
@@ -277,6 +285,7 @@ class Arbiter:
         Raises:
             ValueError: it is frozen already, or the ledger does not answer.
         """
+        self._loop.must_be_open()
         state = self._loop.world.state
         if state.frozen:
             raise ValueError(f"the pool is frozen already: {state.frozen}")
@@ -284,12 +293,14 @@ class Arbiter:
 
     def unfreeze(self) -> None:
         """Decide again. Same errors."""
+        self._loop.must_be_open()
         if not self._loop.world.state.frozen:
             raise ValueError("the pool is not frozen by a person")
         self._take(PoolUnfrozen(), lambda state: not state.frozen)
 
     def drain_node(self, node: str, reason: str) -> None:
         """Have everything leave a node, in good order, and grant nothing there. Same errors."""
+        self._loop.must_be_open()
         name, state = NodeId(node), self._loop.world.state
         if name not in state.nodes:
             raise ValueError(f"node {node} is not in the pool")
@@ -298,6 +309,7 @@ class Arbiter:
 
     def undrain_node(self, node: str) -> None:
         """Use a node again. Same errors."""
+        self._loop.must_be_open()
         name = NodeId(node)
         if name not in self._loop.world.state.draining:
             raise ValueError(f"node {node} is not draining")

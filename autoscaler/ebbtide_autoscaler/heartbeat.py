@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,19 +51,19 @@ def read_beat(folder: Path) -> Beat | None:
         return None
 
 
-def start_beating(pool: str, epoch: int, *, node_dir: Path, shared_dir: Path) -> None:
+def start_beating(pool: str, epoch: Callable[[], int], *, node_dir: Path, shared_dir: Path) -> None:
     """Write both files from now on, until this process ends."""
-    me = Beat(pool, epoch, socket.gethostname(), boot_id(), os.getpid(), started_ticks(os.getpid()) or 0, 0.0)
+    me = Beat(pool, 0, socket.gethostname(), boot_id(), os.getpid(), started_ticks(os.getpid()) or 0, 0.0)
     for folder, every_s in ((node_dir, EVERY_S), (shared_dir, SHARED_EVERY_S)):
-        threading.Thread(target=_beat, args=(folder, every_s, me), name="heartbeat", daemon=True).start()
+        threading.Thread(target=_beat, args=(folder, every_s, me, epoch), name="heartbeat", daemon=True).start()
 
 
-def _beat(folder: Path, every_s: float, me: Beat) -> None:
+def _beat(folder: Path, every_s: float, me: Beat, epoch: Callable[[], int]) -> None:
     told = False
     draft = beat_file(folder).with_suffix(f".{me.pid}")
     while True:
         try:
-            draft.write_text(json.dumps({**asdict(me), "at_s": time.time()}))
+            draft.write_text(json.dumps({**asdict(me), "epoch": epoch(), "at_s": time.time()}))
             os.replace(draft, beat_file(folder))
             told = False
         except OSError as error:

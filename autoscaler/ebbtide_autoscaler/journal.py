@@ -103,9 +103,9 @@ class Journal:
         """How the ledger does."""
         return self._log.health()
 
-    def close(self) -> None:
-        """Close the file; the arbiter is done."""
-        self._log.close()
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close the file; one that hangs is left to its thread."""
+        self._log.close(timeout_s)
 
 
 def fence_record(slot: SlotId, name: str) -> dict[str, Any]:

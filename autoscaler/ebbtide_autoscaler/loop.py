@@ -8,24 +8,26 @@ says why and since when (promise 8); everything that runs goes on.
 import asyncio
 import contextlib
 import logging
+import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ebbtide.client.messages import RoutingTable
 from ebbtide.client.seats import SeatActuator, SeatPlan
 from ebbtide.config.root import PoolFile
-from ebbtide.ledger.errors import LedgerError
+from ebbtide.ledger.errors import LedgerError, LedgerFenced, SnapshotDeclined
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, SeatState
 from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.agree import agree
@@ -33,9 +35,9 @@ from ebbtide_autoscaler.executor import Executor, Hands
 from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.gateway_keeper import GatewayKeeper
 from ebbtide_autoscaler.instruct import Instruction, instruct
-from ebbtide_autoscaler.journal import CONFIGS_KEPT, Journal, Recovered, fence_record, recover
+from ebbtide_autoscaler.journal import CONFIGS_KEPT, Journal, fence_record
 from ebbtide_autoscaler.key_desk import KeyDesk
-from ebbtide_autoscaler.ledger_identity import ledger_identity
+from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
 from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
@@ -43,14 +45,15 @@ from ebbtide_autoscaler.notices import Standstill, standstill
 from ebbtide_autoscaler.observe import routes, unheard
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.step import Knobs, Step, World, step
-from ebbtide_autoscaler.surroundings import Surroundings, load_serve, load_train
+from ebbtide_autoscaler.surroundings import Surroundings, cluster_name, load_serve, load_train
 from ebbtide_autoscaler.would import news, takes_a_slot, would_record
 
 LEDGER_DEADLINE_S = 5.0  # an fsync takes milliseconds; a filesystem that needs this long hangs
 GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md)
 REOPEN_S = 2.0  # between two tries to open a new epoch after the ledger broke
+FENCED_S = 30.0  # the same, when another arbiter has taken over: two must not throw each other out all the time
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
 
 log = logging.getLogger(__name__)
@@ -76,11 +79,17 @@ class Loop:
         self._config: PoolFile | None = None
         self._shared_dir, self._lock_dir, self._writer = shared_dir, lock_dir, writer
         self._book = FenceBook()
+        self._journal: Journal
         self.keys = KeyDesk(lambda record: self._durable(self._journal.write((), extra=[record])))
         self.meter = ArbiterMeter(self._reading)
         self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
-        self.world: World
-        self._open_ledger()
+        self.opened = False  # until the ledger was read for the first time, nothing is known and nobody is told a thing
+        self.ledger_id = ""
+        self.world = World(PoolState(), Memory(), 0)
+        self._token = ""
+        opener = partial(EpochLog.open, writer=writer, fsync=self.meter.fsync, write=self.meter.write)
+        memory = Path(lock_dir).parent / "ledger.json"
+        self._door = LedgerDoor(shared_dir, memory=memory, cluster=cluster_name(), open_log=opener)
         self._pool = pool
         self._serve: SeatActuator = load_serve()
         self._jobs = load_train(str(shared_dir))
@@ -92,13 +101,13 @@ class Loop:
         self._would_number = 0
         self._wake: asyncio.Event | None = None
         self._asyncio: asyncio.AbstractEventLoop | None = None
-        self._token = _token(shared_dir)
         self._ready = threading.Event()
+        self._entered = threading.Event()
 
     @property
     def epoch(self) -> int:
-        """This arbiter's epoch."""
-        return self._journal.epoch
+        """This arbiter's epoch; it grows with every snapshot of the ledger. 0: the ledger has not been read yet."""
+        return self._journal.epoch if self.opened else 0
 
     @property
     def configured(self) -> bool:
@@ -113,9 +122,10 @@ class Loop:
     # ---- called from other threads
 
     def start(self) -> None:
-        """Run until the process ends."""
+        """Run until the process ends; returns when the ledger is open, or after some seconds without it."""
         threading.Thread(target=lambda: asyncio.run(self._main()), name="arbiter-loop", daemon=True).start()
         self._ready.wait()
+        self._entered.wait(LEDGER_DEADLINE_S)
 
     def submit(self, body: Body) -> None:
         """Have a fact taken in at the next tick."""
@@ -142,11 +152,22 @@ class Loop:
 
     def configure(self, config: PoolFile) -> "Future[dict[str, Any]]":
         """Put a file into force."""
+        self.must_be_open()
         return self._run(self._configure(config))
 
     def change_keys(self, change: Coroutine[Any, Any, Any]) -> "Future[dict[str, Any]]":
         """Carry out one of ``keys``' changes."""
+        try:
+            self.must_be_open()
+        except ValueError:
+            change.close()
+            raise
         return self._run(change)
+
+    def must_be_open(self) -> None:
+        """Raise ValueError for a person if the ledger has not been read and is not within some seconds."""
+        if not self._entered.wait(LEDGER_DEADLINE_S):
+            raise ValueError(f"the arbiter has not read its ledger yet, nothing was changed: {self.frozen}")
 
     def stop(self) -> "Future[None]":
         """Take the pool down."""
@@ -174,7 +195,11 @@ class Loop:
         )
         self._executor = Executor(hands, self._book)
         self._surroundings = Surroundings(self._pool, self.reports, self._book, self._serve, self._jobs, self._lock_dir)
+        self._freeze("the arbiter has just started; it reads its ledger", by="start")
         self._ready.set()
+        await self._open_first()
+        if not self.opened:
+            return
         await self._surroundings.adopt()
         watching = asyncio.create_task(
             self._surroundings.watch(self._host_bytes, lambda: self.world.state, self._executor.fencing)
@@ -230,6 +255,7 @@ class Loop:
         if self._config is not None and not self._stopping and self._surroundings.nodes:  # else: not counted yet
             self.gateway.keep(settings.gateway_json(self._config, token=self._token, nodes=self._surroundings.nodes))
         self._executor.carry_out(self._allowed(instruct(self.world.state, seen, now_s)))
+        await self._keep_short()
 
     def _agree(self, knobs: Knobs) -> tuple[Body, ...]:
         if self._config is None or self._stopping:
@@ -278,8 +304,19 @@ class Loop:
                 await asyncio.wait_for(asyncio.shield(waiting), LEDGER_DEADLINE_S)
                 return
             except TimeoutError:
-                pending = self._journal.health()
-                self._freeze(f"the ledger has not answered for {pending.oldest_pending_s:.0f} s ({self._shared_dir})")
+                self._late(self._journal.health().oldest_pending_s)
+
+    async def _keep_short(self) -> None:
+        """Begin a new file with a snapshot when a replay would take too long."""
+        rolling = self._journal.keep_short()
+        if rolling is None:
+            return
+        try:
+            await self._durable(rolling)
+        except SnapshotDeclined as why:
+            log.warning("the ledger gets no snapshot now, and grows on: %s", why)
+        else:
+            self.world = replace(self.world, arbiter_epoch=self._journal.epoch, next_number=1)
 
     def _said(self, waits: dict[str, str]) -> list[dict[str, Any]]:
         """A record of why workloads wait, when the reasons (numbers aside) are not those said last."""
@@ -302,9 +339,9 @@ class Loop:
             for place, body in enumerate(bodies)
         ]
 
-    def _freeze(self, why: str, *, by: str = "ledger") -> None:
+    def _freeze(self, why: str, *, by: str = "ledger", since_s: float | None = None) -> None:
         if not self.frozen or self.frozen_by != by:
-            self.frozen_since_s, self.frozen_by = time.time(), by
+            self.frozen_since_s, self.frozen_by = since_s or time.time(), by
             log.error("frozen: %s", why)
         self.frozen = why
 
@@ -315,31 +352,46 @@ class Loop:
 
     # ---- the ledger
 
-    def _open_ledger(self) -> None:
-        directory = self._shared_dir / "ledger"
-        opened = EpochLog.open(directory, writer=self._writer, fsync=self.meter.fsync, write=self.meter.write)
-        self.ledger_id = ledger_identity(directory)
-        found: Recovered = recover(directory, up_to=opened.epoch)
-        self._journal = Journal(opened)
-        self.world = World(found.state, found.memory, opened.epoch)
-        self.meter.recovered(found.tally)
-        self._book.names = dict(found.fences)
-        self.keys.recover(found.keys, opened.epoch)
-        self.configs = tuple(found.configs)
-        if found.config:
-            self.config_json = found.config
-            self._config = PoolFile.model_validate_json(found.config)
-            self.keys.obey(*settings.file_keys(self._config))
+    def _late(self, late_s: float) -> None:
+        """The shared directory has not answered for so long."""
+        why = f"the shared directory {self._shared_dir} has not answered for {late_s:.0f} s; what runs goes on"
+        self._freeze(why, since_s=time.time() - late_s)
+
+    async def _open_first(self) -> None:
+        while not self.opened and not self._stopped:
+            try:
+                self._enter(await self._door.open(self._late))
+            except (LedgerError, OSError, ValueError, PoolError) as error:
+                self._freeze(f"the ledger cannot be opened: {error}")
+                await asyncio.sleep(REOPEN_S)
 
     async def _reopen(self, error: LedgerError) -> None:
+        """Begin another epoch after the last one broke. The tick that failed has changed nothing, and is done again."""
         self._freeze(f"the ledger is broken: {error}")
-        await asyncio.sleep(REOPEN_S)
+        await asyncio.sleep(FENCED_S if isinstance(error, LedgerFenced) else REOPEN_S)
+        self._journal.close(timeout_s=0.0)
         try:
-            await asyncio.to_thread(self._open_ledger)
-        except (LedgerError, OSError) as again:
+            self._enter(await self._door.open(self._late))
+        except (LedgerError, OSError, ValueError, PoolError) as again:
             self._freeze(f"the ledger is broken: {again}")
 
-    def _reading(self) -> Reading:
+    def _enter(self, ledger: OpenLedger) -> None:
+        found = ledger.found
+        self._journal, self.ledger_id, self._token = ledger.journal, ledger.ledger, ledger.token
+        self.world = World(found.state, found.memory, ledger.epoch)
+        self.meter.recovered(found.tally)
+        self._book.names = dict(found.fences)
+        self.keys.recover(found.keys, ledger.epoch)
+        self.configs = tuple(found.configs)
+        if ledger.config is not None:
+            self.config_json, self._config = found.config, ledger.config
+            self.keys.obey(*settings.file_keys(ledger.config))
+        self.opened = True
+        self._entered.set()
+
+    def _reading(self) -> Reading | None:
+        if not self.opened:
+            return None
         health = self._journal.health()
         broken = Standstill(self.frozen, self.frozen_since_s, self.frozen_by)
         still = standstill(self.world.state, broken, self.settling_since_s)
@@ -389,14 +441,17 @@ class Loop:
         await self._surroundings.kill_holder(self.world.state.slots[slot].slot, epoch)
 
     def _host_bytes(self) -> int | None:
-        return self._config.pool.host_memory_per_node if self._config else None
+        """None: nothing is to be looked at, for what is found could not be taken in, and must not pile up."""
+        if self._config is None or self.frozen_by == "ledger":
+            return None
+        return self._config.pool.host_memory_per_node
 
     async def _configure(self, config: PoolFile) -> dict[str, Any]:
         """Journal the file, then obey it; all that follows from it is made to hold tick by tick (``agree``)."""
         assert config.pool.shared_dir is not None
         if self._config is not None and config.pool.name != self._config.pool.name:
             raise ValueError(f"this cluster runs the pool {self._config.pool.name}, the file names {config.pool.name}")
-        if config.pool.shared_dir.resolve() != self._shared_dir.resolve():
+        if os.path.abspath(config.pool.shared_dir) != os.path.abspath(self._shared_dir):  # asks no filesystem
             raise ValueError(
                 f"the pool {config.pool.name} runs with the shared directory {self._shared_dir}, "
                 f"the file names {config.pool.shared_dir}"
@@ -432,16 +487,6 @@ class Loop:
         self.metrics_door.close()
         await self._serve.stop()
         await self._surroundings.leave()
-        self._journal.close()
+        if self.opened:
+            self._journal.close()
         self._stopped = True
-
-
-def _token(shared_dir: Path) -> str:
-    """The secret that the gateway shows to replicas; made once per pool, readable by its owner only."""
-    path = shared_dir / "internal-token"
-    if not path.exists():
-        draft = path.with_suffix(".new")
-        draft.touch(mode=0o600)
-        draft.write_text(secrets.token_urlsafe(32))
-        draft.replace(path)
-    return path.read_text()

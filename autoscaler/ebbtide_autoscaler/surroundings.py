@@ -49,6 +49,11 @@ def load_serve() -> SeatActuator:
     raise LookupError("no package offers an entry point 'serve' in the group ebbtide.actuators")
 
 
+def cluster_name() -> str:
+    """What tells this Ray cluster from one that was started later: the id of the node that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
 def load_train(shared_dir: str) -> JobActuator:
     """The port of training that the installed packages offer; one that can do nothing if there is none."""
     for entry in entry_points(group="ebbtide.actuators", name="train"):
