@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ebbtide.pool.drain import drained, occupants
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
+from ebbtide_autoscaler.outdated import is_stale
+from ebbtide_autoscaler.retry import tries
 from ebbtide_autoscaler.seen import Seen
 
 LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
@@ -23,9 +26,17 @@ def view(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -
             if now_s - heard.at_s < 10 * GATEWAY_FRESH_S
         ],
         "nodes": [
-            {"node": node, "host_bytes": size, "parked_bytes": state.parked_bytes(node)}
+            {
+                "node": node,
+                "host_bytes": size,
+                "parked_bytes": state.parked_bytes(node),
+                "draining": state.draining.get(node),
+                "drained": drained(state, node),
+                "occupants": list(occupants(state, node)),
+            }
             for node, size in state.nodes.items()
         ],
+        "frozen": {"why": state.frozen, "since_s": state.frozen_since_s} if state.frozen else None,
     }
 
 
@@ -64,10 +75,22 @@ def _endpoints(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: fl
                 "ttft_p90_s": now.ttft_p90_s,
                 "ttft_slo_s": spec.ttft_slo_s,
                 "waits": waits.get(name),
+                "revision": spec.revision or None,
+                **_retries(now_s, state, name),
                 "seats": [_seat(state, seat, seen, waits) for seat in state.seats.values() if seat.endpoint == name],
             }
         )
     return found
+
+
+def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
+    """How often starts failed in a row, and when the next is tried."""
+    found = tries(now_s, state, endpoint, state.endpoints[endpoint].spec.replicas_max)
+    return {
+        "failures": found.failures,
+        "last_error": found.why or None,
+        "next_try_s": round(found.wait_s, 1) if found.wait_s else None,
+    }
 
 
 def _seat(state: PoolState, seat: Any, seen: Seen, waits: Mapping[str, str]) -> dict[str, Any]:
@@ -81,6 +104,9 @@ def _seat(state: PoolState, seat: Any, seen: Seen, waits: Mapping[str, str]) -> 
         "inflight": heard.report.inflight if heard and seat.slots else 0,
         "starts": seat.starts,
         "failures": seat.failures,
+        "last_error": seat.last_error or None,
+        "revision": seat.revision or None,
+        "stale": bool(seat.slots) and is_stale(state, seat),
         "since_s": seat.since_s,
         "waits": waits.get(seat.id),
     }
@@ -114,6 +140,7 @@ def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_
         "last_error": job.last_error or None,
         "restores": job.restores,
         "crash_lost_steps": job.crash_lost_steps,
+        "next_try_s": round(job.not_before_s - now_s, 1) if job.not_before_s > now_s else None,
         "outcome": job.outcome or None,
         "since_s": job.since_s,
         "waits": waits.get(name) if job.state is not JobState.RUNNING else None,

@@ -1,10 +1,27 @@
 """What `ebbtide status` shows."""
 
 from ebbtide.pool.apply import replay
-from ebbtide.pool.events import Body, Event, NodeFound, NodeLost, Slot, SlotFound
+from ebbtide.pool.events import (
+    Body,
+    EndpointDeclared,
+    Event,
+    JobCrashed,
+    JobRecovered,
+    NodeDraining,
+    NodeFound,
+    NodeLost,
+    PoolFrozen,
+    SeatGone,
+    SeatStopped,
+    Slot,
+    SlotFound,
+    SlotFreed,
+)
 from ebbtide.pool.ids import NodeId, RecordId, SlotId
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.view import LOST_SHOWN_S, view
+from tests.autoscaler.closed_loop import a_job, an_endpoint
+from tests.autoscaler.test_policy import S0, S1, SEAT0, TRAIN, a_pool, fold, with_job, with_ready
 
 NODE = NodeId("n")
 
@@ -15,3 +32,25 @@ def test_a_lost_slot_is_shown_as_long_as_it_is_news() -> None:
     seen = Seen(started_s=0.0)
     assert [slot["state"] for slot in view(state, seen, {}, 101.0)["slots"]] == ["lost"]
     assert view(state, seen, {}, 101.0 + LOST_SHOWN_S)["slots"] == []
+
+
+def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
+    state = with_ready(a_pool(endpoints=(an_endpoint(revision="a"),)), SEAT0, (S0,))
+    state = with_job(state, a_job(), (S1,))
+    state = fold(state, NodeDraining(NodeId("n0"), "new disk"), PoolFrozen("night"), at_s=2_000.0)
+    state = fold(
+        state, EndpointDeclared(an_endpoint(revision="b")), JobCrashed(TRAIN, "out of memory", 0), at_s=2_000.0
+    )
+    seen = view(state, Seen(started_s=0.0), {}, 2_001.0)
+    node = seen["nodes"][0]
+    assert (node["draining"], node["drained"], node["occupants"]) == ("new disk", False, [SEAT0, TRAIN])
+    assert seen["frozen"] == {"why": "night", "since_s": 2_000.0}
+    seat, endpoint, job = seen["endpoints"][0]["seats"][0], seen["endpoints"][0], seen["jobs"][0]
+    assert (endpoint["revision"], seat["revision"], seat["stale"]) == ("b", "a", True)
+    assert (job["failures_in_a_row"], job["next_try_s"], job["last_error"]) == (1, 1.0, "out of memory")
+    state = fold(state, SeatStopped(SEAT0, "no luck"), SlotFreed(S0), SeatGone(SEAT0), at_s=2_000.0)
+    state = fold(state, SlotFreed(S1), JobRecovered(TRAIN), EndpointDeclared(an_endpoint(revision="a")), at_s=2_000.0)
+    seen = view(state, Seen(started_s=0.0), {}, 2_001.0)
+    endpoint = seen["endpoints"][0]
+    assert (endpoint["failures"], endpoint["next_try_s"], endpoint["last_error"]) == (1, 1.0, "no luck")
+    assert seen["nodes"][0]["drained"]

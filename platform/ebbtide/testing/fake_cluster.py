@@ -36,7 +36,7 @@ class Process:
     workload: str
     epoch: int
     rank: int = 0
-    node: NodeId = NodeId("")
+    node: str = ""
     alive: bool = True
     on_death: Callable[[], None] | None = None
 
@@ -255,7 +255,7 @@ class FakeCluster:
 
     def spawn(self, workload: str, epoch: int, node: str, rank: int = 0) -> Process:
         """A new process on ``node`` that may take slot locks."""
-        process = Process(next(self._pids), workload, epoch, rank, NodeId(node))
+        process = Process(next(self._pids), workload, epoch, rank, node)
         self.processes = [p for p in self.processes if p.alive] + [process]
         process.alive = node in self.nodes
         return process
@@ -339,9 +339,9 @@ class FakeCluster:
 
     # ---- seats
 
-    def set_target(self, seat: SeatId, target: int, node: NodeId = NodeId("")) -> None:
+    def set_target(self, seat: SeatId, target: int, node: NodeId | None = None) -> None:
         """What the arbiter tells Serve; it is in force a moment later."""
-        self.bound[seat] = node or self.bound.get(seat, node)
+        self.bound[seat] = node or self.bound.get(seat, self.nodes[0])
         if self.targets.get(seat, 0) == target:
             return
         self.targets[seat] = target
