@@ -16,13 +16,17 @@ from ebbtide.pool.events import (
     Body,
     GrantJob,
     GrantSeat,
+    JobCrashed,
     JobRunning,
     JobSubmitted,
     ParkJob,
     SeatDied,
     SeatLanded,
     SeatReady,
+    SeatStopped,
+    SlotForeign,
     SlotFreed,
+    SlotUnfenced,
     StopJob,
 )
 from ebbtide.pool.ids import NodeId
@@ -30,9 +34,9 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.advance import advance
 from ebbtide_autoscaler.seen import FenceView, Heard, Limits, Seen
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import S0, SEAT0, TRAIN, a_pool, fold
+from tests.autoscaler.test_policy import S0, S1, SEAT0, TRAIN, a_pool, fold
 
-LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, silence_s=10.0)
+LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)
 T = 2_000.0  # the last event
 RUNNING = fold(a_pool(), JobSubmitted(a_job(), "i"), GrantJob(TRAIN, (S0,), "r"), JobRunning(TRAIN, 1))
 PARKING = fold(RUNNING, ParkJob(TRAIN, "r"), at_s=T)
@@ -125,3 +129,36 @@ def test_a_ready_replica_that_is_silent_counts_as_dead_but_not_to_a_new_arbiter(
     assert [type(fact) for fact in follow(SERVING, silent, T + 10.0)] == []
     assert [type(fact) for fact in follow(SERVING, silent, T + 11.5)] == [SeatDied]
     assert follow(SERVING, seen(SERVING, started_s=T + 5.0), T + 14.0) == []
+
+
+def test_a_replica_that_asks_for_its_lease_from_another_slot_is_stopped_without_blame() -> None:
+    placing = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), at_s=T)
+    astray = seen(placing, misplaced={SEAT0: Heard(T + 1.0, (S1,))})
+    stopped = follow(placing, astray, T + 1.1)
+    assert stopped == [SeatStopped(SEAT0, "its replica landed on n0:1 instead of n0:0", failed=False)]
+    assert follow(placing, seen(placing, misplaced={SEAT0: Heard(T - 1.0, (S1,))}), T + 1.1) == [], "an earlier grant's"
+
+
+def test_the_slot_of_a_replica_that_is_astray_is_no_strangers() -> None:
+    state = fold(a_pool(), SlotUnfenced(S1), at_s=T)
+    refused = {**dict.fromkeys(state.slots, FenceView.HELD), S1: FenceView.REFUSED}
+    astray = seen(state, fences=refused, misplaced={SEAT0: Heard(T + 1.0, (S1,))}, living={SEAT0: ("a",)})
+    assert follow(state, astray) == []
+    assert [type(fact) for fact in follow(state, replace(astray, living={}))] == [SlotForeign]
+
+
+def test_a_replica_that_dies_while_it_starts_and_one_that_does_not_come_back_are_given_up() -> None:
+    starting = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=T)
+    another = seen(starting, replicas={SEAT0: replica(T + 1.0, ReplicaPhase.STARTING, "b")})
+    assert follow(starting, another, T + 1.1) == [SeatStopped(SEAT0, "its replica died while it started")]
+    dead = fold(SERVING, SeatDied(SEAT0, "w"), at_s=T + 10.0)
+    assert follow(dead, seen(dead), T + 24.9) == []
+    assert [type(fact) for fact in follow(dead, seen(dead), T + 25.1)] == [SeatStopped]
+
+
+def test_a_new_arbiter_gives_gangs_and_replicas_their_whole_time_again() -> None:
+    state = fold(a_pool(), JobSubmitted(a_job(), "i"), GrantJob(TRAIN, (S0,), "r"), at_s=T)
+    heard = {TRAIN: controller(T + 60.0, ControllerPhase.GANG)}
+    late = T + 61.0
+    assert [type(fact) for fact in follow(state, seen(state, controllers=heard), late)] == [JobCrashed]
+    assert follow(state, seen(state, controllers=heard, started_s=T + 30.0), late) == []

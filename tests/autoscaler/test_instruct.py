@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from ebbtide.client.messages import ReplicaPhase, ReplicaReport
 from ebbtide.pool.events import (
     DrainSeat,
     GrantSeat,
+    SeatDied,
     SeatGone,
     SeatLanded,
     SeatReady,
@@ -27,8 +29,8 @@ from ebbtide_autoscaler.instruct import (
     OpenSeat,
     instruct,
 )
-from ebbtide_autoscaler.seen import FenceView, Seen
-from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold
+from ebbtide_autoscaler.seen import FenceView, Heard, Seen
+from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold, slots
 
 NOW = 2_000.0
 OPENING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"))
@@ -83,6 +85,28 @@ def test_a_fence_is_dropped_only_when_nothing_else_can_take_or_give_a_logical_gp
 ) -> None:
     dropped = {i for i in told(state, fences, living=living, fencing=fencing) if isinstance(i, DropFence)}
     assert bool(dropped) is drops
+
+
+def test_no_fence_is_dropped_while_a_replica_that_died_is_to_come_back_to_the_node() -> None:
+    """The one that Serve starts in its place is pending: it would take the next replica's logical GPU."""
+    state = fold(READY, SeatDied(SEAT0, "w"), GrantSeat(SEAT1, (S1,), "r"), at_s=NOW - 5.0)
+    fences, living = {S0: FenceView.ABSENT}, {SEAT0: ("b",)}
+    assert DropFence(S1) not in told(state, fences, living=living)
+    report = ReplicaReport(seat=SEAT0, replica="b", node="n0", pid=1, lease_epoch=1, phase=ReplicaPhase.STARTING)
+    views = {slot: fences.get(slot, FenceView.HELD) for slot in state.slots}
+    back = Seen(started_s=0.0, fences=views, living=living, living_at_s=NOW, replicas={SEAT0: Heard(NOW, report)})
+    assert DropFence(S1) in instruct(state, back, NOW), "it has landed in its own place"
+
+
+def test_an_actor_that_haunts_one_node_keeps_no_other_node_from_placing() -> None:
+    """Replicas are bound to nodes; only of an actor of a seat without slots nobody knows where it may land."""
+    pool = a_pool(nodes={"n0": 2, "n1": 1})
+    ghost = fold(pool, GrantSeat(SEAT0, (S0,), "r"), SeatStopped(SEAT0, "w"), at_s=NOW - 1.0)
+    for slot, drops in ((S1, False), (slots(1, "n1")[0], True)):
+        state = fold(ghost, GrantSeat(SEAT1, (slot,), "r"), at_s=NOW - 1.0)
+        assert (DropFence(slot) in told(state, {}, living={SEAT0: ("ghost",)})) is drops
+        nowhere = fold(state, SlotFreed(S0), SeatGone(SEAT0))
+        assert DropFence(slot) not in told(nowhere, {}, living={SEAT0: ("ghost",)})
 
 
 def test_no_fence_is_asked_for_while_a_replica_is_to_land_on_the_node() -> None:

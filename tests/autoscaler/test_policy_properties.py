@@ -12,18 +12,25 @@ from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Decision,
     DrainSeat,
+    EndpointDeclared,
     Event,
     GrantSeat,
+    JobCrashed,
+    JobRecovered,
+    NodeDraining,
     ParkJob,
+    SeatGone,
     SeatLanded,
     SeatReady,
+    SeatStopped,
     SlotFreed,
     StopJob,
 )
-from ebbtide.pool.ids import EndpointName, JobName, RecordId, seat_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, seat_id
 from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
@@ -35,6 +42,7 @@ from tests.autoscaler.test_policy import (
     S0,
     S1,
     S2,
+    SEAT0,
     TRAIN,
     a_pool,
     fold,
@@ -50,11 +58,20 @@ from tests.autoscaler.test_policy import (
 def random_states() -> st.SearchStrategy[PoolState]:
     """Pools with a job in some state and some ready replicas."""
 
-    def build(total: int, gang: int, replicas: int, in_place: bool, kind: WorkloadClass, stage: int) -> PoolState:
-        state = a_pool(nodes={"n0": total})
-        names = slots(total)
-        gang = min(gang, total)
-        replicas = min(replicas, total - gang)
+    def build(
+        total: int,
+        gang: int,
+        replicas: int,
+        in_place: bool,
+        kind: WorkloadClass,
+        stage: int,
+        more: tuple[int, str, bool],
+    ) -> PoolState:
+        elsewhere, drains, stale = more
+        state = a_pool(nodes={"n0": total, "n1": elsewhere}, endpoints=(an_endpoint(revision="a"),))
+        names = (*slots(total), *slots(elsewhere, "n1"))
+        gang = min(gang, len(names))
+        replicas = min(replicas, len(names) - gang)
         if gang:
             state = with_job(state, a_job(in_place=in_place, workers_max=4, workload_class=kind), names[:gang])
         for number in range(replicas):
@@ -63,7 +80,14 @@ def random_states() -> st.SearchStrategy[PoolState]:
             state = parked(state)
         if gang and kind is WorkloadClass.PREEMPTIBLE and stage == 2:
             state = fold(state, StopJob(TRAIN, "r", preempts=True), SlotFreed(names[0]))
-        return state
+        if gang and stage == 3:
+            state = fold(state, JobCrashed(TRAIN, "w", 0), *(SlotFreed(name) for name in names[:gang]))
+            state = fold(state, JobRecovered(TRAIN), at_s=NOW)
+        if replicas and stage == 4:
+            state = fold(state, SeatStopped(SEAT0, "w"), SlotFreed(names[gang]), SeatGone(SEAT0), at_s=NOW - 3.0)
+        if stale:
+            state = fold(state, EndpointDeclared(an_endpoint(revision="b")))
+        return fold(state, NodeDraining(NodeId(drains), "r")) if drains in state.nodes else state
 
     return st.builds(
         build,
@@ -72,7 +96,8 @@ def random_states() -> st.SearchStrategy[PoolState]:
         st.integers(0, 3),
         st.booleans(),
         st.sampled_from(WorkloadClass),
-        st.integers(0, 2),
+        st.integers(0, 4),
+        st.tuples(st.integers(0, 3), st.sampled_from(["", "n0", "n1"]), st.booleans()),
     )
 
 
@@ -89,7 +114,7 @@ def traffics() -> st.SearchStrategy[EndpointSignals]:
     )
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
 @given(random_states(), traffics(), st.integers(0, 2), st.sampled_from([0.0, 2.0, 30.0]))
 def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
     state: PoolState, traffic: EndpointSignals, reserve: int, for_s: float
@@ -108,7 +133,16 @@ def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
     for name, job in state.jobs.items():
         if job.state.value in ("waiting", "parked") and name not in moved:
             assert name in dict(found.waits)
-    if not traffic.known:
+    moved |= {str(getattr(move, "seat", "")) for move in found.moves}
+    for slot, record in state.slots.items():
+        if record.slot.node not in state.draining or record.occupant is None:
+            continue
+        mine = str(record.occupant).partition("/")[0]
+        ready = record.occupant in state.seats and state.seats[SeatId(str(record.occupant))].state is SeatState.READY
+        runs = record.occupant in state.jobs and state.jobs[JobName(str(record.occupant))].state is JobState.RUNNING
+        acted = {name.partition("/")[0] for name in [*moved, *dict(found.waits)]}
+        assert mine in acted or not (ready or runs), f"{record.occupant} stays on {slot} in silence"
+    if not traffic.known and not state.draining:
         assert not any(isinstance(move, GrantSeat | DrainSeat | ParkJob) for move in found.moves)
 
 
