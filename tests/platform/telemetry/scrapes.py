@@ -22,7 +22,7 @@ def promtool(*arguments: str, text: bytes = b"") -> str:
 
 
 def values(text: bytes) -> dict[tuple[str, ...], float]:
-    """Every series of a scrape: (name, label value, label value, ...) in the order of the text."""
+    """Every series of a scrape: (name, label value, ...) by the labels' names in alphabetical order."""
     found = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
