@@ -51,7 +51,7 @@ def large_pool(slots: int) -> LargePool:
     for number in range(slots // GPUS):
         maker.node(number)
     maker.cold_endpoints(max(2, slots // 100))
-    maker.waiting_jobs(max(1, slots // 200))
+    maker.waiting_jobs(max(1, slots // 200), needing=slots // 2)
     state = maker.state()
     check(state)
     memory = Memory({name: EndpointMemory(aim=maker.replicas.get(name, 0)) for name in maker.endpoints})
@@ -122,10 +122,10 @@ class _Maker:
             name = self._endpoint(f"cold-{number}", 1 + number % 2)
             self.cold.append(name)
 
-    def waiting_jobs(self, count: int) -> None:
+    def waiting_jobs(self, count: int, *, needing: int) -> None:
         """Jobs that need more than there is."""
         for number in range(count):
-            self._put_job(f"waits-{number}", (), JobState.WAITING, workers_min=64, workers_max=64)
+            self._put_job(f"waits-{number}", (), JobState.WAITING, workers_min=needing, workers_max=needing)
 
     def _job(self, slots: tuple[SlotId, ...], state: JobState) -> None:
         self._put_job(f"job-{len(self.jobs)}", slots, state, workers_min=len(slots) // 2, workers_max=len(slots))
