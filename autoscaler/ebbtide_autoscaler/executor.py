@@ -37,6 +37,7 @@ RESTORE_S = 30.0  # a submitted driver registers within 12-17 s (facts/line.md)
 REFUSED_S = 3.0  # how long a slot counts as held by a stranger after its fence could not be had
 HOLD_S = 60.0  # two times READY_S, a probe, and then some for a GCS that restarts
 DROP_S = 10.0
+LEAVE_S = 15.0  # READY_S and a probe on a node that is not overloaded; what comes later is a stray
 OUR_MISTAKES = (TypeError, AttributeError, NameError, AssertionError, KeyError, IndexError)
 """Errors that do not tell of the cluster but of us, and are logged with their story; all are tried again."""
 
@@ -76,11 +77,19 @@ class Executor:
         self._running: dict[Hashable, asyncio.Task[None]] = {}
         self._failing: dict[Hashable, _Failing] = {}
         self._sent: dict[Hashable, tuple[str, float]] = {}  # what was sent last, and when; old entries go
+        self._leaving = False
 
     def fencing(self) -> frozenset[NodeId]:
         """Nodes on which fences are being asked for, by calls that nobody waits for any more as well."""
         keys = {*self._running, *self._calls.under_way()}
         return frozenset(key[1] for key in keys if isinstance(key, tuple) and key[0] == "hold")
+
+    async def leave(self) -> None:
+        """Take no fence any more; returns when none is being asked for, or after a while."""
+        self._leaving = True
+        deadline_s = time.monotonic() + LEAVE_S
+        while self.fencing() and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.05)
 
     def carry_out(self, instructions: Iterable[Instruction]) -> None:
         """Start whatever is not under way; returns at once."""
@@ -88,7 +97,7 @@ class Executor:
         to_hold: dict[NodeId, list[SlotId]] = defaultdict(list)
         for instruction in instructions:
             match instruction:
-                case HoldFence(slot):
+                case HoldFence(slot) if not self._leaving:
                     to_hold[node_of(slot)].append(slot)
                 case DropFence(slot):
                     self._start(("drop", slot), partial(self._drop, slot))

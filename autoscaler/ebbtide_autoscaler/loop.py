@@ -486,6 +486,7 @@ class Loop:
         self._stopping = True
         self.metrics_door.close()
         await self._serve.stop()
+        await self._executor.leave()  # else the next tick would take again what is dropped now
         await self._surroundings.leave()
         if self.opened:
             self._journal.close()

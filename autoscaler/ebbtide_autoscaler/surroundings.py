@@ -231,7 +231,7 @@ class Surroundings:
         return {slot: users[index] for slot in slots if (index := int(slot.rpartition(":")[2])) in users}
 
     async def leave(self) -> None:
-        """Drop every fence."""
-        names = set(self._book.names.values())
+        """Drop every fence of the pool, those that nobody knows as well."""
+        table = await self._calls("fences", ANSWER_S, fences.table, self._pool)
         self._book.names.clear()
-        await self._drop(names)
+        await self._drop(set(table))

@@ -179,6 +179,15 @@ async def test_a_fence_is_recorded_before_it_counts_and_struck_out_before_it_is_
     assert scene.recorded[-1] == (A0, "") and scene.dropped == ["f0"] and scene.book.names == {}
 
 
+async def test_an_arbiter_that_leaves_takes_no_fence_any_more(scene: Scene) -> None:
+    await scene.executor.leave()
+    await scene.tick(HoldFence(A0))
+    assert scene.recorded == [] and scene.book.names == {}
+    scene.book.held(A0, "f0")
+    await scene.tick(DropFence(A0))
+    assert scene.dropped == ["f0"]
+
+
 async def test_who_has_the_gpu_of_a_slot_without_a_fence_is_found_out(scene: Scene) -> None:
     scene.hold = lambda *_a, **_k: fences.Held({}, (A0,))
     await scene.tick(HoldFence(A0))

@@ -197,6 +197,14 @@ async def test_a_fence_that_was_had_while_the_table_was_read_is_no_stray(
     assert scene.dropped == [] and scene.book.names == {slot_id(A, 0): name}
 
 
+async def test_leaving_drops_every_fence_of_the_pool(scene: Scene) -> None:
+    known, stray = f"{prefix('p')}{A[:8]}:1", f"{prefix('p')}{A[:8]}:2"
+    scene.table = {name: Fence(name, "CREATED", str(A)) for name in (known, stray)}
+    scene.book.names = {slot_id(A, 0): known}
+    await scene.around.leave()
+    assert sorted(scene.dropped) == [known, stray] and scene.book.names == {}
+
+
 async def test_adoption_waits_for_ray_and_keeps_what_stands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings, "ADOPT_RETRY_S", 0.01)
     tries = 0

@@ -19,6 +19,7 @@ import ray
 from ebbtide.agent.node_agent import agent_name
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.link import NAMESPACE
+from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.journal import recover
 from tests.integration.conftest import Pool, ebbtide
 from tests.integration.two_nodes import MACHINE_LABEL, TwoNodes, two_nodes, wait_dead
@@ -213,3 +214,15 @@ def test_9_no_fence_ever_ended_on_another_node(nodes: TwoNodes, pool: Pool) -> N
     assert standing(nodes, nodes.node_id("a")) == standing(nodes, nodes.node_id("b")) == 2
     assert len(nodes.fences()) == 4
     pool.check_promises()
+
+
+def test_last_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
+    nodes: TwoNodes, pool: Pool, driver: "subprocess.Popen[str]"
+) -> None:
+    name = str(nodes.values["name"])
+    driver.terminate()
+    driver.wait(30)
+    assert fences.table(name)
+    ebbtide("down")
+    assert fences.table(name) == {}
+    assert not any(_has_agent(nodes.node_id(machine)) for machine in nodes.nodes)
