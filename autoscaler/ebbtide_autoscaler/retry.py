@@ -8,13 +8,13 @@ waits twice as long as the last one, and jobs step aside for a try less and less
 from dataclasses import dataclass
 
 from ebbtide.pool.apply_seat import is_sound
+from ebbtide.pool.backoff import BACKOFF_MAX_S, backoff_s
 from ebbtide.pool.ids import EndpointName, SeatId, seat_id
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.serving import seats_of
 
-RETRY_MAX_S = 60.0  # longest wait before a seat that failed is tried again on a free slot
-DISTURB_MAX_S = 600.0  # and before a job steps aside for it: costs it some seconds, so 1 % of its time at most
+DISTURB_MAX_S = 600.0  # longest wait before a job steps aside for it: some seconds lost, so 1 % of its time at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,12 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
     count = sum(seat.failures for seat in failing)
     works = any(seat.state is SeatState.READY and seat.revision == revision for seat in known.values())
     if works:  # so it is the seat, or its slots
-        held = {seat.id: left for seat in failing if (left := _left_s(now_s, seat.since_s, seat.failures, RETRY_MAX_S))}
+        held = {
+            seat.id: left for seat in failing if (left := _left_s(now_s, seat.since_s, seat.failures, BACKOFF_MAX_S))
+        }
         free = tuple(name for name in cold if name not in held)
         return Tries(free, min(held.values(), default=0.0), 0.0, last.failures, last.last_error)
-    wait_s = _left_s(now_s, last.since_s, count, RETRY_MAX_S)
+    wait_s = _left_s(now_s, last.since_s, count, BACKOFF_MAX_S)
     disturb_in_s = _left_s(now_s, last.since_s, count, DISTURB_MAX_S)
     trying = any(seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.STOPPING) for seat in known.values())
     best = min(cold, key=lambda name: known[name].failures if name in known else 0, default=None)
@@ -64,4 +66,4 @@ def _fails(now_s: float, seat: SeatRecord, revision: str) -> bool:
 
 
 def _left_s(now_s: float, since_s: float, failures: int, at_most_s: float) -> float:
-    return max(0.0, since_s + min(2.0**failures, at_most_s) - now_s)
+    return max(0.0, since_s + backoff_s(failures, at_most_s) - now_s)

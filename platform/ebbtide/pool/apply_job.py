@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide.pool.apply_slot import occupy, reclaim
+from ebbtide.pool.backoff import backoff_s
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -29,12 +30,6 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_TABLE, JobState, SlotState, advance
 
 PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h counts within this time
-BACKOFF_MAX_S = 60.0  # longest wait of a job that crashes again and again: about what a restart with a download costs
-
-
-def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row before the next try: 2 s, doubled each time, at most 60 s."""
-    return min(2.0**failures, BACKOFF_MAX_S) if failures else 0.0
 
 
 def job_record(state: PoolState, job: JobName) -> JobRecord:

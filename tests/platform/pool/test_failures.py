@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide.pool.apply_job import backoff_s
+from ebbtide.pool.backoff import backoff_s
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -10,12 +10,16 @@ from ebbtide.pool.events import (
     JobCrashed,
     JobDurable,
     JobEnded,
+    JobParked,
     JobRecovered,
+    JobStopped,
     JobSubmitted,
     NodeLost,
+    ParkJob,
     SeatDied,
     SeatStopped,
     SlotFreed,
+    StopJob,
 )
 from ebbtide.pool.promises import violations
 from ebbtide.pool.state import JobRecord, PoolState
@@ -52,6 +56,13 @@ def test_a_crash_after_progress_waits_for_nothing_and_the_next_at_the_same_step_
     assert state.jobs[JOB].last_error == "at 3"
     state = crash(again(state, 304.0), 5, at_s=400.0)
     assert counted(state.jobs[JOB]) == (0, 400.0, 10)
+
+
+def test_a_rank_that_reports_an_older_step_than_its_checkpoint_takes_no_step_back() -> None:
+    gone = (SlotFreed(S0), SlotFreed(S1))
+    parked = after(RAN, ParkJob(JOB, "r"), JobDurable(JOB, 9), *gone, JobParked(JOB, 8))
+    stopped = after(RAN, StopJob(JOB, "r", preempts=True), JobDurable(JOB, 9), *gone, JobStopped(JOB, 8))
+    assert (parked.jobs[JOB].step, stopped.jobs[JOB].step) == (9, 9)
 
 
 def test_a_durable_step_that_nobody_reached_before_ends_the_series() -> None:
