@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from ebbtide_autoscaler.changes import changes, conflicts
 
 
@@ -45,3 +47,41 @@ def test_endpoints_come_and_go_by_name() -> None:
 def test_what_a_running_pool_cannot_take_is_a_conflict() -> None:
     found = changes(a_file(), a_file(slots=4))
     assert [str(change) for change in conflicts(found)] == ["! pool.slots: 3 -> 4"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "effect"),
+    [
+        ("slo", {"ttft_s": 1.0}, "restarts nothing"),
+        ("replicas", {"min": 1}, "restarts nothing"),
+        ("model", "/other", "rolls replicas, one at a time"),
+        ("engine", {"dtype": "bfloat16"}, "rolls replicas, one at a time"),
+        ("gpus_per_replica", 2, "replaces all replicas; requests are held meanwhile"),
+    ],
+)
+def test_each_change_says_what_it_restarts(field: str, value: object, effect: str) -> None:
+    after = a_file()
+    after["endpoints"][0][field] = value
+    assert {change.effect for change in changes(a_file(), after)} == {effect}
+
+
+def test_a_name_with_dots_and_nested_engine_arguments_do_not_hide_a_roll() -> None:
+    before, after = a_file(), a_file()
+    for file, value in ((before, 1), (after, 2)):
+        file["endpoints"] = [{"name": "chat.v2", "engine": {"deep": {"slo": value}}}]
+    (change,) = changes(before, after)
+    assert (change.path, change.effect) == ("endpoints.chat.v2.engine.deep.slo", "rolls replicas, one at a time")
+
+
+def test_other_sections_restart_nothing_and_a_conflict_needs_down() -> None:
+    after = a_file(reserve=1, slots=4, mode="observe")
+    after["keys"] = [{"name": "a"}]
+    after["endpoints"] = []
+    found = {change.path: change.effect for change in changes(a_file(mode="manage"), after)}
+    assert found == {
+        "pool.reserve": "restarts nothing",
+        "pool.slots": "needs down",
+        "pool.mode": "nothing is moved any more",
+        "keys.a": "restarts nothing",
+        "endpoints.chat": "drains its replicas; new requests get 404 at once",
+    }

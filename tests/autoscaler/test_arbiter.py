@@ -1,0 +1,102 @@
+"""What people ask of the arbiter: done when it is journaled, and refused, with the reason, while the ledger hangs."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import Body, Event, NodeFound
+from ebbtide.pool.ids import NodeId, RecordId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler import arbiter as module
+from ebbtide_autoscaler.arbiter import Arbiter
+
+N = NodeId("n")
+
+
+class FakeLoop:
+    """A loop whose ledger answers at once, or not at all."""
+
+    def __init__(self) -> None:
+        self.world = SimpleNamespace(state=PoolState())
+        self.hangs = False
+        self.frozen = ""
+        self.inbox: deque[Body] = deque()
+        self.submit(NodeFound(N, 0))
+
+    def submit(self, body: Body) -> None:
+        if self.hangs:
+            self.frozen = "the ledger has not answered for 7 s (/shared)"
+            self.inbox.append(body)
+            return
+        try:
+            self.world.state = apply(self.world.state, Event(RecordId("1.1"), 5.0, None, body))
+        except IllegalTransition:
+            return
+
+    def must_be_open(self) -> None:
+        """The ledger is not known to be broken yet."""
+
+    def withdraw(self, body: Body) -> bool:
+        there = body in self.inbox
+        self.inbox.clear()
+        return there
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
+    monkeypatch.setattr(module, "TAKE_S", 0.1)
+    return FakeLoop()
+
+
+def an_arbiter(loop: FakeLoop) -> Any:
+    found = Arbiter.__new__(Arbiter)
+    found._loop = loop  # type: ignore[assignment]
+    return found
+
+
+def test_a_freeze_is_taken_once_and_ended_once(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    arbiter.freeze("counting (me)")
+    assert loop.world.state.frozen == "counting (me)"
+    with pytest.raises(ValueError, match="frozen already: counting"):
+        arbiter.freeze("again")
+    arbiter.unfreeze()
+    assert loop.world.state.frozen == ""
+    with pytest.raises(ValueError, match="not frozen by a person"):
+        arbiter.unfreeze()
+
+
+def test_a_node_is_drained_for_a_reason_that_may_be_said_better_and_given_back(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    arbiter.drain_node(N, "disk")
+    arbiter.drain_node(N, "disk")
+    arbiter.drain_node(N, "new disk")
+    assert loop.world.state.draining == {N: "new disk"}
+    arbiter.undrain_node(N)
+    with pytest.raises(ValueError, match="not draining"):
+        arbiter.undrain_node(N)
+    with pytest.raises(ValueError, match="not in the pool"):
+        arbiter.drain_node("elsewhere", "r")
+
+
+@pytest.mark.parametrize(("method", "arguments"), [("freeze", ("r",)), ("drain_node", (N, "r"))])
+def test_while_the_ledger_hangs_a_wish_is_withdrawn_and_says_why(
+    loop: FakeLoop, method: str, arguments: tuple[str, ...]
+) -> None:
+    loop.hangs = True
+    with pytest.raises(ValueError, match=r"the ledger has not answered for 7 s.*nothing was changed"):
+        getattr(an_arbiter(loop), method)(*arguments)
+    assert not loop.inbox
+
+
+def test_a_wish_that_is_on_its_way_into_the_ledger_says_that_it_may_still_count(
+    loop: FakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop.hangs = True
+    monkeypatch.setattr(loop, "withdraw", lambda body: False)
+    with pytest.raises(ValueError, match="if the ledger takes it after all"):
+        an_arbiter(loop).freeze("r")

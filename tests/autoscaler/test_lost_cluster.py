@@ -1,0 +1,53 @@
+"""What a lost cluster left behind is known by pid and start time, or by an environment that only Ray gives."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ebbtide.agent.process import started_ticks
+from ebbtide.client.cluster import ClusterRecord
+from ebbtide_autoscaler.lost_cluster import STARTED_BY_RAYLET, end_left_behind, left_behind, what_comes_back
+
+TEMP = "/tmp/ebbtide-test-no-such-cluster"
+
+
+def a_process(**environ: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, **environ})
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    found = {
+        "worker": a_process(RAY_TMPDIR=TEMP, **{STARTED_BY_RAYLET: "1"}),
+        "shell with `ebbtide env`": a_process(RAY_TMPDIR=TEMP),
+        "worker of another cluster": a_process(RAY_TMPDIR=f"{TEMP}-2", **{STARTED_BY_RAYLET: "1"}),
+        "on record": a_process(),
+        "reused pid": a_process(),
+    }
+    yield found
+    for process in found.values():
+        process.kill()
+        process.wait()
+
+
+def test_only_the_lost_cluster_s_own_processes_are_ended(processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    recorded, reused = processes["on record"].pid, processes["reused pid"].pid
+    pids = ((recorded, started_ticks(recorded) or 0), (reused, 1))
+    record = ClusterRecord("p", "h:1", "", "", "/s", "", temp_dir=TEMP, pids=pids)
+    assert {pid for pid, _ in left_behind(record)} == {processes["worker"].pid, recorded}
+    assert end_left_behind(record) == 2
+    for name in ("worker", "on record"):
+        assert processes[name].wait(10) == -9
+    assert all(processes[name].poll() is None for name in processes if name not in ("worker", "on record"))
+
+
+def test_a_joined_cluster_leaves_nothing_that_is_ours_to_end() -> None:
+    assert left_behind(ClusterRecord("p", "h:1", "", "", "/s", "")) == ()
+
+
+def test_an_empty_ledger_brings_nothing_back(tmp_path: Path) -> None:
+    assert what_comes_back(tmp_path) == ()
