@@ -1,6 +1,9 @@
 """A filesystem of its own for a test to freeze, fill, turn read-only or take away: ext4 in a file, on a loop device."""
 
+import contextlib
+import os
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +45,14 @@ class RealDisk:
         """Unmount it under everybody; what is open stays usable and leads nowhere that a path leads."""
         run("umount", "--lazy", str(self.path))
 
+    def mount_again(self) -> None:
+        """Unmount it in good order, which fails while a file is open there, and mount it again."""
+        deadline_s = time.monotonic() + WAIT_S
+        while subprocess.run(["umount", str(self.path)], capture_output=True, timeout=WAIT_S).returncode != 0:
+            assert time.monotonic() < deadline_s, "somebody keeps a file open there"
+            time.sleep(0.05)
+        self.mount()
+
     def freeze(self) -> None:
         """From now on every write and fsync hangs; reads go on."""
         run("fsfreeze", "--freeze", str(self.path))
@@ -57,17 +68,17 @@ class RealDisk:
         """Leave no block free."""
         filler = self.path / "filler"
         with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
+            for _ in range(4):  # ext4 holds blocks back until what it has promised is on the medium
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(4096))
+                os.fsync(file.fileno())
         self.filler.append(filler)
 
     def make_room(self) -> None:
         """Undo :meth:`fill`."""
         while self.filler:
-            self.filler.pop().unlink()
+            self.filler.pop().unlink(missing_ok=True)
 
     def turn_read_only(self) -> None:
         """As after an error of the medium: every write fails with EROFS, open files' too."""
