@@ -1,0 +1,262 @@
+"""Operating a real pool: what a person asks for, in the order of a working day. One cluster, process engines, no model.
+
+Steps are numbered, since each finds the pool as the one before left it.
+"""
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from ebbtide.client.cluster import ClusterRecord, load_cluster
+from ebbtide.client.join import join
+from ebbtide.client.link import ArbiterLink
+from tests.integration.conftest import Pool, a_free_port, ebbtide
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+
+ENDPOINT = """
+  - name: {name}
+    model: {model}
+    engine_class: ebbtide_serve.testing.process_engine:ProcessEngine
+    replicas: {{min: {least}, max: 2}}
+    idle_after_s: 3
+    down_after_s: 2
+    min_uptime_factor: 0.1
+    drain_s: 10
+    engine: {{tokens_per_s: 50}}
+"""
+
+
+class Day:
+    """The pool, and the file that it is operated with."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name, self.port = folder, name, a_free_port()
+        self.mode, self.reserve = "observe", 0
+        self.endpoints = {"one": ("m1", 1), "two": ("m1", 1)}
+
+    def write(self, file: str = "pool.yaml", *, shared: str = "shared", name: str = "") -> Path:
+        path = self.folder / file
+        parts = [ENDPOINT.format(name=one, model=model, least=least) for one, (model, least) in self.endpoints.items()]
+        path.write_text(
+            f"pool: {{name: {name or self.name}, slots: 3, num_cpus: 16, shared_dir: {shared}, "
+            f"host_memory_per_node: 1 GiB, mode: {self.mode}, reserve: {self.reserve}}}\n"
+            f"gateway: {{port: {self.port}}}\nendpoints:{''.join(parts) or ' []'}\n"
+        )
+        return path
+
+    def up(self, *options: str) -> dict[str, Any]:
+        found: dict[str, Any] = answer("up", str(self.write()), "--json", *options)
+        return found
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(load_cluster(), self.folder)
+
+    def replicas(self) -> dict[str, int]:
+        """Which process serves each seat."""
+        return {seat["seat"]: seat["pid"] for seat in self.pool.seats() if seat["state"] == "ready"}
+
+
+def answer(*arguments: str) -> Any:
+    """The JSON that a command prints on stdout; `ebbtide` of the fixtures mixes stderr in, which comes first."""
+    said = ebbtide(*arguments).stdout
+    start = min(
+        place for place in (said.find("\n{"), said.find("\n["), 0 if said[0] in "{[" else len(said)) if place >= 0
+    )
+    return json.loads(said[start:])
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+    folder = tmp_path_factory.mktemp("day")
+    before = dict(os.environ)
+    os.environ["EBBTIDE_HOME"] = str(folder / "home")
+    found = Day(folder, f"d{os.getpid()}")
+    try:
+        found.up()
+        join(load_cluster())
+        yield found
+    finally:
+        ray.shutdown()
+        ebbtide("down", check=False)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def test_01_a_first_up_that_observes_takes_nothing_and_says_what_it_would_do(day: Day) -> None:
+    day.pool.wait("it says what it would do", lambda: "would: seat one/0" in ebbtide("events").stdout, limit_s=30)
+    status = day.pool.status()
+    assert {slot["state"] for slot in status["slots"]} == {"unfenced"}
+    assert ray.util.placement_group_table() == {}
+    assert day.pool.seats() == []
+    assert status["arbiter"]["mode"] == "observe"
+    assert "observe mode" in ebbtide("status").stdout
+    assert "would: seat one/0 is granted" in ebbtide("why", "one").stdout
+
+
+def test_02_manage_is_a_changed_word_and_replicas_start(day: Day) -> None:
+    day.mode = "manage"
+    changes = day.up()["changes"]
+    assert [(change["path"], change["effect"]) for change in changes] == [("pool.mode", "restarts nothing")]
+    day.pool.wait("both serve", lambda: set(day.replicas()) == {"one/0", "two/0"}, limit_s=60)
+
+
+def test_03_limits_and_bounds_restart_nothing(day: Day) -> None:
+    before = day.replicas()
+    day.reserve = 1
+    assert {change["effect"] for change in day.up()["changes"]} == {"restarts nothing"}
+    assert day.replicas() == before
+
+
+def test_04_only_the_endpoint_whose_model_changed_is_rolled_and_a_rollback_rolls_it_back(day: Day) -> None:
+    before = day.replicas()
+    day.endpoints["two"] = ("m2", 1)
+    assert "(rolls replicas, one at a time)" in ebbtide("plan", str(day.write())).stdout
+    done = day.up()
+    assert done["unsettled"] == {}
+    day.pool.wait("two serves again", lambda: sum(seat.startswith("two/") for seat in day.replicas()) == 1, limit_s=30)
+    after = day.replicas()
+    assert after["one/0"] == before["one/0"], "an endpoint that did not change was restarted"
+    assert set(after.values()) != set(before.values())
+    refused = ebbtide("up", "--rollback", check=False)
+    assert refused.returncode == 2 and "m2 -> " in refused.stdout and "--yes" in refused.stdout
+    answer("up", "--rollback", "--yes", "--json")
+    assert json.loads(day.pool.ask("config"))["endpoints"][1]["model"].endswith("/m1")
+    assert day.replicas()["one/0"] == before["one/0"]
+    day.endpoints["two"] = ("m1", 1)
+
+
+def test_05_a_freeze_outlives_the_arbiter_and_nothing_starts_before_unfreeze(day: Day) -> None:
+    ebbtide("freeze", "--reason", "counting")
+    assert ebbtide("freeze", check=False).returncode == 2
+    day.endpoints["three"] = ("m1", 1)
+    day.up()
+    pid = day.pool.status()["arbiter"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid, limit_s=60)
+    arbiter = day.pool.status()["arbiter"]
+    assert arbiter["frozen"].startswith("counting (") and arbiter["frozen_by"] == "person"
+    assert arbiter["frozen_since_s"] < time.time() - 1
+    time.sleep(2)
+    assert not any(seat.startswith("three/") for seat in day.replicas())
+    day.reserve = 0
+    day.up()
+    ebbtide("unfreeze")
+    assert ebbtide("unfreeze", check=False).returncode == 2
+    day.pool.wait("three serves", lambda: "three/0" in day.replicas(), limit_s=60)
+
+
+def test_06_a_warm_endpoint_that_is_taken_out_drains_and_goes_and_is_unknown_at_once(day: Day) -> None:
+    before = day.replicas()
+    del day.endpoints["three"]
+    assert day.up()["unsettled"] == {}
+    assert [one["endpoint"] for one in day.pool.status()["endpoints"]] == ["one", "two"]
+    assert day.replicas() == {seat: pid for seat, pid in before.items() if not seat.startswith("three/")}
+    assert ask(day, "three") == 404
+
+
+def ask(day: Day, model: str) -> int:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{day.port}/v1/completions",
+        json.dumps({"model": model, "prompt": "a", "max_tokens": 2}).encode(),
+        {"content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_07_an_arbiter_that_dies_while_it_takes_a_file_leaves_one_file_in_force_whole(day: Day) -> None:
+    before = day.pool.ask("config")
+    day.endpoints["two"] = ("m3", 1)
+    config = json.loads(before)
+    config["endpoints"][1]["model"] = str(day.folder / "m3")
+    handle = ArbiterLink().handle()
+    handle.apply_config.remote(json.dumps(config))
+    pid = day.pool.status()["arbiter"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid, limit_s=60)
+    assert json.loads(day.pool.ask("config")) in (json.loads(before), config)
+    assert day.up()["unsettled"] == {}, "the same file again finishes what was begun"
+    assert json.loads(day.pool.ask("config")) == config
+
+
+def test_08_the_only_node_is_not_drained_by_a_slip_and_comes_back(day: Day) -> None:
+    node = day.pool.status()["nodes"][0]["node"]
+    refused = ebbtide("drain", node[:8], check=False)
+    assert refused.returncode == 2 and "only node" in refused.stdout and "--yes" in refused.stdout
+    assert ebbtide("drain", "nowhere", "--yes", check=False).returncode == 2
+    done = answer("drain", node[:8], "--yes", "--reason", "new disk", "--json")
+    assert done == {"node": node, "empty": True}
+    assert day.replicas() == {}
+    assert "draining: new disk" in ebbtide("status").stdout
+    ebbtide("undrain", node[:8])
+    day.pool.wait("it serves again", lambda: len(day.replicas()) == 2, limit_s=60)
+
+
+def test_09_logs_are_read_where_they_lie(day: Day) -> None:
+    one = answer("logs", "one", "--json")
+    assert {part["what"] for part in one} == {"one/0"}
+    assert any("Finished initializing replica" in line for part in one for line in part["lines"])
+    assert any(part["what"] == "gateway" for part in answer("logs", "gateway", "--json"))
+    assert any(":actor_name:Arbiter" in line for part in answer("logs", "arbiter", "--json") for line in part["lines"])
+    assert ebbtide("logs", "nobody", check=False).returncode == 2
+
+
+def test_10_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+    record: ClusterRecord = load_cluster()
+    before = day.pool.ask("config")
+    assert "belongs to the pool" in refusal(day.write("other.yaml", name="other"))
+    for name, value in record.env.items():
+        monkeypatch.setenv(name, value)
+    joining = day.write("joining.yaml", name="other", shared="elsewhere")
+    joining.write_text(joining.read_text().replace("slots: 3, num_cpus: 16", f"ray_address: '{record.address}'"))
+    assert "One cluster has one pool" in refusal(joining)
+    assert "shared directory" in refusal(day.write("moved.yaml", shared="elsewhere"))
+    assert not (day.folder / "elsewhere").exists()
+    monkeypatch.setenv("EBBTIDE_HOME", str(day.folder / "another-home"))
+    assert "runs already" in refusal(day.write("same.yaml"))
+    assert not (day.folder / "another-home").exists()
+    arbiter = day.pool.status()["arbiter"]["pid"]
+    psutil.Process(arbiter).suspend()
+    try:
+        assert "runs already" in refusal(day.write("same.yaml")), "also while the first one's arbiter does not answer"
+    finally:
+        psutil.Process(arbiter).resume()
+    assert day.pool.ask("config") == before
+
+
+def refusal(file: Path) -> str:
+    done = ebbtide("up", str(file), check=False)
+    assert done.returncode == 2, done.stdout
+    return done.stdout
+
+
+def test_11_after_the_loss_of_the_cluster_up_brings_the_endpoints_back(day: Day) -> None:
+    lost = load_cluster()
+    ray.shutdown()
+    for pid, _started in lost.pids:
+        name = psutil.Process(pid).name() if psutil.pid_exists(pid) else ""
+        if name in ("gcs_server", "raylet"):
+            os.kill(pid, signal.SIGKILL)
+    said = ebbtide("up", str(day.write())).stdout
+    assert "the pool's Ray cluster is lost" in said and "endpoints one, two" in said
+    record = load_cluster()
+    assert record.address != lost.address
+    join(record)
+    day.pool.wait("both serve again", lambda: len(day.replicas()) == 2, limit_s=60)
+    assert ask(day, "one") == 200
+    day.pool.check_promises()
