@@ -28,6 +28,7 @@ class FakeJob:
     incarnation: str
     want: Want = Want.RUN
     lease: Lease | None = None
+    gang_epoch: int = 0  # of the lease that a new gang may start under: not of one by which a parked gang resumes
     number: int = 0
     why: str = "waits: nobody has granted anything"
     cancelled: bool = False
@@ -74,6 +75,8 @@ class FakeArbiter:
         if job.kill_gang or job.cancelled or job.lease is None or job.want is not Want.RUN:
             waiting = report.phase is ControllerPhase.NO_GANG
             return ControllerOrders(None, job.why, cancelled=job.cancelled and waiting, kill_gang=job.kill_gang)
+        if job.lease.epoch != job.gang_epoch:
+            return ControllerOrders(None, "its gang was to resume")
         return ControllerOrders(job.lease)
 
     def report_rank(self, report: RankReport) -> JobDirective | None:
@@ -116,14 +119,14 @@ class FakeArbiter:
         found = self._jobs[job]
         found.ranks.clear()
         found.kill_gang = False
-        return self._run(found, tuple(SlotRef(node, index) for index in indexes))
+        return self._start(found, tuple(SlotRef(node, index) for index in indexes))
 
     def grant_slots(self, job: str, slots: Sequence[SlotRef]) -> Lease:
         """A new gang on these slots, wherever they are."""
         found = self._jobs[job]
         found.ranks.clear()
         found.kill_gang = False
-        return self._run(found, tuple(slots))
+        return self._start(found, tuple(slots))
 
     def report_agent(self, report: object) -> None:
         """Nobody asks."""
@@ -133,6 +136,10 @@ class FakeArbiter:
         found = self._jobs[job]
         assert found.lease is not None
         return self._run(found, found.lease.slots)
+
+    def _start(self, job: FakeJob, slots: tuple[SlotRef, ...]) -> Lease:
+        job.gang_epoch = self._epoch + 1
+        return self._run(job, slots)
 
     def _run(self, job: FakeJob, slots: tuple[SlotRef, ...]) -> Lease:
         self._epoch += 1

@@ -38,14 +38,14 @@ def trained(pool: FakePool, name: str) -> dict[int, RankReport]:
     return ranks
 
 
-def is_given_up(pool: FakePool, name: str, epoch: int, ranks: dict[int, RankReport]) -> None:
+def is_given_up(pool: FakePool, name: str, epoch: int, ranks: dict[int, RankReport], while_: str = "") -> None:
     """The controller says that no gang is left, and says the truth."""
 
     def given_up() -> bool:
         report = pool.controller(name)
         return report.phase is ControllerPhase.NO_GANG and report.lease_epoch == epoch and report.failures > 0
 
-    wait_until(given_up, what="the gang to be given up")
+    wait_until(given_up, what=f"the gang to be given up {while_}")
     assert not any(alive(rank.pid) for rank in ranks.values())
 
 
@@ -72,7 +72,7 @@ def test_a_rank_on_another_node_is_killed_in_every_state_and_no_step_is_lost_or_
         elif state == "stopping":
             pool_.call("want", name, Want.STOP)
         os.kill(ranks[1].pid, signal.SIGKILL)
-        is_given_up(pool_, name, lease.epoch, ranks)
+        is_given_up(pool_, name, lease.epoch, ranks, while_=state)
         last = pool_.call("job", name).ranks[0]
         lost = last.step - last.durable_step
     pool_.call("grant_slots", name, slots(pool_))
