@@ -14,6 +14,7 @@ from ebbtide.pool.events import (
     DrainSeat,
     EndpointDeclared,
     Event,
+    GrantJob,
     GrantSeat,
     JobCrashed,
     JobRecovered,
@@ -142,6 +143,8 @@ def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
         runs = record.occupant in state.jobs and state.jobs[JobName(str(record.occupant))].state is JobState.RUNNING
         acted = {name.partition("/")[0] for name in [*moved, *dict(found.waits)]}
         assert mine in acted or not (ready or runs), f"{record.occupant} stays on {slot} in silence"
+    for move in found.moves:
+        assert not isinstance(move, GrantJob) or state.jobs[move.job].not_before_s <= NOW, "it crashed a moment ago"
     if not traffic.known and not state.draining:
         assert not any(isinstance(move, GrantSeat | DrainSeat | ParkJob) for move in found.moves)
 

@@ -105,9 +105,6 @@ def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
     moved = _move(record, JobState.STARTING, event.at_s)
     if record.cancelled:
         raise IllegalTransition(f"job {body.job} is cancelled: no slot for it")
-    if event.at_s < record.not_before_s:
-        left_s = record.not_before_s - event.at_s
-        raise IllegalTransition(f"job {body.job} crashed {record.failures_in_a_row} times: no slot for {left_s:.0f} s")
     if not record.spec.workers_min <= len(body.slots) <= record.spec.workers_max:
         raise IllegalTransition(
             f"job {body.job} cannot run on {len(body.slots)} slots: "

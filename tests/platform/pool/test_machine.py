@@ -204,7 +204,6 @@ class Pool(RuleBasedStateMachine):
                 self.failures[name] = (furthest, crashes, at_s + wait_s)
             case GrantJob():
                 self.started_from[name] = furthest
-                assert at_s >= self.failures.get(name, (0, 0, 0.0))[2], f"{name} was granted slots before its time"
 
     def grant(self, before: PoolState, who: str, slots: tuple[str, ...], epoch: int) -> None:
         assert len(set(slots)) == len(slots) > 0
@@ -284,9 +283,10 @@ class Pool(RuleBasedStateMachine):
 
     @invariant()
     def failures_are_counted(self) -> None:
-        for name, (furthest, crashes, _) in self.failures.items():
+        for name, (furthest, crashes, not_before_s) in self.failures.items():
             record = self.state.jobs[JobName(name)]
             assert (record.furthest_step, record.failures_in_a_row) == (furthest, crashes)
+            assert not crashes or record.not_before_s == not_before_s
 
     @invariant()
     def draining_nodes_are_known_and_offer_nothing(self) -> None:
