@@ -46,7 +46,7 @@ BOUNDS: Mapping[str, Bound] = {
     ),
     "checkpoints_mb": Bound(8.0, "old checkpoints are removed when a newer one is published"),
     "runtime_files": Bound(6.0, "the pool's node-local folder has one file per slot and a few more"),
-    "tmp_files": Bound(30.0, "Ray leaves a socket and a folder per worker in its session; ours must leave nothing"),
+    "tmp_files": Bound(1.0, "names of ours in the temp directory: what a run leaves there, it leaves for ever"),
     "session_mb": Bound(
         400.0, "Ray logs of all workers, old and new: about 100 kB each, thousands in an hour of kills"
     ),

@@ -7,12 +7,11 @@ is asked only for what nothing else tells (which process is rank 1). So most are
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from ebbtide.agent.process import kill_exactly
 from ebbtide.agent.slot_lock import read_holder
-from tests.integration.kills.cluster import Cluster, Process, process
-from tests.integration.kills.pool import Pool
+from tests.integration.kills.cluster import Process, process
+from tests.integration.kills.pool import JOB, Pool
 
 
 class Role(Enum):
@@ -50,17 +49,6 @@ def find(role: Role, pool: Pool) -> Victim | None:
     return None if found is None else Victim(role, found)
 
 
-def holders(lock_dir: Path) -> Mapping[str, Process]:
-    """Who holds which slot lock of this machine: the processes that own a GPU's memory, by slot uuid."""
-    found = {}
-    for path in sorted(lock_dir.glob("*.lock")):
-        holder = read_holder(path)
-        owner = process(holder.pid) if holder is not None else None
-        if holder is not None and owner is not None and owner.started == holder.started:
-            found[path.stem] = owner
-    return found
-
-
 def _titled(title: str) -> Callable[[Pool], Process | None]:
     def look(pool: Pool) -> Process | None:
         return next(iter(pool.cluster.titled(title)), None)
@@ -74,10 +62,9 @@ def _replica(pool: Pool) -> Process | None:
 
 
 def _engine(pool: Pool) -> Process | None:
-    seats = {seat["seat"] for seat in pool.seats(default=[])}
     for path in sorted(pool.lock_dir.glob("*.lock")):
         holder = read_holder(path)
-        if holder is not None and holder.workload in seats:
+        if holder is not None and holder.workload not in ("", JOB):
             return process(holder.pid)
     return None
 
@@ -118,8 +105,3 @@ _WAYS: Mapping[Role, Callable[[Pool], Process | None]] = {
     Role.GCS_REDIS: _gcs,
     Role.GCS_MEMORY: _gcs,
 }
-
-
-def without_gcs_of(cluster: Cluster) -> Role:
-    """Which of the two GCS roles exists in this cluster."""
-    return Role.GCS_REDIS if cluster.redis else Role.GCS_MEMORY

@@ -1,6 +1,7 @@
 """One sample of everything that might grow: memory and descriptors per process, files, bytes."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -61,7 +62,7 @@ class Sampler:
         yield "shared_mb", "", folder_bytes(shared) / 2**20
         yield "session_mb", "", folder_bytes(self.pool.cluster.temp_dir) / 2**20
         yield "runtime_files", "", float(files_in(self.pool.lock_dir.parent))
-        yield "tmp_files", "", float(len(os.listdir("/tmp")))
+        yield "tmp_files", "", float(sum(name.startswith("ebbtide") for name in os.listdir(tempfile.gettempdir())))
 
 
 def checkpoint_folders(shared: Path) -> list[Path]:
