@@ -78,6 +78,8 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
             writer.write(decision.moves)
         if memory != writer.world.memory:
             writer.world = replace(writer.world, memory=memory)
+    if writer.events:
+        check(writer.world.state)  # all of it: each event was checked by what it changed
     return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
 
 
@@ -110,7 +112,7 @@ class _Writer:
             except IllegalTransition as error:
                 self.refused.append((body, str(error)))
                 continue
-            check(state)
+            check(state, since=self.world.state)
             self.world = replace(self.world, state=state, next_number=self.world.next_number + 1)
             self.events.append(event)
             written = True

@@ -3,8 +3,11 @@
 The arbiter checks every state it is about to journal, and the tests check every state they reach.
 """
 
+from collections.abc import Callable, Iterable, Mapping
+
 from ebbtide.pool.errors import InvariantViolated
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.ids import Epoch, JobName, SeatId, SlotId
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import (
     JOB_CLAIMS_SLOTS,
     JOB_HOLDS_SLOTS,
@@ -15,27 +18,86 @@ from ebbtide.pool.transitions import (
     SlotState,
 )
 
+Held = Callable[[JobName | SeatId, Epoch], tuple[SlotId, ...]]
+
 
 def violations(state: PoolState) -> list[str]:
     """What in ``state`` breaks a promise; empty if nothing does."""
-    return [*_slots(state), *_jobs(state), *_seats(state), *_host_memory(state), *_drains(state)]
+    return [
+        *_slots(state, state.slots.values()),
+        *_jobs(state, state.jobs, state.held_by),
+        *_seats(state, state.seats, state.held_by),
+        *_host_memory(state),
+        *_drains(state, state.slots.values()),
+        *_draining_nodes(state),
+    ]
 
 
-def check(state: PoolState) -> None:
+def violations_since(before: PoolState, state: PoolState) -> list[str]:
+    """What in ``state`` breaks a promise, when ``before``, from which one event led to it, breaks none.
+
+    It looks at what has changed and at whom that concerns, so that a tick with many events stays linear in the pool.
+    """
+    if _more_than_records_changed(before, state):
+        return violations(state)
+    slots = [one for name, one in state.slots.items() if one is not before.slots.get(name)]
+    were = [before.slots[one.slot.id] for one in slots if one.slot.id in before.slots]
+    if any(one.state is SlotState.LOST for one in were):
+        return violations(state)  # a gang may count a slot again that it had lost
+    concerned = {one.occupant for one in [*slots, *were] if one.occupant is not None}
+    jobs = {n: one for n, one in state.jobs.items() if one is not before.jobs.get(n) or n in concerned}
+    seats = {n: one for n, one in state.seats.items() if one is not before.seats.get(n) or n in concerned}
+    held = _held(state, {*jobs, *seats})
+    opening = any(one.state is SlotState.OPENING for one in slots)
+    claims = any(one.state in JOB_CLAIMS_SLOTS for one in jobs.values())
+    return [
+        *_slots(state, state.slots.values() if opening else slots),
+        *_jobs(state, jobs, held),
+        *_seats(state, seats, held),
+        *(_host_memory(state) if claims else ()),
+        *_drains(state, slots),
+    ]
+
+
+def _more_than_records_changed(before: PoolState, state: PoolState) -> bool:
+    same = (
+        before.nodes is state.nodes
+        and before.endpoints is state.endpoints
+        and before.draining is state.draining
+        and before.drained_from is state.drained_from
+    )
+    kept = len(before.slots) <= len(state.slots) and before.next_epoch <= state.next_epoch
+    return not (same and kept)
+
+
+def _held(state: PoolState, who: set[JobName | SeatId]) -> Held:
+    """``state.held_by`` for a few workloads, by one look at each slot."""
+    found: dict[tuple[JobName | SeatId, Epoch], list[SlotId]] = {}
+    for record in state.slots.values():
+        if record.occupant is not None and record.occupant in who and record.state in OCCUPIED:
+            found.setdefault((record.occupant, record.epoch), []).append(record.slot.id)
+    return lambda workload, epoch: tuple(found.get((workload, epoch), ()))
+
+
+def check(state: PoolState, since: PoolState | None = None) -> None:
     """Raise if ``state`` breaks a promise.
+
+    Args:
+        state: what is about to be journaled.
+        since: the state from which one event led to it, if that one was checked: then only what changed is looked at.
 
     Raises:
         InvariantViolated: with everything that is wrong.
     """
-    wrong = violations(state)
+    wrong = violations(state) if since is None else violations_since(since, state)
     if wrong:
         raise InvariantViolated("; ".join(wrong))
 
 
-def _slots(state: PoolState) -> list[str]:
+def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
     wrong = []
     opening: dict[str, str] = {}
-    for record in state.slots.values():
+    for record in records:
         name = record.slot.id
         if (record.state in OCCUPIED) != (record.occupant is not None):
             wrong.append(f"slot {name} is {record.state.value} with occupant {record.occupant}")
@@ -48,10 +110,10 @@ def _slots(state: PoolState) -> list[str]:
     return wrong
 
 
-def _jobs(state: PoolState) -> list[str]:
+def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord], held_by: Held) -> list[str]:
     wrong = []
-    for name, job in state.jobs.items():
-        held = state.held_by(name, job.epoch)
+    for name, job in jobs.items():
+        held = held_by(name, job.epoch)
         if job.state in JOB_HOLDS_SLOTS:
             here = [s for s in job.gang if state.slots[s].state is not SlotState.LOST]
             if sorted(held) != sorted(here):
@@ -67,10 +129,10 @@ def _jobs(state: PoolState) -> list[str]:
     return wrong
 
 
-def _seats(state: PoolState) -> list[str]:
+def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord], held_by: Held) -> list[str]:
     wrong = []
-    for name, seat in state.seats.items():
-        held = state.held_by(name, seat.epoch)
+    for name, seat in seats.items():
+        held = held_by(name, seat.epoch)
         if seat.state is SeatState.COLD and (held or seat.slots):
             wrong.append(f"seat {name} is cold but has {held or seat.slots}")
         if seat.state in SEAT_HOLDS_SLOTS:
@@ -90,14 +152,15 @@ def _host_memory(state: PoolState) -> list[str]:
     ]
 
 
-def _drains(state: PoolState) -> list[str]:
-    wrong = [
+def _drains(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
+    return [
         f"slot {record.slot.id} was granted to {record.occupant} after node {record.slot.node} began to drain"
-        for record in state.slots.values()
+        for record in records
         if record.state in OCCUPIED and record.epoch >= state.drained_from.get(record.slot.node, state.next_epoch)
     ]
+
+
+def _draining_nodes(state: PoolState) -> list[str]:
     if set(state.draining) != set(state.drained_from) or not set(state.draining) <= set(state.nodes):
-        wrong.append(
-            f"nodes {sorted(state.draining)} drain, of {sorted(state.nodes)}, {sorted(state.drained_from)} began"
-        )
-    return wrong
+        return [f"nodes {sorted(state.draining)} drain, of {sorted(state.nodes)}, {sorted(state.drained_from)} began"]
+    return []
