@@ -27,7 +27,7 @@ from ebbtide_serve.gateway.hold import Hold, HoldLimits
 from ebbtide_serve.gateway.keys import KeyRing, check_endpoint, check_scope
 from ebbtide_serve.gateway.link import ArbiterPort, report_forever
 from ebbtide_serve.gateway.metrics import HUNG_UP, Meter
-from ebbtide_serve.gateway.openapi import ERRORS, publish, request_body
+from ebbtide_serve.gateway.openapi import ALWAYS, GENERATION, LISTING, publish, request_body
 from ebbtide_serve.gateway.protocol import (
     Body,
     ChatRequest,
@@ -201,7 +201,7 @@ def build_app(settings: GatewaySettings, link: ArbiterPort, clock: Clock | None 
     )
     app.state.gateway = gateway
 
-    @app.get("/health", responses={503: {"model": Health}})
+    @app.get("/health", responses=ALWAYS)
     async def health() -> Health:
         """Whether this gateway takes requests. Says nothing about replicas: requests are held for those."""
         if gateway.stopping:
@@ -213,17 +213,17 @@ def build_app(settings: GatewaySettings, link: ArbiterPort, clock: Clock | None 
         """What this gateway counts, in Prometheus' text format."""
         return gateway.scrape(request)
 
-    @app.get("/v1/models", responses=ERRORS)
+    @app.get("/v1/models", responses=LISTING)
     async def models(request: Request) -> ModelList:
         """The endpoints."""
         return gateway.models(request)
 
-    @app.post("/v1/chat/completions", responses=ERRORS, openapi_extra=request_body(ChatRequest))
+    @app.post("/v1/chat/completions", responses=GENERATION, openapi_extra=request_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
         return await gateway.generate(request, ChatRequest)
 
-    @app.post("/v1/completions", responses=ERRORS, openapi_extra=request_body(CompletionRequest))
+    @app.post("/v1/completions", responses=GENERATION, openapi_extra=request_body(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text."""
         return await gateway.generate(request, CompletionRequest)

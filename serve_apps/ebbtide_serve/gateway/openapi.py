@@ -1,4 +1,7 @@
-"""What /openapi.json says beyond what FastAPI sees: bodies are read by hand (bounded), their schemas are added here."""
+"""What /openapi.json says beyond what FastAPI sees: bodies are read by hand (bounded), answers are a replica's own.
+
+Every status that a route can give is there, and no other; a test with schemathesis holds us to it.
+"""
 
 from typing import Any
 
@@ -8,6 +11,8 @@ from pydantic import BaseModel
 
 from ebbtide_serve.gateway.protocol import ErrorReply
 
+Responses = dict[int | str, dict[str, Any]]
+
 _MEANINGS = {
     400: "The body is malformed, or a field is wrong.",
     401: "No valid API key.",
@@ -16,14 +21,48 @@ _MEANINGS = {
     408: "The body came too slowly.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    429: "Too many requests for this key, or too many wait for a replica; see Retry-After.",
+    426: "A stream needs HTTP/1.1.",
+    429: "The key's limit is reached, or too many wait for a replica; see Retry-After.",
+    431: "Headers too many or too large.",
     500: "The engine failed.",
     502: "Replicas were lost with this request.",
-    503: "The gateway is stopping; see Retry-After.",
+    503: "The gateway stops, has just started, or has too many connections; see Retry-After.",
     504: "The answer took too long.",
 }
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorReply, "description": meaning} for status, meaning in _MEANINGS.items()
+_RETRY_AFTER = {"retry-after": {"description": "Seconds to wait.", "schema": {"type": "integer"}, "required": True}}
+_WITH_RETRY_AFTER = (429, 503)
+_LEFT = {
+    f"x-ratelimit-{what}-{kind}": {
+        "description": f"{meaning} ({kind} per minute); only for keys with that limit.",
+        "schema": {"type": "string" if what == "reset" else "integer"},
+    }
+    for kind in ("requests", "tokens")
+    for what, meaning in (("limit", "The limit"), ("remaining", "What is left"), ("reset", "Until all of it is back"))
+}
+
+
+def errors(*statuses: int) -> Responses:
+    """The error answers of a route."""
+    found: Responses = {}
+    for status in statuses:
+        found[status] = {"model": ErrorReply, "description": _MEANINGS[status]}
+        if status in _WITH_RETRY_AFTER:
+            found[status]["headers"] = _RETRY_AFTER | (_LEFT if status == 429 else {})
+    return found
+
+
+ALWAYS = errors(431, 503)
+LISTING = errors(401, 403, 431, 503)
+GENERATION: Responses = {
+    200: {
+        "description": "The answer as the engine gives it: one JSON object, or with `stream: true` events of them.",
+        "headers": {"x-request-id": {"schema": {"type": "string"}, "required": True}} | _LEFT,
+        "content": {
+            "application/json": {"schema": {"type": "object", "required": ["choices"]}},
+            "text/event-stream": {},  # `data:` lines, each an object like the one above; the last is [DONE]
+        },
+    },
+    **errors(*_MEANINGS),
 }
 
 

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from tests.serve_apps.gateway.fakes import Scene, running_gateway
+from tests.serve_apps.gateway.fakes import MODEL, Scene, running_gateway
 from tests.serve_apps.gateway.test_app import bearer, key
 
 EXAMPLES = int(os.environ.get("EBBTIDE_SCHEMATHESIS_EXAMPLES", "40"))
@@ -67,27 +67,28 @@ def api(gateway: Scene) -> schemathesis.BaseSchema:
 
 
 @pytest.mark.parametrize(
-    ("path", "method"),
+    ("path", "method", "mode"),
     [
-        ("/v1/chat/completions", "POST"),
-        ("/v1/completions", "POST"),
-        ("/v1/models", "GET"),
-        ("/health", "GET"),
+        ("/v1/chat/completions", "POST", GenerationMode.POSITIVE),
+        ("/v1/chat/completions", "POST", GenerationMode.NEGATIVE),
+        ("/v1/completions", "POST", GenerationMode.POSITIVE),
+        ("/v1/completions", "POST", GenerationMode.NEGATIVE),
+        ("/v1/models", "GET", GenerationMode.POSITIVE),
+        ("/health", "GET", GenerationMode.POSITIVE),
     ],
 )
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
 def test_every_answer_is_one_that_the_description_names(
     api: schemathesis.BaseSchema, path: str, method: str, mode: GenerationMode
 ) -> None:
     operation = api[path][method]
-    if mode.is_negative and operation.body.is_empty():
-        pytest.skip("nothing in it can be wrong")
 
     @hypothesis_settings(
         max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
     )
     @given(case=operation.as_strategy(generation_mode=mode))
-    def ask(case: schemathesis.Case) -> None:
+    def ask(case: schemathesis.Case) -> None:  # type: ignore[type-arg] # generic for the type checker only
+        if isinstance(case.body, dict) and len(repr(case.body)) % 4 and isinstance(case.body.get("model"), str):
+            case.body["model"] = MODEL  # a name that it could not guess, mostly
         case.call_and_validate(headers=bearer("full"), checks=CHECKS, timeout=20)
 
     ask()
@@ -98,7 +99,7 @@ def test_a_key_at_its_limit_answers_as_described(gateway: Scene, api: schemathes
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
     statuses = set()
     for _ in range(3):
-        case = operation.Case(body=body, media_type="application/json")
+        case = operation.Case(body=body, media_type="application/json")  # type: ignore[arg-type]
         response = case.call(headers=bearer("slow"), timeout=20)
         case.validate_response(response, checks=[status_code_conformance, response_schema_conformance])
         statuses.add(response.status_code)

@@ -72,7 +72,12 @@ async def test_the_unmodified_openai_client_speaks_https_with_it(tmp_path: Path)
         verify = ssl.create_default_context(cafile=str(cert))
         async with (
             httpx.AsyncClient(verify=verify, trust_env=False) as http,
-            openai.AsyncOpenAI(base_url=f"{scene.url}/v1", api_key="any", max_retries=0, http_client=http) as client,
+            openai.AsyncOpenAI(
+                base_url=f"{scene.url}/v1",
+                api_key="any",
+                max_retries=0,
+                http_client=http,  # type: ignore[arg-type] # it takes both httpx and its successor
+            ) as client,
         ):
             stream = await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True
