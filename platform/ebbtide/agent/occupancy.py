@@ -4,6 +4,8 @@ Written by the occupants, never derived from the ledger, so that it can contradi
 directory is on the shared filesystem, which may hang, fill up or vanish: occupants carry on and the log has a gap.
 Times are CLOCK_BOOTTIME, comparable between all processes of one node and between nothing else.
 
+A word that the slot is still held replaces the one before it, so that a file grows with what happens and not with time.
+
 Not guaranteed: an occupant that was killed has its last word up to 0.1 s before its end.
 """
 
@@ -22,6 +24,7 @@ from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import SlotRef
 
 HOLDING_EVERY_S = 0.1
+_LINE_BYTES = 384  # all lines are padded to it, so that one can replace another; a workload's name has 63 at most
 _CLOSE_PATIENCE_S = 1.0  # a healthy shared filesystem takes milliseconds for one line; a hung one must not hold us
 _log = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ class AllocationLog:
 
     def __init__(self, log_dir: Path, slot: SlotRef, *, workload: str, epoch: int) -> None:
         pid = os.getpid()
-        self._path = log_dir / f"{slot.node[:8]}-{pid}-{started_ticks(pid) or 0}.jsonl"
+        self._path = log_dir / f"{slot.node[:8]}-{pid}-{started_ticks(pid) or 0}-{slot.index}.jsonl"
         self._words = {"slot": f"{slot.node}:{slot.index}", "workload": workload, "epoch": epoch, "pid": pid}
         self._notes: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._notes.put(self._note("acquired"))
@@ -63,30 +66,32 @@ class AllocationLog:
 
     def _note(self, event: str) -> bytes:
         note = {"t": time.clock_gettime(time.CLOCK_BOOTTIME), **self._words, "event": event}
-        return json.dumps(note).encode() + b"\n"
+        return json.dumps(note).encode().ljust(_LINE_BYTES - 1) + b"\n"
 
     def _write(self) -> None:
         try:
             os.makedirs(self._path.parent, mode=0o700, exist_ok=True)
-            # O_APPEND and one write per line: several slots of one process share the file.
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            at = os.lseek(fd, 0, os.SEEK_END)  # behind what this process noted the last time it had the slot
         except OSError as error:
             _log.warning("no allocation log: cannot open %s: %s", self._path, error.strerror)
             return
         try:
             while not self._released.is_set():
-                self._drain(fd)
+                at = self._drain(fd, at)
                 if not self._released.wait(HOLDING_EVERY_S):
-                    self._notes.put(self._note("holding"))
-            self._drain(fd)
+                    os.pwrite(fd, self._note("holding"), at)
+            self._drain(fd, at)
         except OSError as error:
             _log.warning("the allocation log %s ends here: %s", self._path, error.strerror)
         finally:
             os.close(fd)
 
-    def _drain(self, fd: int) -> None:
+    def _drain(self, fd: int, at: int) -> int:
+        """Write what is to stay, and say where the next line goes."""
         while not self._notes.empty():
-            os.write(fd, self._notes.get())
+            at += os.pwrite(fd, self._notes.get(), at)
+        return at
 
 
 def read_occupancies(log_dir: Path) -> list[Occupancy]:

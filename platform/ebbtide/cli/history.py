@@ -2,8 +2,11 @@
 
 import json
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,11 @@ from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.index import IndexedRecord, LedgerIndex
 from ebbtide.ledger.reader import follow as follow_ledger
+from ebbtide.ledger.reader import survey
 
 POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
 SHOWN = ("event", "would")  # what was done, and what a pool that only observes would have done
+ANSWER_S = 5.0  # a listing takes milliseconds; a filesystem that needs this long hangs
 KNOWN_LIMIT = 100_000  # records that are looked through for the names a person may have meant
 
 
@@ -35,10 +40,31 @@ def _pool(name: str | None, shared_dir: Path | None) -> Path:
     return Path(record.shared_dir) / "ledger"
 
 
+def _require_answer(directory: Path) -> None:
+    """Fail with a message, instead of hanging, when the shared directory does; a daemon thread is left behind then."""
+    answer: Future[bool] = Future()
+
+    def look() -> None:
+        try:
+            answer.set_result(directory.is_dir() and bool(survey(directory)))
+        except (LedgerError, OSError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        there = answer.result(timeout=ANSWER_S)
+    except FutureTimeout:
+        why = f"the shared directory does not answer within {ANSWER_S:g} s ({directory}); is its filesystem hung?"
+        raise CommandFailed(f"{why} What runs goes on, and `ebbtide status` says since when nothing moves") from None
+    except (LedgerError, OSError) as error:
+        raise CommandFailed(f"the ledger cannot be read: {error}") from error
+    if not there:
+        raise BadInput(f"there is no ledger in {directory}")
+
+
 def _index(directory: Path) -> LedgerIndex:
     """The node-local index, brought up to date."""
-    if not directory.is_dir():
-        raise BadInput(f"there is no ledger in {directory}")
+    _require_answer(directory)
     try:
         index = LedgerIndex(directory, index_file(directory))
     except LedgerError:  # a home that cannot be written to: a throw-away index does as well

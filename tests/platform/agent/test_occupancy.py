@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,24 @@ def test_a_hanging_or_failing_log_directory_never_holds_up_the_lock(
     hanging.release()
     assert time.monotonic() - begin_s < 2.0
     hang.set()
+
+
+def is_held_at(log_dir: Path, at_s: float, times: int) -> bool:
+    found = read_occupancies(log_dir)
+    return len(found) == times and found[-1].end_s > at_s
+
+
+def test_the_log_of_a_slot_that_is_held_for_long_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(occupancy, "HOLDING_EVERY_S", 0.002)
+    slot = SlotRef("0123456789abcdef", 1)
+    for turn in (1, 2):
+        one = occupancy.AllocationLog(tmp_path, slot, workload="mine", epoch=turn)
+        wait_until(partial(is_held_at, tmp_path, boot_s() + 0.3, turn))
+        (path,) = tmp_path.iterdir()
+        assert len(path.read_bytes().splitlines()) <= 2 * turn
+        one.note_released()
+        one.close()
+        assert [found.released for found in read_occupancies(tmp_path)] == [True] * turn
 
 
 def test_half_a_line_and_strange_lines_are_left_out(tmp_path: Path) -> None:
