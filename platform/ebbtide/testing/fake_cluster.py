@@ -341,7 +341,8 @@ class FakeCluster:
 
     def set_target(self, seat: SeatId, target: int, node: NodeId | None = None) -> None:
         """What the arbiter tells Serve; it is in force a moment later."""
-        self.bound[seat] = node or self.bound.get(seat, self.nodes[0])
+        if node is not None:
+            self.bound[seat] = node
         if self.targets.get(seat, 0) == target:
             return
         self.targets[seat] = target
