@@ -225,7 +225,7 @@ def test_10_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch:
     joining = day.write("joining.yaml", name="other", shared="elsewhere")
     joining.write_text(joining.read_text().replace("slots: 3, num_cpus: 16", f"ray_address: '{record.address}'"))
     assert "One cluster has one pool" in refusal(joining)
-    assert "shared directory" in refusal(day.write("moved.yaml", shared="elsewhere"))
+    assert "pool.shared_dir" in refusal(day.write("moved.yaml", shared="elsewhere"))
     assert not (day.folder / "elsewhere").exists()
     monkeypatch.setenv("EBBTIDE_HOME", str(day.folder / "another-home"))
     assert "runs already" in refusal(day.write("same.yaml"))
