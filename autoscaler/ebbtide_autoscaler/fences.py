@@ -10,6 +10,7 @@ RESCHEDULING; its label keeps it off other nodes, seen in a run.)
 Blocking: called from worker threads, for one node by one at a time.
 """
 
+import math
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -94,7 +95,8 @@ def hold(pool: str, node: NodeId, missing: Iterable[SlotId], *, sole: bool) -> H
         for _ in wanted:
             groups.append(_group(pool, node))
         deadline_s = time.monotonic() + READY_S  # of all together: Ray makes them side by side
-        ready = [(name, group) for name, group in groups if group.wait(max(0.05, deadline_s - time.monotonic()))]
+        # Ray counts whole seconds here, and with 0 it does not look.
+        ready = [pair for pair in groups if pair[1].wait(max(1, math.ceil(deadline_s - time.monotonic())))]
         if sole and len(wanted) == 1 and ready:
             names[wanted[0]] = ready[0][0]
         else:
