@@ -17,6 +17,7 @@ from ebbtide.pool.events import (
     JobRunning,
     JobStopped,
     JobSubmitted,
+    NodeDraining,
     NodeFound,
     ParkJob,
     ResumeJob,
@@ -404,3 +405,16 @@ def test_a_failed_seat_is_tried_again_later_and_says_when() -> None:
     assert (found.moves, dict(found.waits)["chat"].endswith("(nobody landed); the next try is in 1 s")) == ((), True)
     state = replace(state, seats={SEAT0: replace(state.seats[SEAT0], since_s=NOW - 2.0)})
     assert kinds(look(state, traffic=HELD)) == ["GrantSeat"]
+
+
+def test_room_for_a_replica_is_made_on_a_node_that_does_not_drain() -> None:
+    n1 = slots(2, "n1")
+    state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
+    for name, gang in (("a", (S0, S1)), ("b", n1[:1]), ("c", n1[1:])):
+        state = with_job(state, a_job(name, workers_max=2), gang)
+    found = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
+    assert {(type(move).__name__, getattr(move, "job", "")) for move in found.moves} == {
+        ("StopJob", "a"),
+        ("ParkJob", "b"),
+        ("ParkJob", "c"),
+    }
