@@ -72,6 +72,7 @@ def main() -> None:
     ray.get(agent.watch.remote([slot]), timeout=WAIT_S)
     report = ray.get(agent.probe.remote(), timeout=WAIT_S)
     assert (report.node, report.holders) == (node, {0: None})
+    slot = SlotRef(node, 0, report.uuids[0])  # under its machine's name: the lock that the agent watches
     arbiter = ray.remote(Arbiter).options(name=ARBITER_NAME, namespace=NAMESPACE, num_cpus=0).remote()
     lock = SlotLock(lock_dir, slot, workload="mine", epoch=4)
     lock.acquire(0.0)
@@ -87,7 +88,9 @@ def main() -> None:
 
     program = Path(__file__).with_name("holder.py")
     holder = subprocess.Popen(
-        [sys.executable, str(program), str(lock_dir), "0", "victim", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, str(program), str(lock_dir), "0", "victim", "4", "", slot.uuid],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     wait_for(arbiter, agent, slot, "victim")
     assert ray.get(agent.kill_holder.remote(0, 4), timeout=WAIT_S) is True
