@@ -82,10 +82,11 @@ def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
         for record in state.slots.values()
         if record.state is SlotState.OPENING and _fence(seen, record) is not FenceView.HELD
     }
+    calm = _Calm(state, seen)
     for record in state.slots.values():
         fence, node = _fence(seen, record), record.slot.node
         if record.state is SlotState.OPENING:
-            if fence is FenceView.HELD and (node in open_now or _calm(state, seen, node)):
+            if fence is FenceView.HELD and (node in open_now or calm.on(node)):
                 yield DropFence(record.slot.id)
         elif fence is FenceView.ABSENT and node not in open_now and _ours_to_fence(state, seen, record):
             # One that was refused is asked for again when that is a while ago: in between, replicas get their turn.
@@ -96,39 +97,44 @@ def _fence(seen: Seen, record: SlotRecord) -> FenceView:
     return seen.fences.get(record.slot.id, FenceView.ABSENT)
 
 
-def _calm(state: PoolState, seen: Seen, node: NodeId) -> bool:
-    """Whether whoever gets a logical GPU of ``node`` now can only be the replica that is to have it."""
-    if node in seen.fencing or any(_haunts(state, seat, node) for seat, actors in seen.living.items() if actors):
-        return False
-    if any(_returns(state, seen, seat, node) for seat in state.seats.values()):
-        return False
-    return not any(
-        record.slot.node == node
-        and record.state is not SlotState.OPENING
+class _Calm:
+    """On which nodes whoever gets a logical GPU now can only be the replica that is to have it; found when asked."""
+
+    def __init__(self, state: PoolState, seen: Seen) -> None:
+        self._state, self._seen = state, seen
+        self._uneasy: frozenset[NodeId] | None = None
+
+    def on(self, node: NodeId) -> bool:
+        """Whether ``node`` is one of them."""
+        if self._uneasy is None:
+            self._uneasy = _uneasy(self._state, self._seen)
+        return node not in self._uneasy
+
+
+def _uneasy(state: PoolState, seen: Seen) -> frozenset[NodeId]:
+    """Nodes on which somebody else may take a logical GPU that gets free."""
+    haunting = [state.seats.get(seat) for seat, actors in seen.living.items() if actors]
+    if any(seat is None or seat.state is SeatState.COLD for seat in haunting):
+        return frozenset(record.slot.node for record in state.slots.values())  # it may be pending for whatever node
+    # It never landed and is not wanted any more: it takes any logical GPU of its node.
+    seats = [seat for seat in haunting if seat and seat.state is SeatState.STOPPING and not seat.replica]
+    seats += [seat for seat in state.seats.values() if _returns(seen, seat)]
+    slots = (
+        record.slot.node
+        for record in state.slots.values()
+        if record.state is not SlotState.OPENING
         and _fence(seen, record) is FenceView.ABSENT  # one that was just refused has a holder, if a strange one
         and (_ours_to_fence(state, seen, record) or _stopping(state, record))
-        for record in state.slots.values()
     )
+    return frozenset({*seen.fencing, *slots, *(state.slots[slot].slot.node for seat in seats for slot in seat.slots)})
 
 
-def _haunts(state: PoolState, seat: SeatId, node: NodeId) -> bool:
-    """Whether an actor of ``seat`` is not wanted and may be pending: then it takes any logical GPU of its node."""
-    record = state.seats.get(seat)
-    if record is None or record.state is SeatState.COLD:
-        return True  # of whatever node
-    return record.state is SeatState.STOPPING and not record.replica and _is_on(state, record, node)  # it never landed
-
-
-def _returns(state: PoolState, seen: Seen, seat: SeatRecord, node: NodeId) -> bool:
+def _returns(seen: Seen, seat: SeatRecord) -> bool:
     """Whether the replica of ``seat`` died and the one that Serve starts in its place has not landed yet."""
-    if seat.state is not SeatState.STARTING or seat.replica or not _is_on(state, seat, node):
+    if seat.state is not SeatState.STARTING or seat.replica:
         return False
     heard = seen.replicas.get(seat.id)
     return heard is None or heard.at_s <= seat.since_s or heard.report.lease_epoch != seat.epoch
-
-
-def _is_on(state: PoolState, seat: SeatRecord, node: NodeId) -> bool:
-    return any(state.slots[slot].slot.node == node for slot in seat.slots)
 
 
 def _stopping(state: PoolState, record: SlotRecord) -> bool:

@@ -30,8 +30,10 @@ def for_replica(
     if not fitting:
         return ()
 
+    by_slot = claims(state.jobs)
+
     def claimed(slot: SlotId) -> int:
-        return len(state.claims_on(slot))
+        return len(by_slot.get(slot, ()))
 
     def disturbs(slots: list[SlotId]) -> tuple[int, int]:
         return sum(sorted(claimed(slot) for slot in slots)[:count]), len(slots)
@@ -90,11 +92,10 @@ def unclaimed(state: PoolState, free: Iterable[SlotId], job: JobName) -> tuple[S
     """The free slots that no other parked job of at least this job's priority waits for."""
     priority, claimed = state.jobs[job].spec.priority, claims(state.jobs)
 
-    def mine(slot: SlotId) -> bool:
-        others = claimed.get(slot)
-        return not others or all(name == job or state.jobs[name].spec.priority < priority for name in others)
+    def mine(others: Iterable[JobName]) -> bool:
+        return all(name == job or state.jobs[name].spec.priority < priority for name in others)
 
-    return tuple(slot for slot in free if mine(slot))
+    return tuple(slot for slot in free if slot not in claimed or mine(claimed[slot]))
 
 
 def packed(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:
