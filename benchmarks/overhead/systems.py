@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +68,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ask(target: Target, *, patience_s: float = START_S) -> float:
+def ask(target: Target, *, patience_s: float = START_S, alive: Callable[[], bool] = lambda: True) -> float:
     """Ask for one token until it is answered; seconds.
 
     Raises:
-        RunFailed: nobody answered in time.
+        RunFailed: nobody answered in time, or whoever ought to is not alive any more.
     """
     begun_s = time.monotonic()
     headers = {"content-type": "application/json"}
@@ -81,14 +81,14 @@ def ask(target: Target, *, patience_s: float = START_S) -> float:
         headers[name] = value
     body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()
     request = urllib.request.Request(f"{target.url}/v1/completions", data=body, headers=headers)
-    while time.monotonic() - begun_s < patience_s:
+    while time.monotonic() - begun_s < patience_s and alive():
         try:
             with urllib.request.urlopen(request, timeout=patience_s) as response:
                 response.read()
                 return time.monotonic() - begun_s
         except (urllib.error.URLError, OSError):
             time.sleep(0.02)
-    raise RunFailed(f"{target.name} did not answer within {patience_s:g} s")
+    raise RunFailed(f"{target.name} did not answer within {time.monotonic() - begun_s:.0f} s; its log says more")
 
 
 # ---- ours
@@ -230,7 +230,7 @@ def vllm_serve(out: Path, model: Path, log: TextIO) -> Iterator[System]:
     process = subprocess.Popen(command, env={**os.environ, **ENV, **own}, stdout=log, stderr=log)
     try:
         system = System(Target("vllm serve", f"http://127.0.0.1:{port}"), (process.pid,))
-        ask(system.target)
+        ask(system.target, alive=lambda: process.poll() is None)
         yield system
     finally:
         children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []

