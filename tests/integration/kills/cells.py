@@ -20,7 +20,8 @@ from tests.integration.kills.users import Answer, Saw, Users, counted
 
 RECOVER_S = 120.0  # from the kill (or the repair) to a training job and an answered request, on a loaded machine
 REPAIR_AFTER_S = 2.0  # what a supervisor takes to notice
-APPEAR_S = 20.0  # a process that comes with the move: an engine in a starting replica
+APPEAR_S = 60.0  # a process that comes with the move: an engine in a starting replica, a worker in a new gang
+COMES_WITH_A_MOVE = frozenset({Role.REPLICA, Role.ENGINE})
 
 COVERS: dict[Role, tuple[int, ...]] = {
     Role.ARBITER: (6, 8),
@@ -69,7 +70,9 @@ def run_cell(pool: Pool, users: Users, evidence: Evidence, role: Role, move: Mov
         way.reach(pool, users)
         before = find(role, pool)
         cell.seen = way.enter(pool, users)
-        victim = before if before is not None and before.process.alive else _appears(role, pool)
+        # A move can bring a process of its own, and end the one that was there before.
+        fresh = role in COMES_WITH_A_MOVE or before is None or not before.process.alive
+        victim = _appears(role, pool) if fresh else before
     except Stuck as error:
         cell.why_not = str(error)
         cell.findings.append(Finding(6, f"the move was not reached: {error}"))
@@ -103,7 +106,7 @@ def run_cell(pool: Pool, users: Users, evidence: Evidence, role: Role, move: Mov
 
 def _appears(role: Role, pool: Pool) -> Victim | None:
     """A process that is still to come in this move."""
-    deadline_s = time.monotonic() + (APPEAR_S if role in (Role.ENGINE, Role.REPLICA, Role.WORKER) else 3.0)
+    deadline_s = time.monotonic() + (APPEAR_S if role in COMES_WITH_A_MOVE | {Role.WORKER} else 3.0)
     while time.monotonic() < deadline_s:
         found = find(role, pool)
         if found is not None:

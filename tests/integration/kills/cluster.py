@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,8 +104,8 @@ class Cluster:
         self._ray_start("head", "--head", f"--port={port}", "--num-gpus=0", "--num-cpus=4", *self._head_ports())
         self.address = f"127.0.0.1:{port}"
         self._gcs = self._the("gcs_server")
-        for machine in ("a", "b"):
-            self.add_machine(machine)
+        with ThreadPoolExecutor() as together:
+            list(together.map(self.add_machine, ("a", "b")))
 
     def _head_ports(self) -> list[str]:
         names = ("dashboard-port", "ray-client-server-port")
@@ -118,6 +119,7 @@ class Cluster:
 
     def _ray_start(self, machine: str, *arguments: str) -> Process:
         before = {one.pid for one in self.all("raylet")}
+        label = f'"{MACHINE_LABEL}": "{machine}"' if machine != "head" else ""
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--node-ip-address=127.0.0.1"]
         command += [f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"]
         command += ["--min-worker-port=0", "--max-worker-port=0"]  # several raylets on one machine: any free port
@@ -134,7 +136,7 @@ class Cluster:
             start_new_session=True,  # Ctrl-C is ours to handle: the cluster is ended by pid, after the judge
         )
         assert done.returncode == 0, f"ray start of {machine} gave {done.returncode}:\n{done.stdout[-2000:]}"
-        self.machines[machine] = next(one for one in self.all("raylet") if one.pid not in before)
+        self.machines[machine] = next(o for o in self.all("raylet") if o.pid not in before and label in o.title)
         return self.machines[machine]
 
     def _start_redis(self) -> None:

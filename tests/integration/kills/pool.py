@@ -166,7 +166,7 @@ class Pool:
 
     def job(self, status: dict[str, Any] | None = None) -> dict[str, Any]:
         """The job's part of the status."""
-        jobs = (status or self.status())["jobs"]
+        jobs = (self.status() if status is None else status)["jobs"]
         return next((job for job in jobs if job["job"] == JOB), {"state": "unknown", "step": 0, "slots": []})
 
     def seats(self, *, default: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from enum import Enum
 from ebbtide.agent.process import kill_exactly
 from ebbtide.agent.slot_lock import read_holder
 from tests.integration.kills.cluster import Process, process
-from tests.integration.kills.pool import JOB, Pool
+from tests.integration.kills.pool import JOB, Pool, seats_of
 
 
 class Role(Enum):
@@ -56,24 +56,34 @@ def _titled(title: str) -> Callable[[Pool], Process | None]:
     return look
 
 
+def _moving_seat(pool: Pool) -> str:
+    """The seat that a move is about, or else any that has a replica; "" if nobody can say."""
+    status = pool.look()
+    seats = sorted(seats_of(status), key=lambda seat: seat["state"] == "ready") if status else []
+    return next((str(seat["seat"]) for seat in seats if seat["state"] != "cold"), "")
+
+
 def _replica(pool: Pool) -> Process | None:
     # Serve's title has the application's name, and a seat's application is called after its seat.
-    return next(iter(pool.cluster.titled("ServeReplica:seat-")), None)
+    replicas = pool.cluster.titled("ServeReplica:seat-")
+    app = "seat-" + _moving_seat(pool).replace("/", "-")
+    return next((one for one in replicas if app in one.title), replicas[0] if replicas else None)
 
 
 def _engine(pool: Pool) -> Process | None:
-    for path in sorted(pool.lock_dir.glob("*.lock")):
-        holder = read_holder(path)
-        if holder is not None and holder.workload not in ("", JOB):
-            return process(holder.pid)
-    return None
+    held = [read_holder(path) for path in sorted(pool.lock_dir.glob("*.lock"))]
+    engines = [holder for holder in held if holder is not None and holder.workload not in ("", JOB)]
+    seat = _moving_seat(pool)
+    chosen = next((holder for holder in engines if holder.workload == seat), engines[0] if engines else None)
+    return process(chosen.pid) if chosen is not None else None
 
 
 def _worker(pool: Pool) -> Process | None:
-    """Rank 1, or the only rank there is."""
-    pids = pool.job().get("pids") or {}
+    """Rank 1, or the only rank there is; any worker while the arbiter has not heard of ranks yet."""
+    pids = pool.job(pool.look() or {"jobs": []}).get("pids") or {}
     pid = pids.get("1") or pids.get("0")
-    return process(int(pid)) if pid else None
+    known = process(int(pid)) if pid else None
+    return known or next(iter(pool.cluster.titled("RayTrainWorker")), None)
 
 
 def _driver(pool: Pool) -> Process | None:
