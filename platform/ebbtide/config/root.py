@@ -19,7 +19,9 @@ class PoolFile(Section):
     pool: PoolSection = Field(description="The GPUs and the cluster they are on.")
     gateway: GatewaySection = Field(GatewaySection(), description="The public HTTP face.")
     policy: PolicySection = Field(PolicySection(), description="How fast slots move.")
-    metrics: MetricsSection = Field(MetricsSection(), description="Where the arbiter shows how the pool does, for Prometheus.")
+    metrics: MetricsSection = Field(
+        MetricsSection(), description="Where the arbiter shows how the pool does, for Prometheus."
+    )
     endpoints: tuple[EndpointSection, ...] = Field((), description="LLMs that are served.")
     jobs: tuple[JobSection, ...] = Field((), description="Training jobs, for `ebbtide submit`.")
     keys: tuple[KeySection, ...] = Field((), description="API keys; none = anyone who reaches the port.")
