@@ -11,7 +11,7 @@ FROZEN = Family(
 )
 FROZEN_SINCE = Family("ebbtide_frozen_since_timestamp_seconds", "gauge", "Since when nothing moves; 0: it moves.")
 MODE = Family("ebbtide_mode", "gauge", "1 for the mode in force: manage, or observe (decide, move nothing).", ("mode",))
-EPOCH = Family("ebbtide_arbiter_epoch", "gauge", "Epoch of the ledger that the arbiter writes.")
+EPOCH = Family("ebbtide_arbiter_epoch", "gauge", "Epoch of the ledger; it grows with every start and every snapshot.")
 STARTS = Family(
     "ebbtide_arbiter_starts_total", "counter", "Arbiter processes that took over the ledger, since it began."
 )
