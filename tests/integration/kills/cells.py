@@ -23,6 +23,11 @@ REPAIR_AFTER_S = 2.0  # what a supervisor takes to notice
 APPEAR_S = 60.0  # a process that comes with the move: an engine in a starting replica, a worker in a new gang
 COMES_WITH_A_MOVE = frozenset({Role.REPLICA, Role.ENGINE})
 
+REPLACED = frozenset(
+    {Role.ARBITER, Role.GATEWAY, Role.DRIVER, Role.TRAIN_CONTROLLER, Role.SERVE_CONTROLLER, Role.AGENT, Role.GCS_MEMORY}
+)
+"""Whose part must be taken by another process, or the pool only seems to have recovered: silence is noticed late."""
+
 COVERS: dict[Role, tuple[int, ...]] = {
     Role.ARBITER: (6, 8),
     Role.REPLICA: (3, 6),
@@ -52,6 +57,7 @@ class Cell:
     seen: str = ""  # the pool at the moment of the kill
     saw: dict[str, int] = field(default_factory=dict)  # users, by what they saw
     lost_steps: int = 0  # finished steps that had to be run again
+    replaced_s: float = 0.0  # from the kill until another process plays the same part; 0: nobody must
     answered_s: float = 0.0  # from the kill to the first answer to a question asked after it
     trained_s: float = 0.0  # from the kill to the first step after it
     findings: list[Finding] = field(default_factory=list)
@@ -89,6 +95,9 @@ def run_cell(pool: Pool, users: Users, evidence: Evidence, role: Role, move: Mov
     cell.ran = True
     try:
         repair(pool, victim)
+        if role in REPLACED:
+            _replaced(pool, cell, victim, killed_s)
+            step_before = _newest_step(evidence)
         recover_both(pool, users, cell, killed_s, step_before)
     except (Stuck, AssertionError) as error:
         cell.findings.append(Finding(6, f"no recovery: {error}"))
@@ -113,6 +122,18 @@ def _appears(role: Role, pool: Pool) -> Victim | None:
             return found
         time.sleep(0.02)
     return None
+
+
+def _replaced(pool: Pool, cell: Cell, victim: Victim, killed_s: float) -> None:
+    part = Role.DRIVER if victim.role is Role.GCS_MEMORY else victim.role
+    deadline_s = time.monotonic() + RECOVER_S
+    while time.monotonic() < deadline_s:
+        now = find(part, pool)
+        if now is not None and now.process.alive and now.process.pid != victim.process.pid:
+            cell.replaced_s = round(time.time() - killed_s, 2)
+            return
+        time.sleep(0.1)
+    raise Stuck(f"no other {part.value} within {RECOVER_S:g} s; {brief(pool.look() or {})}")
 
 
 def _newest_step(evidence: Evidence) -> int:

@@ -153,7 +153,7 @@ def _grow(pool: Pool, users: Users) -> str:
     users.ebb()
 
     def growing(status: dict[str, Any]) -> bool:
-        return pool.job(status)["state"] in ("waiting", "starting") and _states(status) <= {"cold"}
+        return pool.job(status)["state"] == "starting" and _states(status) <= {"cold"}
 
     return _catch(pool, "the job grows back", growing, SETTLE_S)
 

@@ -24,7 +24,7 @@ ANSWERS_S = 90.0  # the arbiter, after the loss of what it runs on: a new GCS or
 CONFIG = """
 pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_per_node: 2 GiB}}
 gateway: {{port: {port}, hold: {{max_age_s: 45}}}}
-policy: {{restart_cost_s: 10, grow_after_s: 2, silence_s: 10, start_timeout_s: 60, gang_timeout_s: 60}}
+policy: {{restart_cost_s: 10, grow_after_s: 2, silence_s: 10, start_timeout_s: 120, gang_timeout_s: 180}}
 endpoints:
   - name: tiny
     model: {model}
@@ -33,6 +33,7 @@ endpoints:
     down_after_s: 1
     min_uptime_factor: 0.1
     drain_s: 20
+    slo: {{ttft_s: 30}}
     target_requests: 4
     {engine}
 jobs:
@@ -49,6 +50,7 @@ jobs:
     checkpoint_every_s: 5
     host_memory_per_worker: 64 MiB
 """
+# A slow machine is not what is looked for here: no replicas because of slowness, no gang given up that still imports.
 # Bounds that protect a job from its pool's owner are set out of the way: here hundreds of tides come in an hour.
 
 ENGINES = {

@@ -22,6 +22,7 @@ def as_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "why_not": cell.why_not,
             "users_saw": cell.saw,
             "crash_lost_steps": cell.lost_steps,
+            "replaced_s": cell.replaced_s,
             "answered_s": cell.answered_s,
             "trained_s": cell.trained_s,
             "covered_by": list(COVERS[cell.role]),
@@ -35,7 +36,17 @@ def as_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 def show(cells: Sequence[Cell], console: Console | None = None) -> None:
     """Print the table, and the findings below it."""
     table = Table(title="kill -9 of each process in each move", show_lines=False)
-    for name in ("process", "move", "users saw", "steps run again", "answered s", "trains s", "promises", "verdict"):
+    for name in (
+        "process",
+        "move",
+        "users saw",
+        "steps run again",
+        "replaced s",
+        "answered s",
+        "trains s",
+        "promises",
+        "verdict",
+    ):
         table.add_column(name, overflow="fold")
     for cell in cells:
         table.add_row(
@@ -43,6 +54,7 @@ def show(cells: Sequence[Cell], console: Console | None = None) -> None:
             cell.move.value,
             ", ".join(f"{count} {saw}" for saw, count in cell.saw.items()),
             str(cell.lost_steps) if cell.ran else "",
+            f"{cell.replaced_s:.1f}" if cell.replaced_s else "",
             f"{cell.answered_s:.1f}" if cell.ran else "",
             f"{cell.trained_s:.1f}" if cell.ran else "",
             ", ".join(map(str, COVERS[cell.role])),
