@@ -129,7 +129,7 @@ def _replaced(pool: Pool, cell: Cell, victim: Victim, killed_s: float) -> None:
     deadline_s = time.monotonic() + RECOVER_S
     while time.monotonic() < deadline_s:
         now = find(part, pool)
-        if now is not None and now.process.alive and now.process.pid != victim.process.pid:
+        if now is not None and now.process.alive and now.process.started > victim.process.started:
             cell.replaced_s = round(time.time() - killed_s, 2)
             return
         time.sleep(0.1)

@@ -51,7 +51,8 @@ def find(role: Role, pool: Pool) -> Victim | None:
 
 def _titled(title: str) -> Callable[[Pool], Process | None]:
     def look(pool: Pool) -> Process | None:
-        return next(iter(pool.cluster.titled(title)), None)
+        found = pool.cluster.titled(title)
+        return max(found, key=lambda one: one.started) if found else None  # the newest, where there are several
 
     return look
 
