@@ -1,5 +1,6 @@
 """The systems: our pool, ``ray.serve.llm``, and ``vllm serve`` alone; each with one replica of the same model."""
 
+import http.client
 import json
 import os
 import socket
@@ -132,7 +133,7 @@ def _is_replica(target: Target) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=2) as response:
             return bool(response.status == 200)
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):  # the actor's other ports speak gRPC
         return False
 
 
