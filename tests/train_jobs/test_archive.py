@@ -133,3 +133,14 @@ def test_secrets_are_not_written_down(name: str) -> None:
 
 def test_plain_variables_are_kept() -> None:
     assert kept_env({"MODE": "fast", "OMP_NUM_THREADS": "1"}) == {"MODE": "fast", "OMP_NUM_THREADS": "1"}
+
+
+def test_a_refusal_never_replaces_what_was_kept_of_the_same_submission(tmp_path: Path, code: Path) -> None:
+    archive = Archive(tmp_path / "shared")
+    kept = archive.keep(GIVEN, code)
+    again = replace(GIVEN, incarnation="def", entrypoint="", runtime_env={}, refusal="its folder has vanished")
+    assert archive.keep(again, None) == replace(kept, incarnation="def")
+    assert archive.restorable() == {"tide"}
+    assert archive.working_dir(kept) is not None
+    archive.keep(replace(again, submission_id="raysubmit_2"), None)
+    assert archive.restorable() == frozenset(), "another submission that cannot be kept"

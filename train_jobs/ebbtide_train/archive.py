@@ -94,7 +94,10 @@ class Archive:
                     submission = replace(submission, zip_sha256=self._pack(working_dir, draft))
                 except Unkept as error:
                     submission = replace(submission, refusal=str(error))
-            if submission.zip_sha256:
+            known = self._known_good(submission) if submission.refusal else None
+            if known is not None:
+                submission = replace(known, incarnation=submission.incarnation)
+            elif submission.zip_sha256:
                 os.replace(draft, folder / ZIP)
             else:
                 (folder / ZIP).unlink(missing_ok=True)
@@ -121,6 +124,17 @@ class Archive:
         if found.format != FORMAT or found.job != job:
             raise Unkept(f"{path} is of format {found.format} and job {found.job!r}; submit the job again by hand")
         return found
+
+    def _known_good(self, submission: Submission) -> Submission | None:
+        """What was kept of this very submission before: Ray may forget a driver's folder while the driver lives."""
+        if not submission.submission_id:
+            return None
+        try:
+            known = self.read(submission.job)
+        except Unkept:
+            return None
+        fits = known is not None and not known.refusal and known.submission_id == submission.submission_id
+        return known if fits else None
 
     def working_dir(self, submission: Submission) -> Path | None:
         """The zip that belongs to it; None if it has none.

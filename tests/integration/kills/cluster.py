@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,8 +103,8 @@ class Cluster:
         self._ray_start("head", "--head", f"--port={port}", "--num-gpus=0", "--num-cpus=4", *self._head_ports())
         self.address = f"127.0.0.1:{port}"
         self._gcs = self._the("gcs_server")
-        with ThreadPoolExecutor() as together:
-            list(together.map(self.add_machine, ("a", "b")))
+        for machine in ("a", "b"):  # one after the other: two `ray start` at once on one host get in each other's way
+            self.add_machine(machine)
 
     def _head_ports(self) -> list[str]:
         names = ("dashboard-port", "ray-client-server-port")
