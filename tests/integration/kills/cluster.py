@@ -31,6 +31,13 @@ from tests.integration.two_nodes import ENVIRONMENT, MACHINE_LABEL, OBJECT_STORE
 START_S = 120.0  # one `ray start`: 3-7 s on a quiet machine, 20 s on a loaded one
 GPUS = 2
 CPUS = 8
+LAUNCH = (
+    "from ray._private import ray_constants; "
+    "ray_constants.DEFAULT_RUNTIME_ENV_DIR_NAME = 'runtime_resources_{machine}'; "
+    "from ray.scripts.scripts import main; main()"
+)
+"""`ray start` with a folder for unpacked working directories of its own: nodes of one machine share the session's, and
+each unpacks a job's over that of the others (``overwrite=True`` in Ray 2.60), under the feet of the job's driver."""
 FAST_DEATH = {
     # A restarted GCS gives raylets so long to come back; the default of 60 s would be waited for by nobody.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "30",
@@ -119,7 +126,7 @@ class Cluster:
     def _ray_start(self, machine: str, *arguments: str) -> Process:
         before = {one.pid for one in self.all("raylet")}
         label = f'"{MACHINE_LABEL}": "{machine}"' if machine != "head" else ""
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--node-ip-address=127.0.0.1"]
+        command = [sys.executable, "-c", LAUNCH.format(machine=machine), "start", "--node-ip-address=127.0.0.1"]
         command += [f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"]
         command += ["--min-worker-port=0", "--max-worker-port=0"]  # several raylets on one machine: any free port
         command += [f"--{name}={a_port()}" for name in ("dashboard-agent-listen-port", "metrics-export-port")]
