@@ -310,3 +310,17 @@ def test_an_agent_knows_its_nodes_labels_and_lets_no_calls_pile_up() -> None:
     assert parameters(RuntimeContext.get_node_labels) == []
     assert "max_pending_calls" in actor_options
     assert issubclass(PendingCallsLimitExceeded, RayError)
+
+
+def test_the_table_of_actors_says_where_each_one_runs_and_as_which_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private.state import GlobalState
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    from ebbtide_autoscaler.log_targets import Actor, actors
+
+    alive = ActorTableData(actor_id=b"\1" * 16, name="arbiter", class_name="Arbiter", pid=7, state=ActorTableData.ALIVE)
+    alive.address.node_id = b"\xab" * 28
+    dead = ActorTableData(actor_id=b"\2" * 16, class_name="ServeReplica", state=ActorTableData.DEAD)
+    gcs = SimpleNamespace(get_actor_table=lambda job, state: [one.SerializeToString() for one in (alive, dead)])
+    monkeypatch.setattr(GlobalState, "_connect_and_get_accessor", lambda self: gcs)
+    assert actors() == [Actor("arbiter", "Arbiter", "ab" * 28, 7, True), Actor("", "ServeReplica", "", 0, False)]
