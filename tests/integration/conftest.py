@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import ray
+from click.testing import CliRunner, Result
 
 from ebbtide.agent.occupancy import double_occupancy_s, read_occupancies
+from ebbtide.cli.main import cli
 from ebbtide.client.cluster import ClusterRecord, load_cluster
 from ebbtide.client.join import join
 from ebbtide.client.link import ArbiterLink
@@ -167,6 +169,19 @@ def ebbtide(*arguments: str, timeout_s: float = 200.0, check: bool = True) -> "s
         timeout=timeout_s,
     )
     assert not check or done.returncode == 0, f"ebbtide {' '.join(arguments)} gave {done.returncode}:\n{done.stdout}"
+    return done
+
+
+def ebbtide_here(*arguments: str, check: bool = True) -> Result:
+    """Run the command in this process, which has joined the cluster: some seconds less than a process of its own.
+
+    Not for what is about another user's view of the cluster, or about a process that has not joined it.
+    """
+    done = CliRunner().invoke(cli, list(arguments), prog_name="ebbtide")
+    told = f"ebbtide {' '.join(arguments)} gave {done.exit_code}:\n{done.output}"
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise AssertionError(told) from done.exception
+    assert not check or done.exit_code == 0, told
     return done
 
 

@@ -20,7 +20,7 @@ import ray
 from ebbtide.client.cluster import ClusterRecord, load_cluster
 from ebbtide.client.join import join
 from ebbtide.client.link import ArbiterLink
-from tests.integration.conftest import Pool, a_free_port, ebbtide
+from tests.integration.conftest import Pool, a_free_port, ebbtide, ebbtide_here
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -69,12 +69,8 @@ class Day:
 
 
 def answer(*arguments: str) -> Any:
-    """The JSON that a command prints on stdout; `ebbtide` of the fixtures mixes stderr in, which comes first."""
-    said = ebbtide(*arguments).stdout
-    start = min(
-        place for place in (said.find("\n{"), said.find("\n["), 0 if said[0] in "{[" else len(said)) if place >= 0
-    )
-    return json.loads(said[start:])
+    """The JSON that a command prints on stdout."""
+    return json.loads(ebbtide_here(*arguments).stdout)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +80,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     os.environ["EBBTIDE_HOME"] = str(folder / "home")
     found = Day(folder, f"d{os.getpid()}")
     try:
-        found.up()
+        ebbtide("up", str(found.write()))
         join(load_cluster())
         yield found
     finally:
@@ -95,21 +91,21 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
 
 
 def test_01_a_first_up_that_observes_takes_nothing_and_says_what_it_would_do(day: Day) -> None:
-    day.pool.wait("it says what it would do", lambda: "would: seat one/0" in ebbtide("events").stdout, limit_s=30)
+    day.pool.wait("it says what it would do", lambda: "would: seat one/0" in ebbtide_here("events").output)
     status = day.pool.status()
     assert {slot["state"] for slot in status["slots"]} == {"unfenced"}
     assert ray.util.placement_group_table() == {}
     assert day.pool.seats() == []
     assert status["arbiter"]["mode"] == "observe"
-    assert "observe mode" in ebbtide("status").stdout
-    assert "would: seat one/0 is granted" in ebbtide("why", "one").stdout
+    assert "observe mode" in ebbtide_here("status").output
+    assert "would: seat one/0 is granted" in ebbtide_here("why", "one").output
 
 
 def test_02_manage_is_a_changed_word_and_replicas_start(day: Day) -> None:
     day.mode = "manage"
     changes = day.up()["changes"]
     assert [(change["path"], change["effect"]) for change in changes] == [("pool.mode", "restarts nothing")]
-    day.pool.wait("both serve", lambda: set(day.replicas()) == {"one/0", "two/0"}, limit_s=60)
+    day.pool.wait("both serve", lambda: set(day.replicas()) == {"one/0", "two/0"})
 
 
 def test_03_limits_and_bounds_restart_nothing(day: Day) -> None:
@@ -122,15 +118,15 @@ def test_03_limits_and_bounds_restart_nothing(day: Day) -> None:
 def test_04_only_the_endpoint_whose_model_changed_is_rolled_and_a_rollback_rolls_it_back(day: Day) -> None:
     before = day.replicas()
     day.endpoints["two"] = ("m2", 1)
-    assert "(rolls replicas, one at a time)" in ebbtide("plan", str(day.write())).stdout
+    assert "(rolls replicas, one at a time)" in ebbtide_here("plan", str(day.write())).output
     done = day.up()
     assert done["unsettled"] == {}
-    day.pool.wait("two serves again", lambda: sum(seat.startswith("two/") for seat in day.replicas()) == 1, limit_s=30)
+    day.pool.wait("two serves again", lambda: sum(seat.startswith("two/") for seat in day.replicas()) == 1)
     after = day.replicas()
     assert after["one/0"] == before["one/0"], "an endpoint that did not change was restarted"
     assert set(after.values()) != set(before.values())
-    refused = ebbtide("up", "--rollback", check=False)
-    assert refused.returncode == 2 and "m2 -> " in refused.stdout and "--yes" in refused.stdout
+    refused = ebbtide_here("up", "--rollback", check=False)
+    assert refused.exit_code == 2 and "m2 -> " in refused.output and "--yes" in refused.output
     answer("up", "--rollback", "--yes", "--json")
     assert json.loads(day.pool.ask("config"))["endpoints"][1]["model"].endswith("/m1")
     assert day.replicas()["one/0"] == before["one/0"]
@@ -138,13 +134,13 @@ def test_04_only_the_endpoint_whose_model_changed_is_rolled_and_a_rollback_rolls
 
 
 def test_05_a_freeze_outlives_the_arbiter_and_nothing_starts_before_unfreeze(day: Day) -> None:
-    ebbtide("freeze", "--reason", "counting")
-    assert ebbtide("freeze", check=False).returncode == 2
+    ebbtide_here("freeze", "--reason", "counting")
+    assert ebbtide_here("freeze", check=False).exit_code == 2
     day.endpoints["three"] = ("m1", 1)
     day.up()
     pid = day.pool.status()["arbiter"]["pid"]
     os.kill(pid, signal.SIGKILL)
-    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid, limit_s=60)
+    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid)
     arbiter = day.pool.status()["arbiter"]
     assert arbiter["frozen"].startswith("counting (") and arbiter["frozen_by"] == "person"
     assert arbiter["frozen_since_s"] < time.time() - 1
@@ -152,9 +148,9 @@ def test_05_a_freeze_outlives_the_arbiter_and_nothing_starts_before_unfreeze(day
     assert not any(seat.startswith("three/") for seat in day.replicas())
     day.reserve = 0
     day.up()
-    ebbtide("unfreeze")
-    assert ebbtide("unfreeze", check=False).returncode == 2
-    day.pool.wait("three serves", lambda: "three/0" in day.replicas(), limit_s=60)
+    ebbtide_here("unfreeze")
+    assert ebbtide_here("unfreeze", check=False).exit_code == 2
+    day.pool.wait("three serves", lambda: "three/0" in day.replicas())
 
 
 def test_06_a_warm_endpoint_that_is_taken_out_drains_and_goes_and_is_unknown_at_once(day: Day) -> None:
@@ -188,7 +184,7 @@ def test_07_an_arbiter_that_dies_while_it_takes_a_file_leaves_one_file_in_force_
     handle.apply_config.remote(json.dumps(config))
     pid = day.pool.status()["arbiter"]["pid"]
     os.kill(pid, signal.SIGKILL)
-    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid, limit_s=60)
+    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid)
     assert json.loads(day.pool.ask("config")) in (json.loads(before), config)
     assert day.up()["unsettled"] == {}, "the same file again finishes what was begun"
     assert json.loads(day.pool.ask("config")) == config
@@ -196,15 +192,15 @@ def test_07_an_arbiter_that_dies_while_it_takes_a_file_leaves_one_file_in_force_
 
 def test_08_the_only_node_is_not_drained_by_a_slip_and_comes_back(day: Day) -> None:
     node = day.pool.status()["nodes"][0]["node"]
-    refused = ebbtide("drain", node[:8], check=False)
-    assert refused.returncode == 2 and "only node" in refused.stdout and "--yes" in refused.stdout
-    assert ebbtide("drain", "nowhere", "--yes", check=False).returncode == 2
+    refused = ebbtide_here("drain", node[:8], check=False)
+    assert refused.exit_code == 2 and "only node" in refused.output and "--yes" in refused.output
+    assert ebbtide_here("drain", "nowhere", "--yes", check=False).exit_code == 2
     done = answer("drain", node[:8], "--yes", "--reason", "new disk", "--json")
     assert done == {"node": node, "empty": True}
     assert day.replicas() == {}
-    assert "draining: new disk" in ebbtide("status").stdout
-    ebbtide("undrain", node[:8])
-    day.pool.wait("it serves again", lambda: len(day.replicas()) == 2, limit_s=60)
+    assert "draining: new disk" in ebbtide_here("status").output
+    ebbtide_here("undrain", node[:8])
+    day.pool.wait("it serves again", lambda: len(day.replicas()) == 2)
 
 
 def test_09_logs_are_read_where_they_lie(day: Day) -> None:
@@ -213,36 +209,42 @@ def test_09_logs_are_read_where_they_lie(day: Day) -> None:
     assert any("Finished initializing replica" in line for part in one for line in part["lines"])
     assert any(part["what"] == "gateway" for part in answer("logs", "gateway", "--json"))
     assert any(":actor_name:Arbiter" in line for part in answer("logs", "arbiter", "--json") for line in part["lines"])
-    assert ebbtide("logs", "nobody", check=False).returncode == 2
+    assert ebbtide_here("logs", "nobody", check=False).exit_code == 2
 
 
 def test_10_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     record: ClusterRecord = load_cluster()
     before = day.pool.ask("config")
     assert "belongs to the pool" in refusal(day.write("other.yaml", name="other"))
-    for name, value in record.env.items():
-        monkeypatch.setenv(name, value)
     joining = day.write("joining.yaml", name="other", shared="elsewhere")
     joining.write_text(joining.read_text().replace("slots: 3, num_cpus: 16", f"ray_address: '{record.address}'"))
     assert "One cluster has one pool" in refusal(joining)
     assert "pool.shared_dir" in refusal(day.write("moved.yaml", shared="elsewhere"))
     assert not (day.folder / "elsewhere").exists()
     monkeypatch.setenv("EBBTIDE_HOME", str(day.folder / "another-home"))
-    assert "runs already" in refusal(day.write("same.yaml"))
+    same = day.write("same.yaml")
+    assert "runs already" in refusal(same, apart=True)
     assert not (day.folder / "another-home").exists()
-    arbiter = day.pool.status()["arbiter"]["pid"]
-    psutil.Process(arbiter).suspend()
+    arbiter = psutil.Process(day.pool.status()["arbiter"]["pid"])
+    arbiter.suspend()
     try:
-        assert "runs already" in refusal(day.write("same.yaml")), "also while the first one's arbiter does not answer"
+        assert "runs already" in refusal(same, apart=True), "also while the first one's arbiter is silent"
     finally:
-        psutil.Process(arbiter).resume()
+        arbiter.resume()
+    monkeypatch.undo()
     assert day.pool.ask("config") == before
 
 
-def refusal(file: Path) -> str:
-    done = ebbtide("up", str(file), check=False)
-    assert done.returncode == 2, done.stdout
-    return done.stdout
+def refusal(file: Path, *, apart: bool = False) -> str:
+    """What `up` says when it refuses; ``apart``: from a process that has joined nothing."""
+    if apart:
+        done = ebbtide("up", str(file), check=False)
+        code, said = done.returncode, done.stdout
+    else:
+        here = ebbtide_here("up", str(file), check=False)
+        code, said = here.exit_code, here.output
+    assert code == 2, said
+    return said
 
 
 def test_11_after_the_loss_of_the_cluster_up_brings_the_endpoints_back(day: Day) -> None:
@@ -257,6 +259,6 @@ def test_11_after_the_loss_of_the_cluster_up_brings_the_endpoints_back(day: Day)
     record = load_cluster()
     assert record.address != lost.address
     join(record)
-    day.pool.wait("both serve again", lambda: len(day.replicas()) == 2, limit_s=60)
+    day.pool.wait("both serve again", lambda: len(day.replicas()) == 2)
     assert ask(day, "one") == 200
     day.pool.check_promises()
