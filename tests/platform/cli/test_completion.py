@@ -8,7 +8,7 @@ from subprocess import run
 import pytest
 from click.testing import CliRunner
 
-from ebbtide.cli.completion import COMPLETE_VARIABLE
+from ebbtide.cli.stand_ins import COMPLETE_VARIABLE
 from ebbtide.cli.main import cli
 
 

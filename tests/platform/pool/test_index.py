@@ -17,7 +17,7 @@ def agrees(state: PoolState) -> None:
             for record in state.slots.values()
             if record.state in OCCUPIED and record.occupant == name and record.epoch == epoch
         )
-        assert state.held_by(name, epoch) == scanned  # type: ignore[arg-type]
+        assert state.held_by(name, epoch) == scanned
     free = {r.slot.id for r in state.slots.values() if r.state is SlotState.FREE and r.slot.node not in state.draining}
     assert set(state.free_slots()) == free and list(state.free_slots()) == sorted(free)
     for slot in state.slots:
