@@ -155,17 +155,23 @@ class Arbiter:
         self._loop.submit(JobEnded(JobName(job), outcome, detail[:2000]))  # type: ignore[arg-type]
 
     def cancel_job(self, job: str, reason: str) -> None:
-        """End a job at its next safe point.
+        """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again.
 
         Raises:
-            ValueError: no such job is alive.
+            ValueError: no such job is alive, or waits to be restored; or the ledger does not answer.
         """
         self._loop.must_be_open()
-        known = self._loop.world.state.jobs.get(JobName(job))
+        name = JobName(job)
+        known = self._loop.world.state.jobs.get(name)
+        if known is not None and known.state is JobState.ENDED and known.outcome.startswith("lost:"):
+            if not known.cancelled:
+                self._take(CancelJob(name, reason), lambda state: state.jobs[name].cancelled)
+            self._loop.forget_submission(name)
+            return
         if known is None or known.state not in LIVE:
-            raise ValueError(f"no job {job} is alive")
+            raise ValueError(f"no job {job} is alive, and none that was lost waits to be restored")
         if not known.cancelled:
-            self._loop.submit(CancelJob(JobName(job), reason))
+            self._loop.submit(CancelJob(name, reason))
 
     # ---- serving
 

@@ -150,6 +150,17 @@ class Loop:
         for key in [key for key in self.reports.ranks if key[0] == job]:
             self.reports.ranks.pop(key, None)
 
+    def forget_submission(self, job: JobName) -> None:
+        """Have what was kept of a job's submission removed; returns at once. What cannot be removed is only litter."""
+
+        async def forget() -> None:
+            try:
+                await self._jobs.forget(job)
+            except Exception as error:  # noqa: BLE001 - outermost; the ledger says it is over: nobody restores it
+                log.warning("what was kept of job %s's submission stays: %r", job, error)
+
+        self._run(forget())
+
     def configure(self, config: PoolFile) -> "Future[dict[str, Any]]":
         """Put a file into force."""
         self.must_be_open()

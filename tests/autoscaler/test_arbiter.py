@@ -8,11 +8,12 @@ import pytest
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Event, NodeFound
-from ebbtide.pool.ids import NodeId, RecordId
+from ebbtide.pool.events import Body, Event, JobEnded, JobSubmitted, NodeFound
+from ebbtide.pool.ids import JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import arbiter as module
 from ebbtide_autoscaler.arbiter import Arbiter
+from tests.autoscaler.closed_loop import a_job
 
 N = NodeId("n")
 
@@ -25,6 +26,7 @@ class FakeLoop:
         self.hangs = False
         self.frozen = ""
         self.inbox: deque[Body] = deque()
+        self.forgotten: list[JobName] = []
         self.submit(NodeFound(N, 0))
 
     def submit(self, body: Body) -> None:
@@ -36,6 +38,9 @@ class FakeLoop:
             self.world.state = apply(self.world.state, Event(RecordId("1.1"), 5.0, None, body))
         except IllegalTransition:
             return
+
+    def forget_submission(self, job: JobName) -> None:
+        self.forgotten.append(job)
 
     def must_be_open(self) -> None:
         """The ledger is not known to be broken yet."""
@@ -100,3 +105,24 @@ def test_a_wish_that_is_on_its_way_into_the_ledger_says_that_it_may_still_count(
     monkeypatch.setattr(loop, "withdraw", lambda body: False)
     with pytest.raises(ValueError, match="if the ledger takes it after all"):
         an_arbiter(loop).freeze("r")
+
+
+def test_a_job_that_was_lost_is_cancelled_in_the_ledger_before_its_submission_is_forgotten(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    train = JobName("train")
+    loop.submit(JobSubmitted(a_job(), "i1"))
+    arbiter.cancel_job("train", "by me")
+    assert loop.world.state.jobs[train].cancelled and not loop.forgotten, "it lives: its driver forgets it"
+    loop.submit(JobEnded(train, "finished", ""))
+    loop.submit(JobSubmitted(a_job(), "i2"))
+    loop.submit(JobEnded(train, "lost", "silent"))
+    loop.hangs = True
+    with pytest.raises(ValueError, match="nothing was changed"):
+        arbiter.cancel_job("train", "by me")
+    assert not loop.forgotten
+    loop.hangs = False
+    arbiter.cancel_job("train", "by me")
+    assert loop.world.state.jobs[train].outcome == "cancelled: by me (it was lost: silent)"
+    assert loop.forgotten == [train]
+    with pytest.raises(ValueError, match="no job train is alive"):
+        arbiter.cancel_job("train", "by me")

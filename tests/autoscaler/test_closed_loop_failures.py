@@ -151,7 +151,20 @@ def test_a_job_is_restored_three_times_without_progress_and_then_left_alone() ->
     assert loop.state.jobs[TRAIN].outcome.startswith("lost")
 
 
-@pytest.mark.parametrize("way", ["cancelled", "finished", "not archived", "frozen"])
+def test_a_lost_job_that_is_cancelled_while_its_driver_is_on_its_way_ends_there() -> None:
+    loop, driver = training()
+    driver.kill()
+    until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.ENDED)
+    loop.cancel("train")
+    loop.run(1.0)
+    loop.restore(TRAIN)
+    loop.run(60.0)
+    job = loop.state.jobs[TRAIN]
+    assert (job.state, job.outcome.partition(":")[0], job.restores) == (JobState.ENDED, "cancelled", 1), loop.story()
+    assert not loop.drivers["train"].alive
+
+
+@pytest.mark.parametrize("way", ["cancelled", "cancelled when lost", "finished", "not archived", "frozen"])
 def test_only_a_lost_job_that_is_archived_is_restored(way: str) -> None:
     loop, driver = training()
     loop.restorable = set() if way == "not archived" else {"train"}
@@ -165,6 +178,12 @@ def test_only_a_lost_job_that_is_archived_is_restored(way: str) -> None:
         loop.tell(JobEnded(TRAIN, "finished", ""))
         loop.run(1.0)
     driver.kill()
+    if way == "cancelled when lost":
+        loop.restorable = set()
+        until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.ENDED)
+        loop.cancel("train")
+        loop.run(1.0)
+        loop.restorable = {"train"}
     loop.run(60.0)
     assert loop.state.jobs[TRAIN].state is JobState.ENDED
     assert loop.state.jobs[TRAIN].restores == 0, loop.story()

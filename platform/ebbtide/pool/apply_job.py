@@ -218,9 +218,12 @@ def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
 
 def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
     record = job_record(state, body.job)
-    if record.state is JobState.ENDED or record.cancelled:
+    lost = record.state is JobState.ENDED and record.outcome.startswith("lost:")
+    if record.cancelled or (record.state is JobState.ENDED and not lost):
         raise IllegalTransition(f"job {body.job} is {'cancelled' if record.cancelled else 'over'} already")
     moved = replace(record, cancelled=True, directive=record.directive + 1, cause=event.id)
+    if lost:  # it is not restored; a driver that is on its way already hears that its job is cancelled
+        return _put(state, replace(moved, outcome=f"cancelled: {body.reason} (it was {record.outcome})"))
     if record.state in (JobState.WAITING, JobState.RECOVERING, JobState.STOPPING):
         return _put(state, moved)  # its controller is told at its next report; slots are on their way already
     moved = _move(moved, JobState.STOPPING, event.at_s)

@@ -193,6 +193,7 @@ REFUSALS: Mapping[str, tuple[PoolState, Body, str]] = {
     "gang too large": (pool(workers_max=1), GrantJob(JOB, (S0, S1), "r"), "1..1"),
     "cancelled job is granted": (after(pool(), CancelJob(JOB, "r")), GrantJob(JOB, (S0,), "r"), "cancelled"),
     "cancelled twice": (after(pool(), CancelJob(JOB, "r")), CancelJob(JOB, "r"), "cancelled already"),
+    "cancelled when finished": (after(pool(), JobEnded(JOB, "finished", "")), CancelJob(JOB, "r"), "over already"),
     "second submission of a living job": (HELD, JobSubmitted(SPEC, "i2"), "train"),
     "park of a non-preemptible job": (
         after(pool(workload_class=WorkloadClass.NON_PREEMPTIBLE), *RUNNING),

@@ -5,6 +5,7 @@ import pytest
 from ebbtide.pool.backoff import backoff_s
 from ebbtide.pool.events import (
     Body,
+    CancelJob,
     DrainSeat,
     JobCrashed,
     JobDurable,
@@ -79,6 +80,15 @@ def test_a_restored_job_keeps_its_counts_and_a_submitted_one_begins_anew() -> No
     assert (restored.failures_in_a_row, restored.submitted_s, restored.since_s) == (1, 100.0, 500.0)
     fresh = after(state, JobSubmitted(SPEC, "i2"), at_s=500.0).jobs[JOB]
     assert (fresh.restores, fresh.crashes, fresh.failures_in_a_row, fresh.furthest_step) == (0, 0, 0, 5)
+
+
+def test_a_lost_job_can_be_cancelled_and_one_that_was_submitted_again_meanwhile_stays_cancelled() -> None:
+    lost = after(RAN, JobEnded(JOB, "lost", "silent for 10 s"))
+    state = after(lost, CancelJob(JOB, "by me"))
+    assert state.jobs[JOB].cancelled and not violations(state)
+    assert state.jobs[JOB].outcome == "cancelled: by me (it was lost: silent for 10 s)"
+    assert after(state, JobSubmitted(SPEC, "i2", restored=True)).jobs[JOB].cancelled
+    assert not after(state, JobSubmitted(SPEC, "i2")).jobs[JOB].cancelled, "its author has submitted it anew"
 
 
 def test_a_job_may_be_restored_while_its_last_slots_are_still_on_their_way_back() -> None:
