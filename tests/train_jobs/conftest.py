@@ -14,18 +14,31 @@ from typing import Any
 import psutil
 import pytest
 
+from ebbtide.client.messages import ControllerPhase
+
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 150.0  # a gang starts in 7 s on a quiet machine, and took 50 s on one with a load of 10
+START_S = 120.0  # a gang starts in 7 s on a quiet machine, and took 50 s on one with a load of 10
 DRIVER = Path(__file__).with_name("pool_driver.py")
 
 
-def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = START_S) -> Any:
-    """The first true answer of ``condition``."""
+def wait_until(
+    condition: Callable[[], Any], *, what: str, story: Callable[[], str] = str, timeout_s: float = START_S
+) -> Any:
+    """The first true answer of ``condition``; ``story`` tells where things stand, should there be none."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
-        assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what}"
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"waited {timeout_s:g} s for {what}\n{story()}")
         time.sleep(0.05)
     return found
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 @dataclass
@@ -39,7 +52,7 @@ class FakePool:
     lock_dir: Path
     temp_dir: str
     others: tuple[str, ...] = ()  # further nodes
-    drivers: list[subprocess.Popen[str]] = field(default_factory=list)
+    drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def call(self, method: str, *args: object) -> Any:
         """Ask the fake arbiter."""
@@ -47,39 +60,80 @@ class FakePool:
 
         return ray.get(getattr(self.arbiter, method).remote(*args), timeout=30)
 
-    def submit(self, name: str, args: str, settings: str) -> subprocess.Popen[str]:
+    def submit(self, name: str, args: str, settings: str) -> subprocess.Popen[bytes]:
         """Start a driver and wait until its job is registered."""
         before = self.call("job", name)
-        driver = subprocess.Popen(
-            [sys.executable, str(DRIVER), name, args, settings],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.shared_dir,
-        )
+        printed = self.shared_dir / f"driver-{name}.log"
+        with printed.open("a") as file:
+            driver = subprocess.Popen(
+                [sys.executable, str(DRIVER), name, args, settings],
+                env=self.env,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=self.shared_dir,
+            )
         self.drivers.append(driver)
 
         def registered() -> bool:
             now = self.call("job", name)
             return now is not None and (before is None or now.incarnation != before.incarnation)
 
-        wait_until(lambda: registered() or driver.poll() is not None, what=f"job {name} to register")
-        assert driver.poll() is None, driver.communicate()[0]
+        self.until(name, lambda: registered() or driver.poll() is not None, "it to register")
+        assert driver.poll() is None, printed.read_text()
         return driver
+
+    def finish(self, driver: subprocess.Popen[bytes], name: str) -> str:
+        """Wait until the driver has ended; all that the drivers of the job have printed."""
+        self.until(name, lambda: driver.poll() is not None, "its driver to end")
+        return (self.shared_dir / f"driver-{name}.log").read_text()
+
+    def until(self, name: str, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for something about a job."""
+        return wait_until(condition, what=f"job {name}: {what}", story=lambda: self.story(name))
+
+    def story(self, name: str) -> str:
+        """Where a job stands, by everybody who has said something."""
+        job = self.call("job", name)
+        lines = [f"job {name} is not registered"]
+        if job is not None:
+            orders = f"want {job.want.value}, directive {job.number}, lease {job.lease}, kill_gang {job.kill_gang}"
+            lines = [f"incarnation {job.incarnation}: {orders}, outcome {job.outcome!r} {job.detail!r}"]
+            lines += [f"controller: {report}" for report in job.controllers[-3:]]
+            lines += [f"alive {alive(report.pid)}: {report}" for report in job.ranks.values()]
+        printed = self.shared_dir / f"driver-{name}.log"
+        lines += ["the driver has printed:", printed.read_text()[-3000:]] if printed.exists() else []
+        return "\n".join([*lines, f"load {os.getloadavg()}"])
 
     def grant(self, name: str, *indexes: int) -> Any:
         """A new gang."""
         return self.call("grant", name, self.node, indexes)
 
-    def ranks(self, name: str, phase: Any, world: int, *, timeout_s: float = START_S) -> dict[int, Any]:
+    def ranks(self, name: str, phase: Any, world: int) -> dict[int, Any]:
         """The reports of a whole gang in ``phase``."""
 
         def there() -> Any:
             found = self.call("job", name).ranks
             return found if len(found) == world and all(r.phase is phase for r in found.values()) else None
 
-        return wait_until(there, what=f"{world} ranks of {name} to be {phase}", timeout_s=timeout_s)  # type: ignore[no-any-return]
+        return self.until(name, there, f"{world} ranks to be {phase.value}")  # type: ignore[no-any-return]
+
+    def spilled(self, name: str) -> None:
+        """Wait until a parked job's state is committed."""
+
+        def done() -> bool:
+            rank = self.call("job", name).ranks[0]
+            return bool(rank.durable_step == rank.step)
+
+        self.until(name, done, "its state to be committed")
+
+    def no_gang(self, name: str, epoch: int) -> Any:
+        """Wait until the controller says that nothing is left of the gang of this lease; its report."""
+
+        def said() -> Any:
+            found = self.controller(name)
+            return found if found.phase is ControllerPhase.NO_GANG and found.lease_epoch == epoch else None
+
+        return self.until(name, said, f"no gang to be left of lease {epoch}")
 
     def seen_by_driver(self) -> None:
         """Wait until a driver has looked at the present state, and so has printed it: it looks twice a second."""
@@ -147,7 +201,7 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
             for driver in pool.drivers:
                 if driver.poll() is None:
                     driver.kill()
-                driver.communicate()
+                driver.wait()
         finally:
             ray.shutdown()
             if cluster is not None:

@@ -3,26 +3,18 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
+from ebbtide_train.session.ref import read_ref
 from ebbtide_train.session.step_log import step_lines
-from tests.train_jobs.conftest import START_S, FakePool, wait_until
+from tests.train_jobs.conftest import FakePool, alive
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 SETTINGS = json.dumps({"workers": [1, 3], "global_batch": 6, "micro_batch": 2, "checkpoint_every_s": 3600})
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_killed_rank(fake_pool: FakePool) -> None:
@@ -37,7 +29,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     pool = fake_pool
     driver = pool.submit("tide", json.dumps({"steps": 200, "step_s": 0.05}), SETTINGS)
 
-    waiting = wait_until(lambda: pool.controller("tide"), what="the controller")
+    waiting = pool.until("tide", lambda: pool.controller("tide"), "its controller")
     assert (waiting.phase, waiting.lease_epoch) == (ControllerPhase.NO_GANG, 0)
     first = pool.grant("tide", 0, 1)
     ranks = pool.ranks("tide", RankPhase.RUNNING, 2)
@@ -59,10 +51,8 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     assert pool.controller("tide").lease_epoch == first.epoch  # the gang is still the one started then
 
     pool.call("want", "tide", Want.STOP)
-    stopped = wait_until(
-        lambda: (r := pool.controller("tide")).phase is ControllerPhase.NO_GANG and r, what="the gang to stop"
-    )
-    assert (stopped.lease_epoch, stopped.failures) == (first.epoch, 0)
+    stopped = pool.no_gang("tide", first.epoch)
+    assert stopped.failures == 0
     assert not any(alive(pid) for pid in pids.values())
     last = pool.call("job", "tide").ranks
     assert {r.phase for r in last.values()} <= {RankPhase.STOPPED, RankPhase.RUNNING}
@@ -73,25 +63,23 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     assert {r.lost_steps for r in three.values()} == {0}
     pool.call("want", "tide", Want.PARK)
     parked = pool.ranks("tide", RankPhase.PARKED, 3)
-    wait_until(lambda: pool.call("job", "tide").ranks[0].durable_step == parked[0].step, what="the spill")
+    pool.spilled("tide")
     os.kill(parked[1].pid, signal.SIGKILL)
-    lost = wait_until(
-        lambda: (r := pool.controller("tide")).phase is ControllerPhase.NO_GANG and r, what="the gang to be given up"
-    )
-    assert (lost.lease_epoch, lost.failures) == (second.epoch, 1)
+    lost = pool.no_gang("tide", second.epoch)
+    assert lost.failures == 1
     assert "its process died" in lost.last_error
     assert not any(alive(r.pid) for r in parked.values())
 
     heard = len(pool.call("job", "tide").controllers)
     told_s = pool.call("job", "tide").told_s
-    wait_until(lambda: pool.call("job", "tide").told_s > told_s + 1.0, what="more reports")
+    pool.until("tide", lambda: pool.call("job", "tide").told_s > told_s + 1.0, "more reports")
     assert len(pool.call("job", "tide").controllers) == heard  # all the same: still no gang
 
     third = pool.grant("tide", 2)
     pool.ranks("tide", RankPhase.RUNNING, 1)
     later = pool.call("job", "tide").controllers[heard:]
     assert {r.lease_epoch for r in later if r.phase is ControllerPhase.GANG} == {third.epoch}
-    printed, _ = driver.communicate(timeout=START_S)
+    printed = pool.finish(driver, "tide")
     assert driver.returncode == 0, printed
     job = pool.call("job", "tide")
     assert (job.outcome, job.ranks[0].phase) == ("finished", RankPhase.DONE)
@@ -109,14 +97,11 @@ def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakeP
     settings = json.dumps({**json.loads(SETTINGS), "max_failures": 1})
     driver = pool.submit("wrong", json.dumps({"steps": 50, "raise_at": 3}), settings)
     first = pool.grant("wrong", 0)
-    failed = wait_until(
-        lambda: (r := pool.controller("wrong")) and r.failures == 1 and r.phase is ControllerPhase.NO_GANG and r,
-        what="the first failure",
-    )
-    assert failed.lease_epoch == first.epoch
+    failed = pool.no_gang("wrong", first.epoch)
+    assert failed.failures == 1
     assert failed.last_error == "rank 0: RuntimeError: the author's own mistake"
     pool.grant("wrong", 0)
-    printed, _ = driver.communicate(timeout=START_S)
+    printed = pool.finish(driver, "wrong")
     assert driver.returncode == 1
     job = pool.call("job", "wrong")
     first_line, _, tail = job.detail.partition("\n")
@@ -133,36 +118,71 @@ def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_comm
     ranks = pool.ranks("orphan", RankPhase.RUNNING, 2)
     pool.call("want", "orphan", Want.PARK)
     parked = pool.ranks("orphan", RankPhase.PARKED, 2)
-    wait_until(lambda: pool.call("job", "orphan").ranks[0].durable_step == parked[0].step, what="the spill")
+    pool.spilled("orphan")
     driver.kill()
-    wait_until(lambda: not any(alive(r.pid) for r in ranks.values()), what="its workers to go", timeout_s=10.0)
+    pool.until("orphan", lambda: not any(alive(r.pid) for r in ranks.values()), "its workers to go")
 
     again = pool.submit("orphan", args, SETTINGS)
-    wait_until(lambda: pool.controller("orphan"), what="the new controller")
+    pool.until("orphan", lambda: pool.controller("orphan"), "the new controller")
     pool.grant("orphan", 1)
     found = pool.ranks("orphan", RankPhase.RUNNING, 1)
     assert found[0].durable_step >= parked[0].step and found[0].lost_steps == 0
-
-    # A killed controller takes its gang with it, and the driver submits the job again.
-    before = pool.call("job", "orphan").incarnation
-    pool.controllers()[0].kill()
-    wait_until(lambda: pool.call("job", "orphan").incarnation != before, what="the job to be submitted again")
-    wait_until(lambda: not alive(found[0].pid), what="its gang to go", timeout_s=10.0)
-    wait_until(pool.controllers, what="another controller")
     pool.call("cancel", "orphan")
-    printed, _ = again.communicate(timeout=START_S)
+    assert "cancelled" in pool.finish(again, "orphan")
     assert again.returncode == 1
     assert pool.call("job", "orphan").outcome == "cancelled"
-    assert "cancelled" in printed
+
+
+def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_the_job_goes_on_from_its_commit(
+    fake_pool: FakePool,
+) -> None:
+    """Its driver submits the job again each time, by itself. Steps are long: the rank has not obeyed when it dies."""
+    pool, name, slot = fake_pool, "beheaded", SlotRef(fake_pool.node, 0)
+    settings = json.dumps({**json.loads(SETTINGS), "max_failures": 10})
+    driver = pool.submit(name, json.dumps({"steps": 10_000, "step_s": 0.4}), settings)
+    run_dir = pool.shared_dir / "train" / name
+    durable = 0
+    for move in ("parking", "parked", "resuming", "stopping"):
+        pool.grant(name, 0)
+        rank = pool.ranks(name, RankPhase.RUNNING, 1)[0]
+        assert rank.durable_step == durable and rank.step >= durable, f"before the controller died {move}"
+        pool.until(name, lambda: pool.call("job", name).ranks[0].step > rank.step, "a step")  # noqa: B023
+        controller, incarnation = pool.controllers()[-1], pool.call("job", name).incarnation
+        if move in ("parked", "resuming"):
+            pool.call("want", name, Want.PARK)
+            parked = pool.ranks(name, RankPhase.PARKED, 1)
+            pool.spilled(name)
+            assert read_ref(run_dir).step == parked[0].step  # type: ignore[union-attr]
+        if move == "resuming":
+            pool.call("resume", name)
+        elif move != "parked":
+            pool.call("want", name, Want.PARK if move == "parking" else Want.STOP)
+        controller.kill()
+        pool.until(name, lambda: pool.call("job", name).incarnation != incarnation, "to be submitted again")  # noqa: B023
+        pool.until(name, lambda: not alive(rank.pid), f"its rank to go, {move}")  # noqa: B023
+        assert probe(pool.lock_dir, slot) is None
+        ref = read_ref(run_dir)
+        assert (ref.step if ref is not None else 0) >= durable, "a commit went back"
+        durable = ref.step if ref is not None else 0
+    pool.grant(name, 0)
+    assert pool.ranks(name, RankPhase.RUNNING, 1)[0].durable_step == durable > 0
+    pool.call("cancel", name)
+    printed = pool.finish(driver, name)
+    assert printed.count("its Train controller died") >= 4, printed
+    assert pool.call("job", name).outcome == "cancelled"
+    losses: dict[int, set[str]] = {}
+    for line in step_lines(run_dir):
+        losses.setdefault(line.step, set()).add(line.loss)
+    assert set(losses) == set(range(len(losses)))
+    assert all(len(found) == 1 for found in losses.values()), "a repeated step gave another loss"
 
 
 def test_a_job_that_waits_can_be_cancelled(fake_pool: FakePool) -> None:
     pool = fake_pool
     driver = pool.submit("idle", json.dumps({"steps": 3}), SETTINGS)
-    looked = pool.call("looked")
-    wait_until(lambda: pool.call("looked") > looked + 1, what="the driver to look why its job waits")
+    pool.seen_by_driver()
     pool.call("cancel", "idle")
-    printed, _ = driver.communicate(timeout=START_S)
+    printed = pool.finish(driver, "idle")
     assert driver.returncode == 1
     assert "ebbtide: job idle: waits: nobody has granted anything" in printed
     assert "ebbtide_train.session.errors.Cancelled" in printed
@@ -175,11 +195,8 @@ def test_a_gang_is_killed_when_the_arbiter_says_so(fake_pool: FakePool) -> None:
     lease = pool.grant("stuck", 0)
     rank = pool.ranks("stuck", RankPhase.RUNNING, 1)[0]
     pool.call("kill_gang", "stuck")
-    gone = wait_until(
-        lambda: (r := pool.controller("stuck")).phase is ControllerPhase.NO_GANG and r, what="the gang to be killed"
-    )
-    assert (gone.lease_epoch, gone.failures) == (lease.epoch, 1)
+    assert pool.no_gang("stuck", lease.epoch).failures == 1
     assert not alive(rank.pid)
     driver.terminate()
-    driver.communicate(timeout=START_S)
+    pool.finish(driver, "stuck")
     assert pool.call("job", "stuck").outcome == "cancelled"

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,58 +20,64 @@ from ebbtide_train.actuator import TrainActuator
 from ebbtide_train.archive import Archive
 from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.session.ref import read_ref
-from tests.train_jobs.conftest import DRIVER, START_S, FakePool, running_pool, wait_until
-from tests.train_jobs.test_pool_trainer import SETTINGS, alive
+from ebbtide_train.stop_wait import stop_wait_env
+from tests.train_jobs.conftest import DRIVER, START_S, FakePool, alive, running_pool, wait_until
+from tests.train_jobs.test_pool_trainer import SETTINGS
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 TIDE = JobName("tide")
-ORPHANS_S = 5.0  # no process of a job may hold a slot longer than this after its driver was killed
+ARGS = {"steps": 100_000, "step_s": 0.05}
+GRACE_S = 60  # to leave with a commit, on a busy machine; Ray leaves a driver that is stopped 3 s by default
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outlives the clusters."""
     return tmp_path_factory.mktemp("shared")
 
 
-@pytest.fixture
-def pool(shared: Path) -> Iterator[FakePool]:
-    """A cluster with a dashboard, and so with a job service; the shared directory outlives it."""
-    with running_pool(shared, dashboard=True) as pool:
-        yield pool
+def service() -> JobSubmissionClient:
+    return JobSubmissionClient(dashboard_url())
 
 
-def submit(pool: FakePool, folder: Path, name: str, args: dict[str, object], **env: str) -> tuple[Any, str]:
-    """`ray job submit` of a script; gives the service and the id."""
+def started(ask: Callable[[], str]) -> str:
+    """The submission id that ``ask`` gives; asks again while the job service has just begun, as the arbiter does."""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        try:
+            return ask()
+        except (RuntimeError, ConnectionError) as error:
+            if "nothing was kept" in str(error) or time.monotonic() > deadline_s:
+                raise
+        time.sleep(0.3)
+
+
+def submit(pool: FakePool, folder: Path) -> str:
+    """`ray job submit` of a script."""
     folder.mkdir()
     shutil.copy(DRIVER, folder / "job.py")
-    service = JobSubmissionClient(dashboard_url())
-    wait_until(lambda: has_agent(service), what="the job service to have an agent")
-    submission_id = service.submit_job(
-        entrypoint=f"python job.py {name} '{json.dumps(args)}' '{SETTINGS}'",
-        runtime_env={"working_dir": str(folder), "env_vars": {"EBBTIDE_RAY_ADDRESS": pool.env["RAY_ADDRESS"], **env}},
+    settings = json.dumps({**json.loads(SETTINGS), "grace_s": GRACE_S})
+    env = {"EBBTIDE_RAY_ADDRESS": pool.env["RAY_ADDRESS"], **stop_wait_env(GRACE_S)}
+    return started(
+        lambda: service().submit_job(
+            entrypoint=f"python job.py {TIDE} '{json.dumps(ARGS)}' '{settings}'",
+            runtime_env={"working_dir": str(folder), "env_vars": env},
+        )
     )
-    wait_until(lambda: pool.call("job", name), what=f"{name} to register")
-    return service, submission_id
 
 
-def has_agent(service: JobSubmissionClient) -> bool:
-    """On a busy machine the dashboard answers seconds before it can take a job."""
-    try:
-        service.submit_job(entrypoint="true")
-    except RuntimeError as error:
-        if "No available agent" in str(error):
-            return False
-        raise
-    return True
+def restore(shared: Path) -> str:
+    return started(lambda: asyncio.run(TrainActuator(shared).restore(TIDE)))
 
 
-def driver_of(submission_id: str, name: str) -> psutil.Process:
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if "job.py" in command and name in command:
-            return process
-    raise AssertionError(f"no driver of {name} ({submission_id}) runs")
+def driver_of(pool: FakePool) -> psutil.Process:
+    """The job's driver; several processes have its command: the shell that Ray starts it by as well."""
+    for process in reversed(processes_of(pool)):
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[1:3] == ["job.py", str(TIDE)]:
+                return process
+    raise AssertionError(f"no driver of {TIDE} runs")
 
 
 def processes_of(pool: FakePool) -> list[psutil.Process]:
@@ -83,97 +89,90 @@ def processes_of(pool: FakePool) -> list[psutil.Process]:
     return found
 
 
-def registered(holds: Callable[[], Any], service: Any, submission_id: str) -> None:
-    """Wait for it; a driver that ends instead, or takes too long, is quoted."""
-    deadline_s = time.monotonic() + START_S
-    while not holds():
-        status = service.get_job_status(submission_id)
-        late = time.monotonic() > deadline_s
-        assert status in ("PENDING", "RUNNING") and not late, f"{status}: {service.get_job_logs(submission_id)}"
-        time.sleep(0.1)
+def until(pool: FakePool, submission_id: str, holds: Callable[[], Any], what: str) -> Any:
+    """Wait for it; a driver that ends instead is quoted."""
+
+    def ended() -> bool:
+        return service().get_job_status(submission_id) not in ("PENDING", "RUNNING")
+
+    def story() -> str:
+        info = service().get_job_info(submission_id)
+        return f"{info.status} {info.message}\n{service().get_job_logs(submission_id)[-3000:]}\n{pool.story(TIDE)}"
+
+    answer = wait_until(lambda: holds() or ended(), what=what, story=story)
+    assert answer is not True or holds(), f"it ended before {what}\n{story()}"
+    return answer
 
 
-def restore(shared: Path) -> str:
-    """As the arbiter does: ask again when it could not be done now."""
-    deadline_s = time.monotonic() + START_S
-    while True:
-        try:
-            return asyncio.run(TrainActuator(shared).restore(TIDE))
-        except CannotRestore as error:
-            if "No available agent" not in str(error) or time.monotonic() > deadline_s:
-                raise
-        time.sleep(1.0)
-
-
-def test_a_job_comes_back_after_its_driver_was_killed(pool: FakePool, shared: Path, tmp_path: Path) -> None:
-    """1. Submitted by `ray job submit`; it runs on two slots, parks, and its state is committed.
-    2. Its driver is killed: within 5 s no process of it is left; while it lived it was not restored.
-    3. Restored, asked for twice: one new driver, which goes on from the commit and says that it was restored.
+def test_a_job_comes_back_once_after_its_driver_was_killed(shared: Path, tmp_path: Path) -> None:
+    """1. Submitted by `ray job submit`; it runs, parks, and its state is committed.
+    2. Its driver is killed: no process of it is left; while it lived it was not restored.
+    3. Restored, asked for twice: one new driver, which registers and says that it was restored.
     4. The whole cluster is killed.
     """
-    service, submission_id = submit(pool, tmp_path / "code", "tide", {"steps": 400, "step_s": 0.05})
-    pool.grant("tide", 0, 1)
-    ranks = pool.ranks("tide", RankPhase.RUNNING, 2)
-    pool.call("want", "tide", Want.PARK)
-    parked = pool.ranks("tide", RankPhase.PARKED, 2)
-    wait_until(lambda: pool.call("job", "tide").ranks[0].durable_step == parked[0].step, what="the spill")
-    before = pool.call("job", "tide").incarnation
-    controllers = pool.controllers()
+    with running_pool(shared, dashboard=True) as pool:
+        first = submit(pool, tmp_path / "code")
+        until(pool, first, lambda: pool.call("job", TIDE), "the job to register")
+        pool.grant(TIDE, 0)
+        rank = pool.ranks(TIDE, RankPhase.RUNNING, 1)[0]
+        pool.call("want", TIDE, Want.PARK)
+        parked = pool.ranks(TIDE, RankPhase.PARKED, 1)[0]
+        pool.spilled(TIDE)
+        before = pool.call("job", TIDE).incarnation
+        gone = [rank.pid, *(process.pid for process in pool.controllers())]
+        assert len(gone) == 2
 
-    driver_of(submission_id, "tide").kill()
-    gone = [*(rank.pid for rank in ranks.values()), *(process.pid for process in controllers)]
-    wait_until(lambda: not any(alive(pid) for pid in gone), what="its processes to go", timeout_s=ORPHANS_S)
-    wait_until(lambda: service.get_job_status(submission_id) == "FAILED", what="Ray to notice", timeout_s=30)
+        driver_of(pool).kill()
+        pool.until(TIDE, lambda: not any(alive(pid) for pid in gone), "its processes to go")
+        wait_until(
+            lambda: service().get_job_status(first) == "FAILED",
+            what="Ray to notice",
+            story=lambda: str(service().get_job_info(first)),
+        )
 
-    assert asyncio.run(TrainActuator(shared).restorable()) == {"tide"}
-    restored = restore(shared)
-    assert restore(shared) == restored
-    registered(lambda: pool.call("job", "tide").incarnation != before, service, restored)
-    assert pool.call("details", "tide")["restored"] is True
-    pool.grant("tide", 1)
-    found = pool.ranks("tide", RankPhase.RUNNING, 1)
-    assert found[0].durable_step >= parked[0].step and found[0].lost_steps == 0
-    drivers = [one for one in service.list_jobs() if one.status == "RUNNING" and one.submission_id]
-    assert [one.submission_id for one in drivers] == [restored]
-    kept = Archive(shared).read("tide")
-    assert kept is not None and (kept.submission_id, kept.refusal) == (restored, "")
-
-    for process in processes_of(pool):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def test_a_job_comes_back_on_another_cluster_and_what_was_kept_goes_when_it_ends(pool: FakePool, shared: Path) -> None:
-    ref = read_ref(shared / "train" / "tide")
-    assert ref is not None and ref.step > 0
-    restored = restore(shared)
-    registered(lambda: pool.call("job", "tide"), JobSubmissionClient(dashboard_url()), restored)
-    pool.grant("tide", 0)
-    registered(lambda: pool.call("job", "tide").ranks, JobSubmissionClient(dashboard_url()), restored)
-    found = pool.ranks("tide", RankPhase.RUNNING, 1)
-    assert found[0].step >= ref.step
-    pool.call("cancel", "tide")
-    wait_until(lambda: pool.call("job", "tide").outcome, what="the job to end")
-    assert pool.call("job", "tide").outcome == "cancelled"
-    wait_until(lambda: Archive(shared).read("tide") is None, what="its archive to go", timeout_s=10)
-    with pytest.raises(CannotRestore, match="nothing was kept"):
-        restore(shared)
+        assert asyncio.run(TrainActuator(shared).restorable()) == {TIDE}
+        restored = restore(shared)
+        assert restore(shared) == restored
+        until(pool, restored, lambda: pool.call("job", TIDE).incarnation != before, "the job to register again")
+        assert pool.call("details", TIDE)["restored"] is True
+        drivers = [one.submission_id for one in service().list_jobs() if one.status == "RUNNING" and one.submission_id]
+        assert drivers == [restored]
+        kept = until(
+            pool,
+            restored,
+            lambda: (k := Archive(shared).read(TIDE)) and k.submission_id == restored and k,
+            "its archive",
+        )
+        assert kept.refusal == ""
+        ref = read_ref(shared / "train" / TIDE)
+        assert ref is not None and ref.step == parked.step > 0
+        for process in processes_of(pool):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
-def test_a_job_that_ray_stops_leaves_with_its_state_committed(pool: FakePool, shared: Path, tmp_path: Path) -> None:
-    service, submission_id = submit(pool, tmp_path / "code", "stopped", {"steps": 10_000, "step_s": 0.05})
-    pool.grant("stopped", 0)
-    ranks = pool.ranks("stopped", RankPhase.RUNNING, 1)
-    wait_until(lambda: pool.call("job", "stopped").ranks[0].step > 5, what="a few steps", timeout_s=START_S)
-    service.stop_job(submission_id)  # SIGTERM, and SIGKILL 3 s later
-    wait_until(lambda: not alive(ranks[0].pid), what="its rank to go", timeout_s=20)
-    last = pool.call("job", "stopped").ranks[0]
-    ref = read_ref(shared / "train" / "stopped")
-    assert ref is not None and ref.step == last.step > 5
-    wait_until(lambda: pool.call("job", "stopped").outcome, what="the driver's last word", timeout_s=20)
-    job = pool.call("job", "stopped")
-    assert (job.outcome, job.detail) == (
-        "cancelled",
-        "its driver was told to stop; everything it did is committed",
-    )
-    assert Archive(shared).read("stopped") is None
+def test_a_job_comes_back_on_another_cluster_and_told_to_stop_it_leaves_with_its_state_committed(shared: Path) -> None:
+    """What was kept of it goes when it has ended."""
+    before = read_ref(shared / "train" / TIDE)
+    assert before is not None and before.step > 0
+    with running_pool(shared, dashboard=True) as pool:
+        restored = restore(shared)
+        until(pool, restored, lambda: pool.call("job", TIDE), "the job to register")
+        pool.grant(TIDE, 0)
+        rank = pool.ranks(TIDE, RankPhase.RUNNING, 1)[0]
+        assert (rank.durable_step, rank.lost_steps) == (before.step, 0)
+        pool.until(TIDE, lambda: pool.call("job", TIDE).ranks[0].step > before.step + 5, "a few steps")
+        service().stop_job(restored)  # SIGTERM, and SIGKILL after its grace
+        pool.until(TIDE, lambda: not alive(rank.pid), "its rank to go")
+        last = pool.call("job", TIDE).ranks[0]
+        ref = read_ref(shared / "train" / TIDE)
+        assert ref is not None and ref.step == last.step > before.step + 5
+        pool.until(TIDE, lambda: pool.call("job", TIDE).outcome, "its driver's last word")
+        job = pool.call("job", TIDE)
+        assert (job.outcome, job.detail) == (
+            "cancelled",
+            "its driver was told to stop; everything it did is committed",
+        )
+        pool.until(TIDE, lambda: Archive(shared).read(TIDE) is None, "its archive to go")
+        with pytest.raises(CannotRestore, match="nothing was kept"):
+            restore(shared)
