@@ -3,9 +3,14 @@
 Steps are numbered, since each finds the pool as the one before left it.
 """
 
+import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
+import textwrap
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,13 +22,31 @@ import psutil
 import pytest
 import ray
 
-from ebbtide.client.cluster import ClusterRecord, load_cluster
+from benchmarks.demo.exactness import lost_steps
+from ebbtide.client.cluster import load_cluster
 from ebbtide.client.join import join
 from ebbtide.client.link import ArbiterLink
-from tests.integration.conftest import Pool, a_free_port, ebbtide, ebbtide_here
+from ebbtide_train.compare import repeat_difference
+from ebbtide_train.session.step_log import step_lines
+from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide, ebbtide_here
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
+JOB = "steady"
+JOB_FILE = """
+pool: {{name: {pool}}}
+jobs:
+  - name: {job}
+    entrypoint: mytrain:train
+    working_dir: code
+    args: {{steps: 1000000, pace_s: 0.05}}
+    workers: {{min: 1, max: 1}}
+    global_batch: 6
+    micro_batch: 6
+    min_runtime_s: 0
+    checkpoint_every_s: 2
+    host_memory_per_worker: 64 MiB
+"""
 ENDPOINT = """
   - name: {name}
     model: {model}
@@ -212,9 +235,33 @@ def test_09_logs_are_read_where_they_lie(day: Day) -> None:
     assert ebbtide_here("logs", "nobody", check=False).exit_code == 2
 
 
-def test_10_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
-    record: ClusterRecord = load_cluster()
-    before = day.pool.ask("config")
+def test_10_what_a_submitted_job_prints_is_read_and_followed(day: Day) -> None:
+    (day.folder / "code").mkdir()
+    train = textwrap.dedent(TRAIN).replace("optimizer.step()", "optimizer.step(); print('one more step', flush=True)")
+    (day.folder / "code" / "mytrain.py").write_text(train)
+    file = day.folder / "job.yaml"
+    file.write_text(JOB_FILE.format(pool=day.name, job=JOB))
+    ebbtide_here("submit", str(file))
+    day.pool.wait("its processes have printed", lambda: {"driver", "rank 0"} <= printers(JOB))
+    command = [sys.executable, "-m", "ebbtide.cli", "logs", JOB, "--follow", "--lines", "0"]
+    followed = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    end = threading.Timer(120, followed.kill)  # ends the reading below
+    end.start()
+    assert followed.stdout is not None
+    seen = list(itertools.islice((line for line in followed.stdout if "one more step" in line), 20))
+    followed.send_signal(signal.SIGINT)
+    assert followed.wait(30) == 0 and len(seen) == 20, "Ctrl-C is how a person ends it"
+    end.cancel()
+
+
+def printers(name: str) -> set[str]:
+    done = ebbtide_here("logs", name, "--json", check=False)
+    return {part["what"] for part in json.loads(done.stdout)} if done.exit_code == 0 else set()
+
+
+def test_11_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, pool = load_cluster(), day.pool
+    before = pool.ask("config")
     assert "belongs to the pool" in refusal(day.write("other.yaml", name="other"))
     joining = day.write("joining.yaml", name="other", shared="elsewhere")
     joining.write_text(joining.read_text().replace("slots: 3, num_cpus: 16", f"ray_address: '{record.address}'"))
@@ -225,14 +272,14 @@ def test_10_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch:
     same = day.write("same.yaml")
     assert "runs already" in refusal(same, apart=True)
     assert not (day.folder / "another-home").exists()
-    arbiter = psutil.Process(day.pool.status()["arbiter"]["pid"])
+    arbiter = psutil.Process(pool.status()["arbiter"]["pid"])
     arbiter.suspend()
     try:
         assert "runs already" in refusal(same, apart=True), "also while the first one's arbiter is silent"
     finally:
         arbiter.resume()
     monkeypatch.undo()
-    assert day.pool.ask("config") == before
+    assert pool.ask("config") == before
 
 
 def refusal(file: Path, *, apart: bool = False) -> str:
@@ -247,7 +294,9 @@ def refusal(file: Path, *, apart: bool = False) -> str:
     return said
 
 
-def test_11_after_the_loss_of_the_cluster_up_brings_the_endpoints_back(day: Day) -> None:
+def test_12_after_the_loss_of_the_cluster_up_brings_endpoints_and_jobs_back(day: Day) -> None:
+    day.pool.wait("a checkpoint lies there", lambda: day.pool.job(JOB)["durable_step"] > 0)
+    durable = day.pool.job(JOB)["durable_step"]
     lost = load_cluster()
     ray.shutdown()
     for pid, _started in lost.pids:
@@ -255,10 +304,15 @@ def test_11_after_the_loss_of_the_cluster_up_brings_the_endpoints_back(day: Day)
         if name in ("gcs_server", "raylet"):
             os.kill(pid, signal.SIGKILL)
     said = ebbtide("up", str(day.write())).stdout
-    assert "the pool's Ray cluster is lost" in said and "endpoints one, two" in said
+    assert "the pool's Ray cluster is lost" in said and "endpoints one, two" in said and f"jobs {JOB}: " in said
     record = load_cluster()
     assert record.address != lost.address
     join(record)
     day.pool.wait("both serve again", lambda: len(day.replicas()) == 2)
     assert ask(day, "one") == 200
+    day.pool.wait("the job goes on", lambda: day.pool.job(JOB)["state"] == "running")
+    lines = step_lines(day.pool.shared / "train" / JOB)
+    assert lost_steps(lines, day.pool.job(JOB)["crash_lost_steps"]) == 0 and repeat_difference(lines) == ""
+    assert durable < day.pool.job(JOB)["step"], "from its last checkpoint on"
+    assert answer("cancel", JOB, "--json")["outcome"].startswith("cancelled")
     day.pool.check_promises()
