@@ -34,10 +34,11 @@ def wait_until(
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
+    """Whether the process runs (a zombie does not, unless other threads of it still do: they keep its slot lock)."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -131,7 +132,8 @@ class FakePool:
 
         def said() -> Any:
             found = self.controller(name)
-            return found if found.phase is ControllerPhase.NO_GANG and found.lease_epoch == epoch else None
+            gone = found is not None and found.phase is ControllerPhase.NO_GANG and found.lease_epoch == epoch
+            return found if gone else None
 
         return self.until(name, said, f"no gang to be left of lease {epoch}")
 

@@ -160,7 +160,7 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_
         controller.kill()
         pool.until(name, lambda: pool.call("job", name).incarnation != incarnation, "to be submitted again")  # noqa: B023
         pool.until(name, lambda: not alive(rank.pid), f"its rank to go, {move}")  # noqa: B023
-        assert probe(pool.lock_dir, slot) is None
+        assert probe(pool.lock_dir, slot) is None, move
         ref = read_ref(run_dir)
         assert (ref.step if ref is not None else 0) >= durable, "a commit went back"
         durable = ref.step if ref is not None else 0
