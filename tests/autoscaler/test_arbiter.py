@@ -1,5 +1,7 @@
 """What people ask of the arbiter: done when it is journaled, and refused, with the reason, while the ledger hangs."""
 
+import asyncio
+import logging
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from ebbtide.pool.ids import JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import arbiter as module
 from ebbtide_autoscaler.arbiter import Arbiter
+from ebbtide_autoscaler.loop import Loop
 from tests.autoscaler.closed_loop import a_job
 
 N = NodeId("n")
@@ -126,3 +129,26 @@ def test_a_job_that_was_lost_is_cancelled_in_the_ledger_before_its_submission_is
     assert loop.forgotten == [train]
     with pytest.raises(ValueError, match="no job train is alive"):
         arbiter.cancel_job("train", "by me")
+
+
+def test_a_submission_that_cannot_be_forgotten_is_said_in_the_log_and_stops_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = []
+
+    class Jobs:
+        async def forget(self, job: JobName) -> None:
+            asked.append(job)
+            raise OSError("stale file handle")
+
+    async def forget() -> None:
+        loop: Any = Loop.__new__(Loop)
+        loop._asyncio, loop._jobs = asyncio.get_running_loop(), Jobs()
+        loop.forget_submission(JobName("train"))
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(asyncio.wait_for(forget(), 10.0))
+    assert asked == ["train"]
+    assert "job train's submission stays" in caplog.text and "stale file handle" in caplog.text
