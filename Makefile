@@ -36,8 +36,8 @@ check: setup ## format, lint, types, import contracts, file lengths
 	.venv/bin/lint-imports
 	$(PY) -m pytest -q tests/test_layout.py
 
-bench: setup ## measure; results go to benchmarks/results/
-	$(PY) -m benchmarks.streaming_path
+bench: setup ## measure the line; the result goes to benchmarks/results/line.json
+	$(PY) -m benchmarks.line
 
 kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
 	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json
