@@ -3,12 +3,16 @@
 One cluster, one pool, in this order; the process engine stands for vLLM's.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from ebbtide.agent.process import started_ticks
 from ebbtide.client.link import NAMESPACE
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.journal import recover
-from tests.integration.conftest import Pool, ebbtide
+from tests.integration.conftest import Pool, ebbtide, ebbtide_here
 from tests.integration.two_nodes import MACHINE_LABEL, TwoNodes, two_nodes, wait_dead
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -76,7 +80,7 @@ def makes_steps(pool: Pool) -> None:
     pool.wait("it makes steps", lambda: pool.job(JOB)["step"] >= first + 5)
 
 
-def test_1_every_slot_has_the_identity_of_its_machine_and_a_fence_on_its_node(nodes: TwoNodes, pool: Pool) -> None:
+def test_01_every_slot_has_the_identity_of_its_machine_and_a_fence_on_its_node(nodes: TwoNodes, pool: Pool) -> None:
     found = {record.slot.uuid for record in recover(pool.shared / "ledger").state.slots.values()}
     assert found == {"a-0", "a-1", "b-0", "b-1"}
     for machine in ("a", "b"):
@@ -85,7 +89,7 @@ def test_1_every_slot_has_the_identity_of_its_machine_and_a_fence_on_its_node(no
         assert standing(nodes, node) == 2
 
 
-def test_2_a_gang_runs_across_nodes_and_locks_each_slot_by_its_machine(
+def test_02_a_gang_runs_across_nodes_and_locks_each_slot_by_its_machine(
     nodes: TwoNodes, pool: Pool, driver: "subprocess.Popen[str]"
 ) -> None:
     pool.wait("trains on both nodes", lambda: trains_on(pool, 3))
@@ -96,7 +100,7 @@ def test_2_a_gang_runs_across_nodes_and_locks_each_slot_by_its_machine(
     pool.check_promises()
 
 
-def test_3_a_replica_of_two_slots_sits_on_the_one_node_of_its_grant(nodes: TwoNodes, pool: Pool) -> None:
+def test_03_a_replica_of_two_slots_sits_on_the_one_node_of_its_grant(nodes: TwoNodes, pool: Pool) -> None:
     nodes.up(replicas_min=1)
     pool.wait("a replica serves", lambda: any(seat["state"] == "ready" for seat in pool.seats()))
     seat = next(seat for seat in pool.seats() if seat["state"] == "ready")
@@ -104,12 +108,69 @@ def test_3_a_replica_of_two_slots_sits_on_the_one_node_of_its_grant(nodes: TwoNo
     machine = next(machine for machine in ("a", "b") if where == {nodes.node_id(machine)})
     assert len(seat["slots"]) == 2
     assert psutil.Process(seat["pid"]).ppid() == nodes.raylet(machine).pid, "its actor is a child of that node's raylet"
+    nodes.up(replicas_min=1, gpus=1)
+    pool.wait("a replica of one slot", lambda: [len(seat["slots"]) for seat in ready(pool)] == [1])
+    pool.wait("the job has the rest", lambda: trains_on(pool, 3))
+
+
+def ready(pool: Pool) -> list[dict[str, Any]]:
+    return [seat for seat in pool.seats() if seat["state"] == "ready"]
+
+
+def node_of(slot: str) -> str:
+    return slot.rpartition(":")[0]
+
+
+def test_04_a_node_with_a_rank_and_a_replica_is_drained_and_both_go_on_elsewhere(nodes: TwoNodes, pool: Pool) -> None:
+    """Every request that is sent meanwhile is answered."""
+    (replica,) = ready(pool)
+    (slot,) = replica["slots"]
+    ranks = json.loads(ebbtide_here("logs", JOB, "--json").stdout)
+    assert {part["node"] for part in ranks} == {nodes.node_id("a"), nodes.node_id("b")}, "read where they lie"
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as user:
+        asking = user.submit(ask_until, over, f"{pool.record.gateway_url}/v1/completions")
+        try:
+            drained = json.loads(ebbtide_here("drain", node_of(slot), "--timeout", "120", "--json").stdout)
+            assert drained == {"node": node_of(slot), "empty": True}
+            assert states(pool, node_of(slot)) == ["free", "free"]
+            pool.wait("another replica serves", lambda: bool(ready(pool)))
+            pool.wait("the job trains", lambda: trains_on(pool, 1))
+            assert node_of(slot) not in {node_of(one) for one in (*ready(pool)[0]["slots"], *pool.job(JOB)["slots"])}
+            makes_steps(pool)
+        finally:
+            over.set()
+        answers = asking.result(120)
+    assert answers and set(answers) == {200}, answers
+    ebbtide_here("undrain", node_of(slot))
+    pool.wait("the job trains on both nodes again", lambda: trains_on(pool, 3))
     nodes.up(replicas_min=0)
+    pool.wait("nothing serves", lambda: not ready(pool))
     pool.wait("the job has its slots back", lambda: trains_on(pool, 3))
     pool.check_promises()
 
 
-def test_4_a_node_that_joins_is_watched_and_fenced_and_one_that_drains_keeps_its_fences(
+def ask_until(over: threading.Event, url: str) -> list[int | str]:
+    """One request after the other; gives what came of each."""
+    found = []
+    while not over.wait(0.1):
+        found.append(ask(url))
+    return found
+
+
+def ask(url: str) -> int | str:
+    """The status of the answer, or what went wrong."""
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 4}).encode()
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=100) as reply:
+            reply.read()
+            return int(reply.status)
+    except OSError as error:
+        return repr(error)
+
+
+def test_05_a_node_that_joins_is_watched_and_fenced_and_one_that_drains_keeps_its_fences(
     nodes: TwoNodes, pool: Pool
 ) -> None:
     node = nodes.add_node("c")
@@ -122,7 +183,9 @@ def test_4_a_node_that_joins_is_watched_and_fenced_and_one_that_drains_keeps_its
     ebbtide("undrain", node)
 
 
-def test_5_a_node_that_dies_leaves_nothing_behind_and_its_survivors_keep_its_slots(nodes: TwoNodes, pool: Pool) -> None:
+def test_06_a_node_that_dies_leaves_nothing_behind_and_its_survivors_keep_its_slots(
+    nodes: TwoNodes, pool: Pool
+) -> None:
     old = nodes.kill_node("c")
     wait_dead(nodes, old)
     pool.wait("its slots are lost", lambda: set(states(pool, old)) == {"lost"})
@@ -151,7 +214,7 @@ def _has_agent(node: str) -> bool:
     return True
 
 
-def test_6_a_stranger_that_was_first_is_named_and_its_slot_is_used_when_it_has_left(
+def test_07_a_stranger_that_was_first_is_named_and_its_slot_is_used_when_it_has_left(
     nodes: TwoNodes, pool: Pool, tmp_path: Path
 ) -> None:
     done = tmp_path / "done"
@@ -173,7 +236,7 @@ def test_6_a_stranger_that_was_first_is_named_and_its_slot_is_used_when_it_has_l
         wait_dead(nodes, nodes.kill_node(machine))
 
 
-def test_7_an_agent_that_is_killed_comes_back_and_so_does_one_that_was_ended_for_good(
+def test_08_an_agent_that_is_killed_comes_back_and_so_does_one_that_was_ended_for_good(
     nodes: TwoNodes, pool: Pool
 ) -> None:
     node = nodes.node_id("a")
@@ -192,7 +255,7 @@ def test_7_an_agent_that_is_killed_comes_back_and_so_does_one_that_was_ended_for
     makes_steps(pool)
 
 
-def test_8_a_raylet_is_killed_under_a_gang_that_goes_on_elsewhere_and_comes_back_with_the_node(
+def test_09_a_raylet_is_killed_under_a_gang_that_goes_on_elsewhere_and_comes_back_with_the_node(
     nodes: TwoNodes, pool: Pool
 ) -> None:
     pool.wait("trains on both nodes", lambda: trains_on(pool, 3))
@@ -207,7 +270,7 @@ def test_8_a_raylet_is_killed_under_a_gang_that_goes_on_elsewhere_and_comes_back
     pool.check_promises()
 
 
-def test_9_no_fence_ever_ended_on_another_node(nodes: TwoNodes, pool: Pool) -> None:
+def test_10_no_fence_ever_ended_on_another_node(nodes: TwoNodes, pool: Pool) -> None:
     os.kill(pool.ask("pid"), signal.SIGKILL)
     assert pool.status()["arbiter"]["epoch"] >= 2
     pool.wait("all slots are held", lambda: trains_on(pool, 3))
@@ -216,7 +279,7 @@ def test_9_no_fence_ever_ended_on_another_node(nodes: TwoNodes, pool: Pool) -> N
     pool.check_promises()
 
 
-def test_last_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
+def test_11_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
     nodes: TwoNodes, pool: Pool, driver: "subprocess.Popen[str]"
 ) -> None:
     name = str(nodes.values["name"])
@@ -226,3 +289,24 @@ def test_last_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
     ebbtide("down")
     assert fences.table(name) == {}
     assert not any(_has_agent(nodes.node_id(machine)) for machine in nodes.nodes)
+
+
+def test_12_it_comes_up_again_with_a_gateway_on_each_node_and_a_node_that_joins_gets_one(nodes: TwoNodes) -> None:
+    # Not switched in a running pool: on one machine the old gateway keeps the port to itself.
+    pool = nodes.up(per_node="true")
+    pool.wait("a gateway on each node and the head", lambda: gateways(pool) == 3)
+    pool.wait("each node has its own", lambda: all(has_gateway(nodes, machine) for machine in ("a", "b")))
+    nodes.add_node("c")
+    pool.wait("one more", lambda: gateways(pool) == 4 and has_gateway(nodes, "c"))
+    wait_dead(nodes, nodes.kill_node("c"))
+    pool.wait("one less", lambda: gateways(pool) == 3)
+    assert {ask(f"{pool.record.gateway_url}/v1/completions") for _ in range(10)} == {200}, "whichever accepts"
+    pool.check_promises()
+
+
+def gateways(pool: Pool) -> int:
+    return sum(gateway["heard_s_ago"] < 1 for gateway in pool.status()["gateways"])
+
+
+def has_gateway(nodes: TwoNodes, machine: str) -> bool:
+    return len(nodes.processes(machine, "ray::ServeReplica:ebbtide-gateway")) == 1

@@ -46,7 +46,7 @@ ENVIRONMENT = {
 
 CONFIG = """
 pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_per_node: 2 GiB}}
-gateway: {{port: {port}}}
+gateway: {{port: {port}, per_node: {per_node}}}
 policy: {{restart_cost_s: 60, grow_after_s: 2, silence_s: 10}}
 endpoints:
   - name: tiny
@@ -138,7 +138,8 @@ class TwoNodes:
         """
         if not self.values:
             name = f"n{os.getpid()}{secrets.token_hex(2)}"
-            self.values = {"replicas_min": 0, "replicas_max": 2, "gpus": 1, "port": a_free_port(), "name": name}
+            self.values = {"replicas_min": 0, "replicas_max": 2, "gpus": 1, "per_node": "false"}
+            self.values |= {"port": a_free_port(), "name": name}
         self.values = {**self.values, "address": self.address, **values}
         text = config.format(**self.values)
         (self.folder / "pool.yaml").write_text(text)
