@@ -47,8 +47,7 @@ def end_in(state: str, pool: FakePool, ranks: dict[int, RankReport]) -> None:
         pool.ranks(NAME, RankPhase.PARKED, 2)
         pool.spilled(NAME)
     os.kill(ranks[1].pid, signal.SIGSTOP)
-    if state == "stuck":  # no rank comes to a safe point, nor hears a polite word: the gang is to be killed
-        os.kill(ranks[0].pid, signal.SIGSTOP)
+    if state == "stuck":  # it hears no polite word, and outlives the near rank: the gang is to be killed
         pool.call("kill_gang", NAME)
         return
     if state == "resuming":
