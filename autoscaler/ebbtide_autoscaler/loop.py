@@ -28,7 +28,6 @@ from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, SeatState
 from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.agree import agree
 from ebbtide_autoscaler.executor import Executor, Hands
@@ -42,7 +41,7 @@ from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.notices import Standstill, standstill
-from ebbtide_autoscaler.observe import routes, unheard
+from ebbtide_autoscaler.observe import routes, slots_of_replicas, unheard
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
@@ -440,13 +439,7 @@ class Loop:
         return tuple(name for name, record in self.world.state.slots.items() if record.slot.node == node)
 
     def _replica_slots(self) -> frozenset[SlotId]:
-        return frozenset(
-            slot
-            for seat in self.world.state.seats.values()
-            if seat.state in SEAT_HOLDS_SLOTS and seat.state is not SeatState.PLACING
-            for slot in seat.slots
-            if self.reports.living.get(seat.id)
-        )
+        return slots_of_replicas(self.world.state, self.reports.living)
 
     async def _kill_holder(self, slot: SlotId, epoch: int) -> None:
         await self._surroundings.kill_holder(self.world.state.slots[slot].slot, epoch)

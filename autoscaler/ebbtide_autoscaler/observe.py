@@ -13,9 +13,9 @@ from ebbtide.client.messages import (
     SlotRef,
     Want,
 )
-from ebbtide.pool.ids import EndpointName, SlotId
+from ebbtide.pool.ids import EndpointName, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide_autoscaler.seen import Seen, lock_free
 from ebbtide_autoscaler.signals import EndpointSignals
 
@@ -117,4 +117,14 @@ def orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
     said = f"the job is {job.state.value}" + (f" ({job.outcome})" if job.outcome else "")
     return ControllerOrders(
         None, why or said, cancelled=done, kill_gang=job.state in (JobState.RECOVERING, JobState.ENDED)
+    )
+
+
+def slots_of_replicas(state: PoolState, living: Mapping[SeatId, tuple[str, ...]]) -> frozenset[SlotId]:
+    """The slots whose logical GPU a replica's actor has."""
+    return frozenset(
+        slot
+        for seat in state.seats.values()
+        if seat.state in SEAT_HOLDS_SLOTS and seat.state is not SeatState.PLACING and living.get(seat.id)
+        for slot in seat.slots
     )
