@@ -10,7 +10,7 @@ import torch
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide_train.session import durability as durability_module
-from ebbtide_train.session import session as session_module
+from ebbtide_train.session import safe_point as safe_point_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointFailed, Preempted
@@ -52,7 +52,7 @@ def test_a_full_disk_keeps_the_job_running_instead_of_losing_steps(
         return publish(self, state, **about)
 
     monkeypatch.setattr(CheckpointStore, "publish", full)
-    monkeypatch.setattr(session_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
     gate = TakenBack({2: Want.STOP}, lease=LEASE)
     run_here(tmp_path, {}, gate)
     assert [line.step for line in step_lines(tmp_path)] == list(range(6))

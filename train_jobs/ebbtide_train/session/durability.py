@@ -16,6 +16,7 @@ from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed
 from ebbtide_train.session.settings import SessionSettings
 
+RETRY_S = 1.0  # between attempts to commit when a gang must leave
 _AGAIN_S = 5.0  # after a write of a parked gang's state has failed
 
 _logger = logging.getLogger(__name__)

@@ -1,0 +1,86 @@
+"""What a gang does between two steps: all ranks agree on one thing and do it (see ``orders``).
+
+Go on, begin a checkpoint, park in place, or publish the state and leave. No rank leaves before the commit is confirmed
+to all.
+"""
+
+import time
+
+from ebbtide.client.messages import RankPhase, Want
+from ebbtide_train.session.commit import checkpoint, commit
+from ebbtide_train.session.durability import RETRY_S
+from ebbtide_train.session.errors import Cancelled, CheckpointFailed, Preempted
+from ebbtide_train.session.member import Member
+from ebbtide_train.session.orders import Agreed
+from ebbtide_train.session.park import park
+
+
+def safe_point(member: Member, *, last: bool) -> None:
+    """Come together after a step; with ``last`` it was the job's last one, and its state is published.
+
+    Raises:
+        Preempted, Cancelled: the gang has left by order, with everything committed.
+        CheckpointFailed: the job's last state could not be committed.
+    """
+    durability, orders = member.durability, member.orders
+    group = member.group
+    member.say(RankPhase.RUNNING)
+    due, durable = durability.due(), durability.step
+    agreed = orders.agree(group, member.gate, checkpoint_due=due, durable=durable)
+    durability.step = max(durability.step, agreed.durable)
+    if last:
+        _last_commit(member)
+        return
+    if agreed.number <= orders.done:
+        if agreed.checkpoint_due:
+            checkpoint(member)
+        return
+    _obey(member, agreed)
+
+
+def _obey(member: Member, agreed: Agreed) -> None:
+    if agreed.want is Want.RUN:
+        member.carried_out(agreed.number, agreed.lease_epoch)
+    elif agreed.want is Want.PARK:
+        want = park(member, agreed.number)
+        if want is not Want.RUN:
+            _leave(member, want)
+    else:
+        _stop(member, agreed.number, agreed.want)
+
+
+def _stop(member: Member, number: int, want: Want) -> None:
+    """Publish and leave. While the commit fails the gang stays where it is, says so and tries again: leaving would
+    lose steps, and so would more steps, since whoever cannot wait kills it after its grace."""
+    while why := commit(member):
+        member.note(park_refused=why)
+        member.say(RankPhase.RUNNING)
+        time.sleep(RETRY_S)
+        agreed = member.orders.agree(member.group, member.gate, checkpoint_due=False)
+        if agreed.number > number:
+            member.note(park_refused="")
+            _obey(member, agreed)
+            return
+    member.orders.carried_out(number, 0)
+    _leave(member, want)
+
+
+def _leave(member: Member, want: Want) -> None:
+    member.occupancy.leave(member.prepared, member.tracked, drop_state=True)
+    member.say(RankPhase.STOPPED)
+    kind = Preempted if want is Want.STOP else Cancelled
+    member.left = kind(f"{member.settings.job}: left at step {member.finished} with everything committed")
+    raise member.left
+
+
+def _last_commit(member: Member) -> None:
+    """Publish the finished state, however long the disk is full; obeys meanwhile, as at any safe point."""
+    deadline_s = time.monotonic() + member.settings.last_commit_s
+    while why := commit(member):
+        [late] = member.group.max_of([int(member.settings.rank == 0 and time.monotonic() > deadline_s)])
+        if late:
+            raise CheckpointFailed(why)
+        time.sleep(RETRY_S)
+        agreed = member.orders.agree(member.group, member.gate, checkpoint_due=False)
+        if agreed.number > member.orders.done:
+            _obey(member, agreed)
