@@ -5,7 +5,8 @@ fact is a consequence of the present state and of level-triggered reports alone,
 repeated or late, or an arbiter that died in between, changes nothing but the time.
 """
 
-from ebbtide.pool.events import Body
+from ebbtide.pool.events import Body, JobForgotten
+from ebbtide.pool.retention import to_forget
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import advance_jobs, advance_seats, advance_slots
 from ebbtide_autoscaler.seen import Limits, Seen
@@ -17,4 +18,5 @@ def advance(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> tuple
         *advance_jobs.facts(state, seen, now_s, limits),
         *advance_seats.facts(state, seen, now_s, limits),
         *advance_slots.facts(state, seen, now_s),
+        *(JobForgotten(name) for name in to_forget(state, now_s, restorable=seen.restorable)),
     )

@@ -56,6 +56,7 @@ from ebbtide_autoscaler.view import view
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
 TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
+REGISTER_S = 1.5  # the same; whoever asks waits for 2 s, and asks again of the next arbiter if this one dies
 CONFIG_S = 30.0  # the same, and a first start of Serve: 3-14 s on 2 cores (facts/ray.md)
 KEY_CHANGE_S = 10.0  # an fsync takes milliseconds; while the ledger hangs nothing changes
 LIVE = frozenset(set(JobState) - {JobState.ENDED})
@@ -106,18 +107,32 @@ class Arbiter:
         self._submitted[spec.name] = incarnation
         self._loop.forget_job(spec.name)
         self._loop.submit(JobSubmitted(spec, incarnation, restored=bool(details.get("restored"))))
+        self._await_journaled(spec.name, incarnation)
         return ControllerOrders(None, "just submitted")
+
+    def _await_journaled(self, name: JobName, incarnation: str) -> None:
+        """Wait a moment: a job that was answered for outlives this arbiter, unless its ledger hangs."""
+        deadline_s = time.monotonic() + REGISTER_S
+        while time.monotonic() < deadline_s:
+            known = self._loop.world.state.jobs.get(name)
+            if known is not None and known.incarnation == incarnation:
+                if self._submitted.get(name) == incarnation:
+                    self._submitted.pop(name)
+                return
+            time.sleep(0.02)
 
     def report_controller(self, report: ControllerReport) -> ControllerOrders | None:
         """A Train controller's state; the answer is what it should do when it has no gang."""
         if not self._loop.opened:
             return None
         name = JobName(report.job)
+        submitted = self._submitted.get(name)  # read first: it goes when the ledger knows the job
         job = self._loop.world.state.jobs.get(name)
-        if job is not None and job.incarnation != report.incarnation:
-            if self._submitted.get(name) == report.incarnation:
+        if job is None or job.incarnation != report.incarnation:
+            if submitted == report.incarnation:
                 return ControllerOrders(None, "just submitted")
-            return ControllerOrders(None, "another submission of this job has taken over", cancelled=True)
+            why = "another submission of this job has taken over" if job else "the pool does not know this job any more"
+            return ControllerOrders(None, why, cancelled=True, kill_gang=job is None)
         last = self._loop.reports.controllers.get(name)
         if overtaken(last, ("incarnation",), report):
             return self._orders(name)

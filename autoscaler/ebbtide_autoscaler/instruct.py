@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.retention import may_come_back
 from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide.pool.transitions import SeatState, SlotState
 from ebbtide_autoscaler.seen import FenceView, Seen
 
-RESTORES_MAX = 3  # in a row without a durable step: then it is not the driver's bad luck
 KILL_MARGIN_S = 5.0  # after a limit passed: the orderly way out still gets this long before a SIGKILL
 
 
@@ -175,8 +175,9 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
     for record in state.slots.values():
         if record.state is not SlotState.RECLAIMING:
             continue
-        if record.occupant in state.jobs:
-            limit_s = {str(n): j.spec.grace_s for n, j in state.jobs.items()}[str(record.occupant)]
+        job = state.jobs.get(JobName(str(record.occupant)))
+        if job is not None:
+            limit_s = job.spec.grace_s
         else:
             endpoint = state.endpoints[state.seats[SeatId(str(record.occupant))].endpoint]
             limit_s = endpoint.spec.drain_s
@@ -186,6 +187,5 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
 
 def _restores(state: PoolState, seen: Seen) -> Iterator[Instruction]:
     for name, job in state.jobs.items():
-        lost = job.state is JobState.ENDED and job.outcome.startswith("lost:") and not job.cancelled
-        if lost and name in seen.restorable and job.restores < RESTORES_MAX and not state.frozen:
+        if name in seen.restorable and may_come_back(job) and not state.frozen:
             yield RestoreJob(name)

@@ -16,9 +16,11 @@ from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.seen import Heard, Seen
 
 GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits
+UNKNOWN_FORGOTTEN_S = 60.0  # reports of jobs and seats that the ledger does not know (yet); who lives sends another
 GATEWAY_FORGOTTEN_S = 60.0  # a gateway that was restarted has a new name; the old one's counts go after this
 
 R = TypeVar("R")
+K = TypeVar("K")
 
 
 class Sequenced(Protocol):
@@ -74,6 +76,7 @@ class Reports:
         now_s = time.time()
         for name in [name for name, last in self.gateways.items() if now_s - last.at_s > GATEWAY_FORGOTTEN_S]:
             self.gateways.pop(name, None)
+        self._forget_unknown(state, now_s)
         return Seen(
             started_s=self.started_s,
             ranks=dict(self.ranks),
@@ -90,3 +93,19 @@ class Reports:
             strangers=dict(book.strangers),
             routes_version=routes_version,
         )
+
+    def _forget_unknown(self, state: PoolState, now_s: float) -> None:
+        """What was said of jobs and seats that are gone goes a while later, for names come and go without end."""
+        for rank in [key for key in list(self.ranks) if key[0] not in state.jobs]:
+            _pop_old(self.ranks, rank, now_s)
+        for job in [name for name in list(self.controllers) if name not in state.jobs]:
+            _pop_old(self.controllers, job, now_s)
+        for seat in [name for name in [*list(self.replicas), *list(self.misplaced)] if name not in state.seats]:
+            _pop_old(self.replicas, seat, now_s)
+            _pop_old(self.misplaced, seat, now_s)
+
+
+def _pop_old(reports: dict[K, Heard[R]], key: K, now_s: float) -> None:
+    last = reports.get(key)
+    if last is not None and now_s - last.at_s > UNKNOWN_FORGOTTEN_S:
+        reports.pop(key, None)

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Event, JobEnded, JobSubmitted, NodeFound
+from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound
 from ebbtide.pool.ids import JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import arbiter as module
 from ebbtide_autoscaler.arbiter import Arbiter
 from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.reports import Reports
 from tests.autoscaler.closed_loop import a_job
 
 N = NodeId("n")
@@ -26,6 +28,9 @@ class FakeLoop:
 
     def __init__(self) -> None:
         self.world = SimpleNamespace(state=PoolState())
+        self.opened = True
+        self.waits: dict[str, str] = {}
+        self.reports = Reports(started_s=0.0)
         self.hangs = False
         self.frozen = ""
         self.inbox: deque[Body] = deque()
@@ -42,6 +47,12 @@ class FakeLoop:
         except IllegalTransition:
             return
 
+    def wake(self) -> None:
+        """Nothing is decided here."""
+
+    def forget_job(self, job: JobName) -> None:
+        """Nothing was reported here."""
+
     def forget_submission(self, job: JobName) -> None:
         self.forgotten.append(job)
 
@@ -57,12 +68,14 @@ class FakeLoop:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
     monkeypatch.setattr(module, "TAKE_S", 0.1)
+    monkeypatch.setattr(module, "REGISTER_S", 0.1)
     return FakeLoop()
 
 
 def an_arbiter(loop: FakeLoop) -> Any:
     found = Arbiter.__new__(Arbiter)
     found._loop = loop  # type: ignore[assignment]
+    found._submitted = {}
     return found
 
 
@@ -152,3 +165,38 @@ def test_a_submission_that_cannot_be_forgotten_is_said_in_the_log_and_stops_nobo
         asyncio.run(asyncio.wait_for(forget(), 10.0))
     assert asked == ["train"]
     assert "job train's submission stays" in caplog.text and "stale file handle" in caplog.text
+
+
+def said(incarnation: str) -> ControllerReport:
+    return ControllerReport("train", incarnation, ControllerPhase.NO_GANG, 0)
+
+
+def test_a_registration_is_answered_when_the_ledger_has_it_and_nothing_is_remembered_of_it(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    assert arbiter.register_job(a_job(), "i1", {}) == ControllerOrders(None, "just submitted")
+    assert loop.world.state.jobs[JobName("train")].incarnation == "i1" and arbiter._submitted == {}
+    assert arbiter.report_controller(said("i1")) == ControllerOrders(None, "the job is waiting")
+    assert arbiter.report_controller(said("i0")).cancelled
+
+
+def test_while_the_ledger_hangs_a_registered_job_waits_and_is_not_taken_for_a_forgotten_one(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    loop.hangs = True
+    assert arbiter.register_job(a_job(), "i1", {}) == ControllerOrders(None, "just submitted")
+    assert arbiter.report_controller(said("i1")) == ControllerOrders(None, "just submitted")
+
+
+def test_a_job_that_was_forgotten_cannot_be_cancelled_and_a_controller_of_it_hears_that_it_is_over(
+    loop: FakeLoop,
+) -> None:
+    arbiter = an_arbiter(loop)
+    arbiter.register_job(a_job(), "i1", {})
+    loop.submit(JobEnded(JobName("train"), "lost", "silent"))
+    loop.submit(JobForgotten(JobName("train")))
+    with pytest.raises(ValueError, match="no job train is alive"):
+        arbiter.cancel_job("train", "by me")
+    orders = arbiter.report_controller(said("i1"))
+    assert orders.cancelled and orders.kill_gang and "does not know this job any more" in orders.why
+    assert loop.reports.controllers == {}
+    arbiter.register_job(a_job(), "i2", {})
+    assert loop.world.state.jobs[JobName("train")].incarnation == "i2"

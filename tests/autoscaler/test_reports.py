@@ -2,8 +2,21 @@
 
 from dataclasses import replace
 
-from ebbtide.client.messages import ReplicaPhase, ReplicaReport
-from ebbtide_autoscaler.reports import heard, overtaken
+from ebbtide.client.messages import (
+    ControllerPhase,
+    ControllerReport,
+    RankPhase,
+    RankReport,
+    ReplicaPhase,
+    ReplicaReport,
+)
+from ebbtide.pool.events import JobEnded, JobForgotten
+from ebbtide.pool.ids import JobName, SeatId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.fence_book import FenceBook
+from ebbtide_autoscaler.reports import UNKNOWN_FORGOTTEN_S, Reports, heard, overtaken
+from ebbtide_autoscaler.seen import Heard, Seen
+from tests.platform.pool.builder import JOB, READY, SEAT, after, pool
 
 REPORT = ReplicaReport("e/0", "a", "n", 1, 1, ReplicaPhase.READY, seq=5)
 SENDER = ("replica", "node", "pid")
@@ -23,3 +36,25 @@ def test_a_new_process_counts_from_one_again() -> None:
 def test_a_sender_that_does_not_count_is_always_believed() -> None:
     assert not overtaken(heard(REPORT), SENDER, replace(REPORT, seq=0))
     assert not overtaken(None, SENDER, REPORT)
+
+
+def seen(reports: Reports, state: PoolState) -> Seen:
+    return reports.seen(state, FenceBook(), frozenset(), 1)
+
+
+def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_later() -> None:
+    state = after(pool(), *READY)
+    reports = Reports(started_s=0.0)
+    just_submitted = JobName("next")
+    for age_s, job, seat in ((0.0, just_submitted, SeatId("next/0")), (UNKNOWN_FORGOTTEN_S + 1, JOB, SEAT)):
+        at_s = heard(0).at_s - age_s
+        reports.controllers[job] = Heard(at_s, ControllerReport(job, "i1", ControllerPhase.NO_GANG, 0))
+        reports.ranks[job, 0] = Heard(at_s, RankReport(job, "i1", 0, 1, "n", 1, 0, 0, RankPhase.STOPPED, 0, 0))
+        reports.replicas[seat] = Heard(at_s, REPORT)
+        reports.misplaced[seat] = Heard(at_s, ())
+    everything = seen(reports, state)
+    assert len(everything.controllers) == len(everything.ranks) == len(everything.replicas) == 2
+    gone = replace(after(state, JobEnded(JOB, "finished", ""), JobForgotten(JOB)), seats={})
+    left = seen(reports, gone)
+    assert set(left.controllers) == {just_submitted} and set(left.ranks) == {(just_submitted, 0)}
+    assert set(left.replicas) == set(left.misplaced) == {"next/0"}

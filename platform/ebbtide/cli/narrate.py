@@ -53,6 +53,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "job_crashed": lambda b: f"job {b['job']} crashed, about {b['lost_steps']} steps to repeat: {b['why']}",
     "job_recovered": lambda b: f"job {b['job']} can be granted slots again",
     "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
+    "job_forgotten": lambda b: f"job {b['job']} is one of the oldest that are over, and leaves the list of jobs",
     "seat_landed": lambda b: f"the replica of {b['seat']} landed on its slots",
     "seat_ready": lambda b: f"seat {b['seat']} is ready ({_stages(b)})",
     "seat_died": lambda b: f"the replica of {b['seat']} died: {b['why']}",

@@ -15,6 +15,7 @@ from ebbtide.pool.events import (
     JobCrashed,
     JobDurable,
     JobEnded,
+    JobForgotten,
     JobParked,
     JobRecovered,
     JobRunning,
@@ -25,6 +26,7 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import Epoch, JobName
+from ebbtide.pool.retention import is_over
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_TABLE, JobState, SlotState, advance
@@ -287,6 +289,15 @@ def _ended(state: PoolState, event: Event, body: JobEnded) -> PoolState:
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 
+def _forgotten(state: PoolState, event: Event, body: JobForgotten) -> PoolState:
+    record = job_record(state, body.job)
+    if record.state is not JobState.ENDED:
+        raise IllegalTransition(f"job {body.job} is {record.state.value}: only what is over is forgotten")
+    if not is_over(state, body.job):
+        raise IllegalTransition(f"job {body.job} is not forgotten before every slot that it had is proven free")
+    return replace(state, jobs={name: job for name, job in state.jobs.items() if name != body.job})
+
+
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     JobSubmitted: _submitted,
     GrantJob: _grant,
@@ -301,4 +312,5 @@ HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     JobCrashed: _crashed,
     JobRecovered: _recovered,
     JobEnded: _ended,
+    JobForgotten: _forgotten,
 }

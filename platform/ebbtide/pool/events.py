@@ -271,6 +271,14 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class JobForgotten:
+    """One of the oldest ended jobs leaves the state, so that this stays bounded; its name may be used as a new one."""
+
+    job: JobName
+    kind: Literal["job_forgotten"] = "job_forgotten"
+
+
+@dataclass(frozen=True, slots=True)
 class SeatLanded:
     """The seat's replica reported from exactly its slots."""
 
@@ -341,6 +349,7 @@ Fact: TypeAlias = (
     | JobCrashed
     | JobRecovered
     | JobEnded
+    | JobForgotten
     | SeatLanded
     | SeatReady
     | SeatDied

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId
-from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SlotState
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, JobState, SlotState
 
 if TYPE_CHECKING:
     from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
@@ -68,6 +68,19 @@ def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName
             for slot in job.gang:
                 found[slot].append(name)
     return {slot: tuple(names) for slot, names in found.items()}
+
+
+@remembered
+def occupants(slots: "Mapping[SlotId, SlotRecord]") -> frozenset[JobName | SeatId]:
+    """Whoever occupies a slot, under whichever lease."""
+    return frozenset(one.occupant for one in slots.values() if one.occupant is not None)
+
+
+@remembered
+def ended(jobs: "Mapping[JobName, JobRecord]") -> tuple[JobName, ...]:
+    """The jobs that have ended, those that did so first at the front."""
+    found = [(job.since_s, name) for name, job in jobs.items() if job.state is JobState.ENDED]
+    return tuple(name for _, name in sorted(found))
 
 
 @remembered

@@ -44,6 +44,9 @@ def violations_since(before: PoolState, state: PoolState) -> list[str]:
     were = [before.slots[one.slot.id] for one in slots if one.slot.id in before.slots]
     if any(one.state is SlotState.LOST for one in were):
         return violations(state)  # a gang may count a slot again that it had lost
+    if len(state.jobs) < len(before.jobs):
+        gone = before.jobs.keys() - state.jobs.keys()  # nobody may still be where they were
+        slots += [one for one in state.slots.values() if one.occupant in gone]
     concerned = {one.occupant for one in [*slots, *were] if one.occupant is not None}
     jobs = {n: one for n, one in state.jobs.items() if one is not before.jobs.get(n) or n in concerned}
     seats = {n: one for n, one in state.seats.items() if one is not before.seats.get(n) or n in concerned}
@@ -101,6 +104,8 @@ def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
         name = record.slot.id
         if (record.state in OCCUPIED) != (record.occupant is not None):
             wrong.append(f"slot {name} is {record.state.value} with occupant {record.occupant}")
+        if record.occupant is not None and record.occupant not in state.jobs and record.occupant not in state.seats:
+            wrong.append(f"slot {name} is occupied by {record.occupant}, whom the pool does not know")
         if record.occupant is not None and not 0 < record.epoch < state.next_epoch:
             wrong.append(f"slot {name} has epoch {record.epoch}, the next is {state.next_epoch}")
         if record.state is SlotState.OPENING:

@@ -25,6 +25,7 @@ from ebbtide.pool.events import (
     JobCrashed,
     JobDurable,
     JobEnded,
+    JobForgotten,
     JobParked,
     JobRecovered,
     JobRunning,
@@ -111,6 +112,7 @@ ANYTHING: st.SearchStrategy[Body] = st.one_of(
     st.builds(JobCrashed, job, st.just("w"), step),
     st.builds(JobRecovered, job),
     st.builds(JobEnded, job, st.sampled_from(["finished", "failed", "cancelled", "lost"]), st.just("")),
+    st.builds(JobForgotten, job),
     st.builds(SeatLanded, seat, st.just("a")),
     st.builds(SeatReady, seat, st.just((("load", 1.5),))),
     st.builds(SeatDied, seat, st.just("w")),
@@ -183,6 +185,9 @@ class Pool(RuleBasedStateMachine):
             case JobParked(job=name) | JobStopped(job=name) | JobRecovered(job=name):
                 epoch = before.jobs[name].epoch
                 assert (name, epoch) not in self.sitting.values(), f"{name} is said to have left"
+            case JobForgotten(job=name):
+                assert before.jobs[name].state is JobState.ENDED
+                assert name not in {who for who, _ in self.sitting.values()}, f"{name} may have memory somewhere"
             case SeatGone(seat=name):
                 assert (name, before.seats[name].epoch) not in self.sitting.values()
 
@@ -202,6 +207,8 @@ class Pool(RuleBasedStateMachine):
                 crashes = 0 if furthest > self.started_from[name] else crashes + 1
                 wait_s = [0.0, 2.0, 4.0, 8.0, 16.0, 32.0][crashes] if crashes < 6 else 60.0
                 self.failures[name] = (furthest, crashes, at_s + wait_s)
+            case JobForgotten():
+                self.failures.pop(name, None)
             case GrantJob():
                 self.started_from[name] = furthest
 
@@ -223,7 +230,10 @@ class Pool(RuleBasedStateMachine):
     @rule(name=job, data=st.data())
     def job_goes_its_way(self, name: JobName, data: st.DataObject) -> None:
         """What would usually come next, so that deep states are reached."""
-        record = self.state.jobs[name]
+        record = self.state.jobs.get(name)
+        if record is None:  # forgotten
+            self.send(JobSubmitted(replace(SPEC, name=name), "i3"))
+            return
         if record.state is JobState.WAITING:
             free = self.state.free_slots()
             count = data.draw(st.integers(record.spec.workers_min, record.spec.workers_max))

@@ -1,0 +1,53 @@
+"""Which ended jobs are forgotten, and which are kept although they have ended. Pure.
+
+Ended jobs stay in the state for those who ask: ``status``, a driver that waits for its last word to be taken in, a
+job of the same name that goes on where the last one stopped. There is no end to their number, so the oldest are
+forgotten by an event of the ledger; ``why`` and ``events`` tell of them from the ledger's history and index.
+
+Not guaranteed: what was counted of a forgotten job (its durable steps, its failures in a row). One of the same name
+that is submitted again begins its counts anew; what it has trained is in its own checkpoints, and stays.
+"""
+
+from ebbtide.pool import index
+from ebbtide.pool.ids import JobName
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState
+
+ENDED_KEPT = 200  # three screens of `status`; a record is about 1 kB, here and in each snapshot
+ENDED_KEPT_MAX = 1000  # with those that are spared for a while; 1 MB, and a tick that looks at them takes 1 ms more
+SPARED_S = 600.0  # after its end: whoever waits for it has seen it, and a new arbiter knows which can be restored
+AT_ONCE = 16  # a ledger from before this rule has thousands: no tick may take long over them
+RESTORES_MAX = 3  # in a row without a durable step: then it is not the driver's bad luck
+
+
+def may_come_back(job: JobRecord) -> bool:
+    """Whether the pool would submit the job again by itself, if its submission is kept."""
+    lost = job.state is JobState.ENDED and job.outcome.startswith("lost:") and not job.cancelled
+    return lost and job.restores < RESTORES_MAX
+
+
+def is_over(state: PoolState, name: JobName) -> bool:
+    """Whether the job has ended and no slot is on its way back from it, not even of an earlier submission."""
+    return state.jobs[name].state is JobState.ENDED and name not in index.occupants(state.slots)
+
+
+def to_forget(state: PoolState, now_s: float, *, restorable: frozenset[JobName]) -> tuple[JobName, ...]:
+    """The ended jobs to be forgotten now, oldest first; a few at a time, so ask again.
+
+    Args:
+        state: of the pool.
+        now_s: seconds since 1970.
+        restorable: jobs with a kept submission: one of these that was lost is wanted again, and goes last.
+    """
+    ended = index.ended(state.jobs)  # oldest first
+    if len(ended) <= ENDED_KEPT:
+        return ()
+    over = [name for name in ended if is_over(state, name)]
+    wanted = [name for name in over if name in restorable and may_come_back(state.jobs[name])]
+    spared = {*wanted, *(name for name in over if now_s - state.jobs[name].since_s < SPARED_S)}
+    going = [name for name in over if name not in spared][: len(ended) - ENDED_KEPT]
+    too_many = len(ended) - len(going) - ENDED_KEPT_MAX
+    if too_many > 0:
+        last = [name for name in over if name in spared and name not in wanted]
+        going += [*last, *wanted][:too_many]
+    return tuple(going[:AT_ONCE])
