@@ -1,0 +1,227 @@
+"""What the arbiter believes of a report: not what was overtaken on its way, and nothing of an earlier lease or gang."""
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ebbtide.client.messages import (
+    AgentReport,
+    ControllerPhase,
+    ControllerReport,
+    GatewayReport,
+    LockHolder,
+    RankPhase,
+    RankReport,
+    ReplicaPhase,
+    ReplicaReport,
+    RoutingTable,
+)
+from ebbtide.pool.events import (
+    Body,
+    DrainSeat,
+    EndpointDeclared,
+    GrantSeat,
+    JobEnded,
+    JobSubmitted,
+    SeatGone,
+    SeatLanded,
+    SeatReady,
+    SeatStopped,
+    Slot,
+    SlotFound,
+    SlotFreed,
+)
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
+from ebbtide_autoscaler.arbiter import Arbiter
+from ebbtide_autoscaler.seen import Seen
+from tests.autoscaler.closed_loop import a_job, an_endpoint
+from tests.autoscaler.test_arbiter import FakeLoop, N, an_arbiter
+
+TRAIN, SEAT = JobName("train"), SeatId("chat/0")
+S0, S1 = slot_id(N, 0), slot_id(N, 1)
+RANK = RankReport(
+    job="train",
+    incarnation="i1",
+    rank=0,
+    world=1,
+    node="n",
+    pid=7,
+    lease_epoch=3,
+    directive=2,
+    phase=RankPhase.RUNNING,
+    step=9,
+    durable_step=0,
+    seq=5,
+)
+REPLICA = ReplicaReport(SEAT, "a", "n", 7, 3, ReplicaPhase.READY, "http://x", seq=5)
+AGENT = AgentReport("n", "boot", {0: LockHolder("train", 3, 7, 1)}, sent_boot_s=50.0)
+GATEWAY = GatewayReport("g", "n", 1.0, "http://g", 4, {}, seq=5)
+
+
+@pytest.fixture
+def loop() -> FakeLoop:
+    made = FakeLoop()
+    for index, slot in enumerate((S0, S1)):
+        made.submit(SlotFound(Slot(slot, N, index)))
+        made.submit(SlotFreed(slot))
+    made.submit(EndpointDeclared(an_endpoint()))
+    made.submit(JobSubmitted(a_job(), "i1"))
+    return made
+
+
+@pytest.mark.parametrize(
+    "late",
+    [replace(RANK, seq=4, step=8), replace(RANK, seq=9, lease_epoch=2), replace(RANK, pid=8, seq=1, lease_epoch=2)],
+    ids=["overtaken", "of a lease before", "another process, of a lease before"],
+)
+def test_an_older_word_of_a_rank_does_not_replace_a_newer_one(loop: FakeLoop, late: RankReport) -> None:
+    arbiter = an_arbiter(loop)
+    arbiter.report_rank(RANK)
+    arbiter.report_rank(late)
+    assert loop.reports.ranks[TRAIN, 0].report is RANK
+    newer = replace(RANK, pid=8, seq=1)
+    arbiter.report_rank(newer)
+    assert loop.reports.ranks[TRAIN, 0].report is newer, "a new process counts from one"
+
+
+@pytest.mark.parametrize(
+    "late",
+    [replace(REPLICA, seq=4), replace(REPLICA, seq=9, lease_epoch=2), replace(REPLICA, replica="b", lease_epoch=2)],
+    ids=["overtaken", "of a lease before", "another process, of a lease before"],
+)
+def test_an_older_word_of_a_replica_does_not_replace_a_newer_one(loop: FakeLoop, late: ReplicaReport) -> None:
+    arbiter = an_arbiter(loop)
+    arbiter.report_replica(REPLICA)
+    arbiter.report_replica(late)
+    assert loop.reports.replicas[SEAT].report is REPLICA
+
+
+def test_an_overtaken_word_of_an_agent_frees_no_lock_that_was_taken_since(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    arbiter.report_agent(AGENT)
+    arbiter.report_agent(replace(AGENT, holders={0: None}, sent_boot_s=49.0))
+    assert loop.reports.agents[N].report is AGENT
+    booted = replace(AGENT, holders={0: None}, boot_id="another", sent_boot_s=1.0)
+    arbiter.report_agent(booted)
+    assert loop.reports.agents[N].report is booted
+
+
+def test_an_overtaken_word_of_a_controller_or_a_gateway_is_dropped(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(with_gateways(loop))
+    now = ControllerReport("train", "i1", ControllerPhase.GANG, 3, seq=5)
+    arbiter.report_controller(now)
+    arbiter.report_controller(replace(now, phase=ControllerPhase.NO_GANG, seq=4))
+    assert loop.reports.controllers[TRAIN].report is now
+    arbiter.report_gateway(GATEWAY)
+    arbiter.report_gateway(replace(GATEWAY, routes_seen=3, seq=4))
+    assert loop.reports.gateways["g"].report is GATEWAY
+
+
+def test_a_controller_of_an_earlier_submission_is_sent_away_and_not_listened_to(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    old = ControllerReport("train", "i0", ControllerPhase.NO_GANG, 3)
+    assert arbiter.report_controller(old).cancelled
+    assert loop.reports.controllers == {}
+    arbiter.job_ended("train", "i0", "failed", "of the past")
+    assert not loop.world.state.jobs[TRAIN].outcome
+    arbiter.job_ended("train", "i1", "finished", "")
+    assert loop.world.state.jobs[TRAIN].outcome == "finished: "
+
+
+def test_one_job_of_a_name_at_a_time_and_none_that_can_never_run(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    before = loop.world.state
+    assert arbiter.register_job(a_job(), "i1", {}) is not None, "asking again changes nothing"
+    with pytest.raises(ValueError, match="train is waiting already"):
+        arbiter.register_job(a_job(), "i2", {})
+    with pytest.raises(ValueError, match="needs 3 slots at least; the pool has 2"):
+        arbiter.register_job(a_job("large", workers_min=3), "i1", {})
+    assert loop.world.state == before
+    loop.submit(JobEnded(TRAIN, "finished", ""))
+    arbiter.register_job(a_job(), "i2", {})
+    assert loop.world.state.jobs[TRAIN].incarnation == "i2"
+
+
+# ---- a replica's lease
+
+PLACING: tuple[Body, ...] = (GrantSeat(SEAT, (S0,), "r"),)
+READY: tuple[Body, ...] = (*PLACING, SeatLanded(SEAT, "a"), SeatReady(SEAT, ()))
+DRAINING: tuple[Body, ...] = (*READY, DrainSeat(SEAT, "r"))
+STOPPING: tuple[Body, ...] = (*DRAINING, SeatStopped(SEAT, "drained"))
+COLD: tuple[Body, ...] = (*STOPPING, SlotFreed(S0), SeatGone(SEAT))
+
+
+def has_lease(arbiter: Any, gpu_ids: tuple[int, ...] = (0,), node: str = "n") -> bool:
+    found = arbiter.seat_lease(SEAT, "a", node, gpu_ids)
+    return found is not None and [slot.index for slot in found.slots] == [0]
+
+
+@pytest.mark.parametrize(
+    ("story", "given"),
+    [((), False), (PLACING, True), (READY, True), (DRAINING, False), (STOPPING, False), (COLD, False)],
+    ids=["never granted", "placing", "ready", "draining", "stopping", "cold"],
+)
+def test_a_replica_has_a_lease_only_while_its_seat_is_granted_slots(
+    loop: FakeLoop, story: tuple[Body, ...], given: bool
+) -> None:
+    for body in story:
+        loop.submit(body)
+    assert has_lease(an_arbiter(loop)) is given
+
+
+@pytest.mark.parametrize(("gpu_ids", "node"), [((1,), "n"), ((0, 1), "n"), ((), "n"), ((0,), "m")])
+def test_a_replica_on_other_gpus_than_granted_gets_no_lease_and_is_noted(
+    loop: FakeLoop, gpu_ids: tuple[int, ...], node: str
+) -> None:
+    arbiter = an_arbiter(loop)
+    loop.submit(PLACING[0])
+    assert arbiter.seat_lease(SEAT, "a", node, gpu_ids) is None
+    assert set(loop.reports.misplaced[SEAT].report) == {SlotId(f"{node}:{index}") for index in gpu_ids}
+    assert has_lease(arbiter)
+
+
+# ---- gateways
+
+
+def with_gateways(loop: FakeLoop) -> Any:
+    """``loop``, with all that an answer to a gateway is made of."""
+    made: Any = loop
+    made.configured = True
+    made.seen = Seen(started_s=time.time() - 60.0)
+    made.routing_table = RoutingTable(7, {})
+    made.keys = SimpleNamespace(orders=lambda seen, routes, gateways: SimpleNamespace(routes=routes))
+    return made
+
+
+def routes(arbiter: Arbiter) -> RoutingTable | None:
+    return arbiter.report_gateway(GATEWAY).routes
+
+
+def test_no_gateway_is_told_of_routes_before_they_are_known(loop: FakeLoop) -> None:
+    """An empty table would hold every request although replicas serve: the last one stays in force."""
+    made = with_gateways(loop)
+    arbiter = an_arbiter(made)
+    assert routes(arbiter) == made.routing_table
+    made.configured = False
+    assert routes(arbiter) is None
+    made.configured, made.seen = True, None
+    assert routes(arbiter) is None
+    for body in READY:
+        loop.submit(body)
+    made.seen = Seen(started_s=time.time())
+    assert routes(arbiter) is None, "a ready replica has not been heard by this arbiter yet"
+    made.seen = Seen(started_s=time.time() - 60.0)
+    assert routes(arbiter) == made.routing_table, "and it is not waited for for ever"
+
+
+def test_nothing_is_answered_before_the_ledger_was_read(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    loop.opened = False
+    assert arbiter.hello() is None
+    assert arbiter.register_job(a_job("other"), "i9", {}) is None
+    assert arbiter.report_controller(ControllerReport("train", "i9", ControllerPhase.NO_GANG, 0)) is None
+    assert JobName("other") not in loop.world.state.jobs and loop.reports.controllers == {}
+    assert NodeId("n") in loop.world.state.nodes
