@@ -71,6 +71,14 @@ async def test_without_a_valid_key_there_is_a_401_and_nothing_happens(
     assert (await http.get("/health")).json() == {"status": "ok"}
 
 
+async def test_a_gateway_that_others_can_reach_lets_nobody_in_without_keys() -> None:
+    for host, status in [("127.0.0.1", 200), ("0.0.0.0", 401), ("gateway.example", 401)]:
+        app = build_app(settings(host=host), FakeArbiter())
+        app.state.gateway.obey(GatewayOrders(keys_version=1, keys=()))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
+            assert (await http.get("/v1/models")).status_code == status
+
+
 async def test_a_key_may_do_what_its_scopes_and_endpoints_say(keyed: tuple[Scene, httpx.AsyncClient]) -> None:
     scene, http = keyed
     assert (await http.post(CHAT, json=chat(), headers=bearer("full"))).status_code == 200

@@ -89,6 +89,32 @@ async def test_places_are_shared_evenly_by_all_keys_that_want_them() -> None:
     await crowd.end()
 
 
+async def test_keys_with_equally_many_running_take_turns() -> None:
+    """One place: whoever has it leaves it with nothing running, as do all that wait."""
+    clock = SystemClock()
+    crowd = Crowd(Hold(Routes(clock, 1), HoldLimits(100, 10**6, 60.0, 5.0), clock))
+    crowd.hold.adopt(RoutingTable(1, {"m": (SEAT,)}))
+    for name in "abc":
+        crowd.send(name, 5)
+    await crowd.settle()
+    await crowd.finish(8)
+    assert [crowd.placed.count(name) for name in "abc"] == [3, 3, 3], crowd.placed
+    await crowd.end()
+
+
+async def test_a_request_that_lost_its_place_is_never_sent_away_for_another_key() -> None:
+    hold = hold_of(max_requests=2)
+    again = [asyncio.create_task(hold.seat("m", 1, key="flood", again=True)) for _ in range(2)]
+    crowd = Crowd(hold)
+    await crowd.settle()
+    crowd.send("other", 1)
+    await crowd.settle()
+    assert crowd.refused == ["other"] and not any(task.done() for task in again)
+    hold.adopt(RoutingTable(1, {"m": (SEAT,)}))
+    assert [(await task).seat for task in again] == [SEAT, SEAT]
+    await crowd.end()
+
+
 async def test_a_flood_fills_the_whole_room_and_gives_way_to_others_up_to_their_part() -> None:
     crowd = Crowd(hold_of(max_requests=10))
     crowd.send("flood", 30)

@@ -110,6 +110,22 @@ async def test_a_request_that_lost_its_seat_comes_before_those_that_wait() -> No
     assert order == ["lost its seat", "new"]
 
 
+async def test_a_place_that_frees_in_the_instant_in_which_the_first_gives_up_goes_to_the_next() -> None:
+    clock = SystemClock()
+    routes = Routes(clock, 1)
+    hold = Hold(routes, LIMITS, clock)
+    hold.adopt(RoutingTable(1, {"m": (SEATS[0],)}))
+    running = await hold.seat("m", 1)
+    first, second = (asyncio.create_task(hold.seat("m", 1)) for _ in range(2))
+    await _settle()
+    first.cancel()
+    hold.release("m", running.seat)  # before the first could run and leave the line
+    await _settle()
+    assert first.cancelled() and second.result().seat == SEATS[0]
+    hold.release("m", SEATS[0])
+    assert (hold.held("m"), hold.held_bytes("m"), routes.inflight("m")) == (0, 0, 0)
+
+
 async def test_the_least_busy_seat_is_chosen_and_equals_take_turns() -> None:
     routes = Routes(SystemClock(), 8)
     routes.adopt(RoutingTable(1, {"m": tuple(SEATS)}))

@@ -150,6 +150,21 @@ def test_a_key_is_found_by_its_secret_whatever_the_case_of_the_scheme() -> None:
     assert refused.value.status == 401
 
 
+@pytest.mark.parametrize("authorization", ["Basic secret", "Token secret", "secret", "secret secret"])
+def test_a_good_secret_under_another_scheme_opens_nothing(authorization: str) -> None:
+    keys, _ = ring(StillClock())
+    with pytest.raises(Refusal) as refused:
+        keys.authenticate(authorization)
+    assert refused.value.status == 401
+
+
+def test_a_key_that_is_taken_away_while_the_body_comes_lets_this_request_through_uncounted() -> None:
+    keys, key = ring(StillClock(), requests_per_minute=1)
+    keys.replace(2, ())
+    ask(keys, key).close(3)
+    assert ask(keys, key).headers() == {}
+
+
 def test_what_is_left_is_told_in_the_headers_that_openai_sends() -> None:
     clock = StillClock()
     keys, key = ring(clock, requests_per_minute=60, tokens_per_minute=6000)

@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide_serve.gateway.server import GatewayServer
 from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
+from tests.serve_apps.gateway.test_app import bearer, key
 
 CHAT = "/v1/chat/completions"
 
@@ -77,6 +78,16 @@ async def test_a_client_that_sends_on_after_its_refusal_is_cut_off() -> None:
                 await writer.drain()
                 await asyncio.sleep(0.02)
         assert time.monotonic() - begun_s < 2
+        writer.close()
+
+
+async def test_a_stranger_is_refused_before_any_of_his_body_is_waited_for() -> None:
+    async with running_gateway(keys=(key("full"),), body_timeout_s=5.0) as scene:
+        reader, writer = await connect(scene)
+        writer.write(request(b"x" * 100, f"authorization: {bearer('nobody')['authorization']}")[:-100])
+        begun_s = time.monotonic()
+        assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        assert time.monotonic() - begun_s < 3.0, "408 would come after 5 s"
         writer.close()
 
 
