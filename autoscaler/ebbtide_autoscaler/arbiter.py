@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ebbtide.agent.occupancy_retention import Writer
 from ebbtide.client.messages import (
     AgentReport,
     ControllerOrders,
@@ -51,6 +52,7 @@ from ebbtide_autoscaler.heartbeat import start_beating
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.notices import Heardless, Standstill, notices, standstill
 from ebbtide_autoscaler.observe import directive, lease, orders, unheard
+from ebbtide_autoscaler.occupancy_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.reports import heard, overtaken
 from ebbtide_autoscaler.view import view
 
@@ -72,7 +74,15 @@ class Arbiter:
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
         self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)
         self._loop.start()
+        start_sweeping(Path(shared_dir) / "occupancy", self._slot_holders)
         start_beating(pool, lambda: self._loop.epoch, node_dir=Path(lock_dir).parent, shared_dir=Path(shared_dir))
+
+    def _slot_holders(self) -> Callable[[Writer], bool] | None:
+        """Who may have a slot now; None while the ledger is not open, for then the directory may be another one."""
+        loop = self._loop
+        if not loop.opened or loop.frozen_by == "ledger":
+            return None
+        return holders(loop.world.state.nodes, dict(loop.reports.agents), time.time())
 
     # ---- everybody
 

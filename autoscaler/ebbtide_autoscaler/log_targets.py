@@ -148,7 +148,7 @@ def occupants(shared_dir: Path, workload: str) -> list[tuple[str, int]]:
     """(node, pid) of the processes that have had a slot for ``workload``, by their own logs; newest files only."""
     folder = shared_dir / "occupancy"
     try:
-        files = sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[-OCCUPANTS_MAX:]
+        files = sorted(folder.glob("*.jsonl"), key=_last_s)[-OCCUPANTS_MAX:]
     except OSError:
         return []
     found = []
@@ -161,3 +161,10 @@ def occupants(shared_dir: Path, workload: str) -> list[tuple[str, int]]:
         if isinstance(first, dict) and first.get("workload") == workload:
             found.append((str(first["slot"]).rpartition(":")[0], int(first["pid"])))
     return found
+
+
+def _last_s(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # removed since it was listed

@@ -5,6 +5,8 @@ directory is on the shared filesystem, which may hang, fill up or vanish: occupa
 Times are CLOCK_BOOTTIME, comparable between all processes of one node and between nothing else.
 
 A word that the slot is still held replaces the one before it, so that a file grows with what happens and not with time.
+One that has grown large is put aside, and the one that was aside before goes; how many files are kept is a matter of
+``occupancy_retention``. A holder whose file was removed notices, and begins another.
 
 Not guaranteed: an occupant that was killed has its last word up to 0.1 s before its end.
 """
@@ -25,6 +27,7 @@ from ebbtide.client.messages import SlotRef
 
 HOLDING_EVERY_S = 0.1
 _LINE_BYTES = 384  # all lines are padded to it, so that one can replace another; a workload's name has 63 at most
+_FILE_BYTES = 256 << 10  # 340 leases: six hours of a rank that parks every minute, and as much again put aside
 _CLOSE_PATIENCE_S = 1.0  # a healthy shared filesystem takes milliseconds for one line; a hung one must not hold us
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ class AllocationLog:
         self._path = log_dir / f"{slot.node[:8]}-{pid}-{started_ticks(pid) or 0}-{slot.index}.jsonl"
         self._words = {"slot": f"{slot.node}:{slot.index}", "workload": workload, "epoch": epoch, "pid": pid}
         self._notes: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._notes.put(self._note("acquired"))
+        self._acquired = self._note("acquired")
+        self._notes.put(self._acquired)
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._write, name=f"occupancy-{slot.index}", daemon=True)
         self._thread.start()
@@ -69,23 +73,38 @@ class AllocationLog:
         return json.dumps(note).encode().ljust(_LINE_BYTES - 1) + b"\n"
 
     def _write(self) -> None:
+        fd = -1
         try:
             os.makedirs(self._path.parent, mode=0o700, exist_ok=True)
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            at = os.lseek(fd, 0, os.SEEK_END)  # behind what this process noted the last time it had the slot
-        except OSError as error:
-            _log.warning("no allocation log: cannot open %s: %s", self._path, error.strerror)
-            return
-        try:
+            fd, at = self._open()
             while not self._released.is_set():
                 at = self._drain(fd, at)
                 if not self._released.wait(HOLDING_EVERY_S):
+                    if os.fstat(fd).st_nlink == 0:  # somebody took us for one that is gone
+                        gone, fd = fd, -1
+                        os.close(gone)
+                        fd, at = self._open()
+                        at += os.pwrite(fd, self._acquired, at)
                     os.pwrite(fd, self._note("holding"), at)
             self._drain(fd, at)
         except OSError as error:
             _log.warning("the allocation log %s ends here: %s", self._path, error.strerror)
         finally:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+
+    def _open(self) -> tuple[int, int]:
+        """The file's descriptor, and where to write: behind what this process noted the last time it had the slot."""
+        fd = self._open_file()
+        at = os.lseek(fd, 0, os.SEEK_END)
+        if at < _FILE_BYTES:
+            return fd, at
+        os.close(fd)
+        os.replace(self._path, self._path.with_suffix(".old.jsonl"))
+        return self._open_file(), 0
+
+    def _open_file(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _drain(self, fd: int, at: int) -> int:
         """Write what is to stay, and say where the next line goes."""
@@ -99,7 +118,11 @@ def read_occupancies(log_dir: Path) -> list[Occupancy]:
     found: list[Occupancy] = []
     for path in sorted(log_dir.glob("*.jsonl")):
         open_by_slot: dict[str, Occupancy] = {}
-        for line in path.read_bytes().split(b"\n"):
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            continue  # removed since it was listed
+        for line in lines:
             try:
                 note = json.loads(line)
                 slot, event, now_s = str(note["slot"]), str(note["event"]), float(note["t"])
