@@ -57,8 +57,8 @@ class Chaos:
             loop.run(random.expovariate(0.5))
             random.choice(self._faults())()
         weather.lost = weather.late = weather.repeated = 0.0
-        loop.cluster.silent_agents.clear()
-        loop.cluster.strangers_leave()
+        loop.cluster.machines.silent_agents.clear()
+        loop.cluster.scheduler.strangers_leave()
         while loop.arbiter is None or len(loop.visible) != len(loop.cluster.nodes) or self.away():
             loop.run(1.0)
         loop.run(1.0)  # what was asked last has been taken in
@@ -97,7 +97,7 @@ class Chaos:
             self._kill_driver,
             self._cancel,
             self._kill_gateway,
-            lambda: loop.cluster.stranger(random.uniform(1.0, 40.0)),
+            lambda: loop.cluster.scheduler.stranger(random.uniform(1.0, 40.0)),
             self._lose_node,
             self._drain,
             self._undrain,
@@ -132,27 +132,27 @@ class Chaos:
         gangs = [d.gang for d in self.loop.drivers.values() if d.gang is not None]
         ranks = [r for gang in gangs for r in gang.ranks if r.process.alive]
         if ranks:
-            self.loop.cluster.kill(self.random.choice(ranks).process)
+            self.loop.cluster.machines.kill(self.random.choice(ranks).process)
 
     def _kill_actor(self) -> None:
-        actors = [a for found in self.loop.cluster.actors.values() for a in found if a.alive]
+        actors = [a for found in self.loop.cluster.serve.actors.values() for a in found if a.alive]
         if actors:
-            self.loop.cluster.kill_actor(self.random.choice(actors))
+            self.loop.cluster.serve.kill_actor(self.random.choice(actors))
 
     def _kill_engine(self) -> None:
-        actors = [a for found in self.loop.cluster.actors.values() for a in found if a.engine is not None]
+        actors = [a for found in self.loop.cluster.serve.actors.values() for a in found if a.engine is not None]
         if actors:
             engine = self.random.choice(actors).engine
             assert engine is not None
-            self.loop.cluster.kill(engine)
+            self.loop.cluster.machines.kill(engine)
 
     def _silence(self) -> None:
         cluster = self.loop.cluster
         if not cluster.nodes:
             return
         node = self.random.choice(cluster.nodes)
-        cluster.silent_agents.add(node)
-        self.loop.clock.call_later(self.random.uniform(0.5, 15.0), lambda: cluster.silent_agents.discard(node))
+        cluster.machines.silent_agents.add(node)
+        self.loop.clock.call_later(self.random.uniform(0.5, 15.0), lambda: cluster.machines.silent_agents.discard(node))
 
     def _hang(self) -> None:
         gangs = [d.gang for d in self.loop.drivers.values() if d.gang is not None]

@@ -203,10 +203,10 @@ class Arbiter:
         """What this arbiter knows besides the ledger."""
         cluster, now_s = self.loop.cluster, self.loop.clock.now_s
         fences = {}
-        for slot in cluster.slots:
-            refused = cluster.refused_until_s.get(slot, 0.0) > now_s
+        for slot in cluster.machines.slots:
+            refused = cluster.scheduler.refused_until_s.get(slot, 0.0) > now_s
             fences[slot] = FenceView.REFUSED if refused else FenceView.ABSENT
-            if slot in cluster.fences:
+            if slot in cluster.scheduler.fences:
                 fences[slot] = FenceView.HELD
         return Seen(
             started_s=self.started_s,
@@ -216,7 +216,7 @@ class Arbiter:
             gateways=dict(self.gateways),
             agents=dict(self.agents),
             fences=fences,
-            fencing=cluster.fencing(),
+            fencing=cluster.scheduler.fencing(),
             living=dict(self.living),
             living_at_s=self.living_at_s,
             restorable=frozenset(JobName(name) for name in self.loop.restorable),
@@ -229,7 +229,7 @@ class Arbiter:
         clock = self.loop.clock
         if clock.now_s - self._looked_s >= LIVING_S:
             self._looked_s = clock.now_s
-            self._look(clock.now_s, self.loop.cluster.living())
+            self._look(clock.now_s, self.loop.cluster.serve.living())
         if clock.now_s - self._nodes_s >= NODES_S:
             self._nodes_s = clock.now_s
             self._look_at_nodes()
@@ -278,21 +278,21 @@ class Arbiter:
                 case HoldFence(slot):
                     to_hold.setdefault(NodeId(slot.rpartition(":")[0]), []).append(slot)
                 case DropFence(slot):
-                    cluster.drop_fence(slot)
+                    cluster.scheduler.drop_fence(slot)
                 case OpenSeat(seat):
-                    cluster.set_target(seat, 1, records[self.world.state.seats[seat].slots[0]].slot.node)
+                    cluster.serve.set_target(seat, 1, records[self.world.state.seats[seat].slots[0]].slot.node)
                 case CloseSeat(seat):
-                    cluster.set_target(seat, 0)
+                    cluster.serve.set_target(seat, 0)
                 case KillReplica(_, name):
-                    actor = cluster.actor(name)
+                    actor = cluster.serve.actor(name)
                     if actor is not None:
-                        cluster.kill_actor(actor)
+                        cluster.serve.kill_actor(actor)
                 case KillHolder(slot, epoch):
-                    cluster.kill_holder(slot, epoch)
+                    cluster.machines.kill_holder(slot, epoch)
                 case RestoreJob(job):
                     self._restore(job)
         for node, slots in to_hold.items() if not self.loop.no_fences else ():
-            cluster.hold_fences(node, tuple(slots))  # type: ignore[arg-type]
+            cluster.scheduler.hold_fences(node, tuple(slots))  # type: ignore[arg-type]
 
 
 class Loop:
@@ -350,7 +350,7 @@ class Loop:
         self.arbiter = self.link.arbiter = None
 
         def again() -> None:
-            self.cluster.forget_asked()
+            self.cluster.scheduler.forget_asked()
             self.start(World(replay(self.events), Memory(), epoch + 1))
 
         self.clock.call_later(down_s, again)
@@ -419,24 +419,26 @@ class Loop:
     def _check(self, events: tuple[Event, ...]) -> None:
         state, cluster = self.state, self.cluster
         assert not violations(state), self.story()
-        assert not cluster.faults, self.story(cluster.faults)
+        assert not cluster.machines.faults, self.story(cluster.machines.faults)
         granted: set[str] = set()
         for event in events:
             if isinstance(event.body, GrantJob | GrantSeat):
                 granted.update(event.body.slots)
             elif isinstance(event.body, ResumeJob):
                 granted.update(state.jobs[event.body.job].gang)
-        for slot in cluster.slots:
+        for slot in cluster.machines.slots:
             if slot not in state.slots:
                 continue  # its node has just joined
             record = state.slots[slot]
-            present = cluster.memory[slot]
+            present = cluster.machines.memory[slot]
             assert len(present) <= 1, self.story(f"{present} on {slot}")
             assert not (slot in granted and present), self.story(f"granted {slot} with {present} on it")
             if record.state in (SlotState.LEASED, SlotState.OPENING):
                 assert all(p.workload == record.occupant for p in present), self.story(f"{present} on {record}")
             if record.occupant in state.jobs and record.state is SlotState.LEASED:
-                assert cluster.logical.get(slot) == "fence", self.story(f"{slot}: {cluster.logical.get(slot)}")
+                assert cluster.scheduler.logical.get(slot) == "fence", self.story(
+                    f"{slot}: {cluster.scheduler.logical.get(slot)}"
+                )
 
     def story(self, why: object = "") -> str:
         """What to print when something is wrong."""
@@ -448,10 +450,10 @@ class Loop:
             f"  {j.spec.name} {j.state} {j.gang} e{j.epoch}/{j.gang_epoch} d{j.directive}" for j in state.jobs.values()
         ]
         lines += [f"  {s}" for s in state.seats.values() if s.state is not SeatState.COLD]
-        for seat, actors in self.cluster.actors.items():
+        for seat, actors in self.cluster.serve.actors.items():
             lines += [f"  actor {seat} {a.name} {a.slots} ready={a.ready} stopping={a.stopping}" for a in actors]
-        lines.append(f"  logical {self.cluster.logical} fences {self.cluster.fences}")
-        lines.append(f"  locks { {s: (p.workload, p.epoch, p.rank) for s, p in self.cluster.locks.items()} }")
+        lines.append(f"  logical {self.cluster.scheduler.logical} fences {self.cluster.scheduler.fences}")
+        lines.append(f"  locks { {s: (p.workload, p.epoch, p.rank) for s, p in self.cluster.machines.locks.items()} }")
         for driver in self.drivers.values():
             gang = driver.gang
             ranks = [(r.phase.value, r.directive, r.lease_epoch) for r in gang.ranks] if gang else None

@@ -88,7 +88,7 @@ def test_a_parked_rank_that_is_killed_costs_no_promise() -> None:
     loop.gateways[0].offer("chat")
     until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.PARKED)
     assert driver.gang is not None
-    loop.cluster.kill(driver.gang.ranks[1].process)
+    loop.cluster.machines.kill(driver.gang.ranks[1].process)
     events = loop.run(90.0)
     assert any(isinstance(event.body, JobCrashed) for event in events)
     assert loop.state.jobs[TRAIN].state is JobState.RUNNING, loop.story()
@@ -158,7 +158,7 @@ def test_a_driver_taken_for_lost_that_comes_back_hears_that_it_is_over() -> None
 
 def test_a_replica_that_dies_comes_back_and_its_requests_are_served() -> None:
     loop = serving()
-    loop.cluster.kill_actor(loop.cluster.actors[SEAT][0])
+    loop.cluster.serve.kill_actor(loop.cluster.serve.actors[SEAT][0])
     events = loop.run(40.0)
     died = [event for event in events if isinstance(event.body, SeatDied)]
     ready = [event for event in events if isinstance(event.body, SeatReady)]
@@ -168,11 +168,11 @@ def test_a_replica_that_dies_comes_back_and_its_requests_are_served() -> None:
 
 def test_a_seat_that_failed_often_still_gets_its_chance() -> None:
     loop = serving()
-    loop.cluster.load_s = (50.0, 50.0)  # over the start-up limit of 40 s
-    loop.cluster.kill_actor(loop.cluster.actors[SEAT][0])
+    loop.cluster.serve.load_s = (50.0, 50.0)  # over the start-up limit of 40 s
+    loop.cluster.serve.kill_actor(loop.cluster.serve.actors[SEAT][0])
     loop.run(150.0)
     assert loop.state.seats[SEAT].failures >= 2, loop.story()
-    loop.cluster.load_s = (1.0, 2.0)
+    loop.cluster.serve.load_s = (1.0, 2.0)
     loop.run(120.0)
     assert loop.state.seats[SEAT].state is SeatState.READY, loop.story()
 
@@ -190,7 +190,7 @@ def test_a_dead_gateway_does_not_keep_a_replica_draining() -> None:
 
 def test_a_stranger_on_a_slot_keeps_no_other_slot_from_serving() -> None:
     loop = Loop(1)
-    loop.cluster.stranger(500.0)
+    loop.cluster.scheduler.stranger(500.0)
     loop.run(10.0)
     assert sum(record.state is SlotState.FOREIGN for record in loop.state.slots.values()) == 1, loop.story()
     loop.gateways[0].offer("chat")
@@ -201,7 +201,7 @@ def test_a_stranger_on_a_slot_keeps_no_other_slot_from_serving() -> None:
 def test_a_stranger_that_takes_an_opened_slot_is_shown_and_the_seat_goes_on_elsewhere() -> None:
     loop = Loop(1, endpoints=(an_endpoint(replicas_max=1),))
     loop.run(3.0)
-    loop.cluster.stranger(500.0)  # pending: it gets the first logical GPU that is without a fence
+    loop.cluster.scheduler.stranger(500.0)  # pending: it gets the first logical GPU that is without a fence
     loop.gateways[0].steady = True
     loop.gateways[0].rates["chat"] = 0.5
     loop.run(90.0)

@@ -56,7 +56,7 @@ def test_a_job_that_crashes_at_once_waits_longer_each_time_and_is_given_up_with_
     for _ in range(500):
         driver = loop.drivers["train"]
         if driver.gang is not None and loop.state.jobs[TRAIN].state is JobState.RUNNING:
-            loop.cluster.kill(driver.gang.ranks[0].process)
+            loop.cluster.machines.kill(driver.gang.ranks[0].process)
         loop.run(0.2)
         assert loop.arbiter is not None
         said.add(loop.arbiter.waits.get("train", "")[:50])
@@ -78,7 +78,7 @@ def test_a_job_that_gets_further_between_its_crashes_is_never_given_up_nor_kept_
         until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
         loop.run(3.0)
         assert driver.gang is not None
-        loop.cluster.kill(driver.gang.ranks[0].process)
+        loop.cluster.machines.kill(driver.gang.ranks[0].process)
         driver.durable = driver.step
         loop.run(1.0)
     until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
@@ -99,7 +99,7 @@ def test_a_gang_that_does_not_come_up_counts_as_a_crash(state: JobState) -> None
     else:
         driver.start_s = (1000.0, 1000.0)
         assert driver.gang is not None
-        loop.cluster.kill(driver.gang.ranks[0].process)
+        loop.cluster.machines.kill(driver.gang.ranks[0].process)
         until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.STARTING)
     before = loop.state.jobs[TRAIN].crashes
     loop.run(45.0)
@@ -194,7 +194,7 @@ def test_only_a_lost_job_that_is_archived_is_restored(way: str) -> None:
 
 def test_a_replica_that_fails_at_once_is_tried_less_and_less_often_and_parks_no_job_for_it_in_vain() -> None:
     loop, _ = training()
-    loop.cluster.load_fails = True
+    loop.cluster.serve.load_fails = True
     loop.gateways[0].steady = True
     loop.gateways[0].rates["chat"] = 0.5
     said: set[str] = set()
@@ -211,7 +211,7 @@ def test_a_replica_that_fails_at_once_is_tried_less_and_less_often_and_parks_no_
     assert loop.state.jobs[TRAIN].state is JobState.RUNNING, "the slot went back"
     failed = max(loop.state.seats.values(), key=lambda seat: seat.failures)
     assert "out of memory" in failed.last_error
-    loop.cluster.load_fails = False
+    loop.cluster.serve.load_fails = False
     loop.run(400.0)
     assert loop.state.seats[SEAT].state is SeatState.READY or any(
         seat.state is SeatState.READY for seat in loop.state.seats.values()
@@ -223,9 +223,9 @@ def test_a_replica_that_dies_soon_after_it_was_ready_gives_its_slot_back_and_wai
     events = []
     for _ in range(400):
         events += loop.run(0.3)
-        for actors in loop.cluster.actors.values():
+        for actors in loop.cluster.serve.actors.values():
             for actor in [actor for actor in actors if actor.ready]:
-                loop.cluster.kill_actor(actor)
+                loop.cluster.serve.kill_actor(actor)
     assert any(isinstance(e.body, SeatStopped) and "died again soon" in e.body.why for e in events), loop.story()
     assert gaps(events, GrantSeat)[-1] > 15.0
     assert len(gaps(events, GrantSeat)) <= 6
@@ -311,13 +311,13 @@ def test_without_a_free_slot_the_old_replica_drains_first_one_at_a_time() -> Non
 def test_a_revision_that_does_not_start_replaces_nobody() -> None:
     loop = Loop(1, nodes={"n0": 3}, endpoints=(an_endpoint(replicas_min=2, replicas_max=2, revision="a"),))
     loop.run(30.0)
-    loop.cluster.load_fails = True
+    loop.cluster.serve.load_fails = True
     declare(loop, revision="bad")
     loop.run(120.0)
     assert revisions(loop) == ["a", "a"], loop.story()
     assert loop.arbiter is not None
     assert any("its successor does not come up" in why for why in loop.arbiter.waits.values()), loop.arbiter.waits
-    loop.cluster.load_fails = False
+    loop.cluster.serve.load_fails = False
     declare(loop, revision="a")
     loop.run(60.0)
     assert revisions(loop) == ["a", "a"] and not loop.arbiter.waits, loop.story()

@@ -274,8 +274,8 @@ def noticed_after_s(seed: int) -> float | None:
     until(loop, lambda: len(ready(loop)) == 1)
     for _ in range(12):
         loop.gateways[0].offer("chat")
-    until(loop, lambda: not loop.cluster.fences)
-    loop.cluster.kill_actor(next(a for found in loop.cluster.actors.values() for a in found if a.ready))
+    until(loop, lambda: not loop.cluster.scheduler.fences)
+    loop.cluster.serve.kill_actor(next(a for found in loop.cluster.serve.actors.values() for a in found if a.ready))
     since_s = loop.clock.now_s
     until(loop, lambda: len(ready(loop)) == 2, limit_s=90.0)
     strayed = [e.at_s for e in loop.events if isinstance(e.body, SeatStopped) and "landed on" in e.body.why]

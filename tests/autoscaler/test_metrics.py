@@ -149,7 +149,7 @@ def test_a_crash_is_charged_by_what_the_job_was_doing_and_by_what_was_run_again(
     driver = loop.submit(a_job())
     loop.run(15.0)
     assert driver.gang is not None and loop.state.jobs[TRAIN].state is JobState.RUNNING
-    loop.cluster.kill(driver.gang.ranks[0].process)
+    loop.cluster.machines.kill(driver.gang.ranks[0].process)
     loop.run(30.0)
     found = loop.scrape()
     crashed = [event.body for event in loop.events if isinstance(event.body, JobCrashed)]

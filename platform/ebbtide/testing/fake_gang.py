@@ -21,7 +21,8 @@ from ebbtide.client.messages import (
     Want,
 )
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
-from ebbtide.testing.fake_cluster import FakeCluster, Process
+from ebbtide.testing.fake_cluster import FakeCluster
+from ebbtide.testing.fake_machines import Process
 
 LOCK_TIMEOUT_S = 20.0
 
@@ -52,7 +53,7 @@ class FakeGang:
         self.left = False  # in good order
         self.ranks = []
         for number, ref in enumerate(lease.slots):
-            process = self.cluster.spawn(driver.job, lease.epoch, ref.node, number)
+            process = self.cluster.machines.spawn(driver.job, lease.epoch, ref.node, number)
             process.on_death = self._rank_died
             rank = FakeRank(number, process, slot_id(NodeId(ref.node), ref.index), lease.epoch)
             self.ranks.append(rank)
@@ -77,14 +78,14 @@ class FakeGang:
         """End what is left."""
         self.over = True
         for rank in self.ranks:
-            self.cluster.kill(rank.process)
+            self.cluster.machines.kill(rank.process)
 
     # ---- taking slots, training
 
     def _take(self, rank: FakeRank, epoch: int) -> None:
         def taken(came: bool) -> None:
             if not came:
-                self.cluster.kill(rank.process)
+                self.cluster.machines.kill(rank.process)
                 return
             rank.phase, rank.lease_epoch = RankPhase.RUNNING, epoch
             if all(r.phase is RankPhase.RUNNING for r in self.ranks):
@@ -94,7 +95,7 @@ class FakeGang:
 
         if rank.process.alive and not self.over:
             rank.process.epoch = epoch
-            self.cluster.take(rank.process, rank.slot, LOCK_TIMEOUT_S, taken)
+            self.cluster.machines.take(rank.process, rank.slot, LOCK_TIMEOUT_S, taken)
 
     def _safe_point(self, epoch: int) -> None:
         if self.over or self.hangs or epoch != self.lease.epoch or self.driver.never_steps:
@@ -143,8 +144,8 @@ class FakeGang:
         for rank in self.ranks:
             rank.phase, rank.directive = phase, max(rank.directive, number)
             rank.process.on_death = None
-            self._later(0.0, 0.5, lambda rank=rank: self.cluster.release(rank.process, rank.slot))
-            self._later(0.6, 1.5, lambda rank=rank: self.cluster.kill(rank.process))
+            self._later(0.0, 0.5, lambda rank=rank: self.cluster.machines.release(rank.process, rank.slot))
+            self._later(0.6, 1.5, lambda rank=rank: self.cluster.machines.kill(rank.process))
         if phase is RankPhase.DONE:
             self.driver.finished = True
 
@@ -163,7 +164,7 @@ class FakeGang:
 
     def _vacate(self, rank: FakeRank, number: int) -> None:
         if rank.process.alive and not self.over:
-            self.cluster.release(rank.process, rank.slot)
+            self.cluster.machines.release(rank.process, rank.slot)
             rank.phase, rank.directive = RankPhase.PARKED, number
 
     def _gate(self) -> None:

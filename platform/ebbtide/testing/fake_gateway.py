@@ -54,7 +54,7 @@ class FakeGateway:
         self.cluster.clock.call_later(0.1, self._turn)
 
     def _send(self, endpoint: str, route: SeatRoute, since_s: float) -> bool:
-        actor = self.cluster.actor(route.url)
+        actor = self.cluster.serve.actor(route.url)
         if actor is None or actor.refuses or not actor.ready:
             return False
         actor.inflight += 1

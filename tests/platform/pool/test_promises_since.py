@@ -25,7 +25,7 @@ def history() -> list[PoolState]:
     loop.gateways[0].rates |= {"chat": 1.0, "big": 0.5}
     loop.run(30.0)
     if driver.gang is not None:
-        loop.cluster.kill(driver.gang.ranks[0].process)
+        loop.cluster.machines.kill(driver.gang.ranks[0].process)
     loop.run(20.0)
     loop.gateways[0].rates |= {"chat": 0.0, "big": 0.0}
     loop.run(30.0)
