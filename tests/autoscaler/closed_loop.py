@@ -11,6 +11,7 @@ from ebbtide.client.messages import (
     AgentReport,
     ControllerOrders,
     ControllerReport,
+    GatewayOrders,
     GatewayReport,
     JobDirective,
     Lease,
@@ -187,9 +188,9 @@ class Arbiter:
             return None
         return lease(state, seat, record.epoch, record.slots)
 
-    def report_gateway(self, report: GatewayReport) -> RoutingTable | None:
+    def report_gateway(self, report: GatewayReport) -> GatewayOrders:
         self.gateways[report.gateway] = Heard(self.loop.clock.now_s, report)
-        return None if self._settling(self.seen()) else self.table
+        return GatewayOrders(routes=None if self._settling(self.seen()) else self.table)
 
     def report_agent(self, report: AgentReport) -> None:
         last = self.agents.get(NodeId(report.node))

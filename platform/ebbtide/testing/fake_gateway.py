@@ -1,12 +1,14 @@
 """A model of a gateway: holds requests while no replica is ready, balances over ready seats, tries again elsewhere.
 
-It obeys the last routing table that it heard, also when the arbiter is dead.
+It obeys the last routing table and the last keys that it heard, also when the arbiter is dead.
+
+Not modelled: what a key may do; requests carry none.
 """
 
 from collections import defaultdict, deque
 from random import Random
 
-from ebbtide.client.messages import GatewayReport, RoutingTable, SeatRoute, Traffic
+from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, RoutingTable, SeatRoute, Traffic
 from ebbtide.testing.fake_cluster import FakeCluster
 
 RECENT_S = 10.0
@@ -20,6 +22,8 @@ class FakeGateway:
         self.rates: dict[str, float] = {}
         self.alive = True
         self.table = RoutingTable()
+        self.keys: tuple[KeyGrant, ...] = ()
+        self.keys_version = -1  # it has not heard of any yet
         self.held: dict[str, deque[float]] = defaultdict(deque)  # arrival times
         self.at_seat: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.arrivals: dict[str, int] = defaultdict(int)
@@ -91,11 +95,18 @@ class FakeGateway:
                 recent_ttft_s=(self.ttft_s[min(ready, len(self.ttft_s)) - 1],) if recent and inflight and ready else (),
                 seat_inflight=dict(self.at_seat[endpoint]),
             )
-        report = GatewayReport(self.name, "n0", 0.0, "", self.table.version, traffic)
+        report = GatewayReport(self.name, "n0", 0.0, "", self.table.version, traffic, self.keys_version)
 
-        def answered(table: RoutingTable | None) -> None:
-            if table is not None:
-                self.table = table
+        def answered(orders: GatewayOrders | None) -> None:
+            if orders is not None:
+                self._obey(orders)
             self.cluster.clock.call_later(0.15, self._beats)
 
         self.cluster.link.call(lambda arbiter: arbiter.report_gateway(report), answered)
+
+    def _obey(self, orders: GatewayOrders) -> None:
+        """As the real one: what an order does not name stays as it is."""
+        if orders.keys is not None:
+            self.keys_version, self.keys = orders.keys_version, orders.keys
+        if orders.routes is not None:
+            self.table = orders.routes

@@ -14,13 +14,13 @@ from ebbtide.client.messages import (
     AgentReport,
     ControllerOrders,
     ControllerReport,
+    GatewayOrders,
     GatewayReport,
     JobDirective,
     Lease,
     RankReport,
     ReplicaOrders,
     ReplicaReport,
-    RoutingTable,
 )
 from ebbtide.testing.virtual_clock import VirtualClock
 
@@ -36,7 +36,7 @@ class ArbiterCalls(Protocol):
     def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None: ...
     def report_replica(self, report: ReplicaReport) -> ReplicaOrders: ...
     def seat_lease(self, seat: str, replica: str, node: str, gpu_ids: tuple[int, ...]) -> Lease | None: ...
-    def report_gateway(self, report: GatewayReport) -> RoutingTable | None: ...
+    def report_gateway(self, report: GatewayReport) -> GatewayOrders: ...
     def report_agent(self, report: AgentReport) -> None: ...
 
 
