@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-# ---- train: ebbtide_train.train_internals -----------------------------------------------------------------------
+# ---- train: ebbtide_train.train_internals, leased_trainer, lease_backend ---------------------------------------
 
 
 def parameters(function: Any) -> list[str]:
@@ -209,7 +209,7 @@ def test_the_backend_starts_when_the_group_does() -> None:
     from ray.train.backend import Backend, BackendConfig
     from ray.train.v2._internal.callbacks import BackendSetupCallback
 
-    from ebbtide_train.train_internals import LeaseBackend, LeaseBackendConfig
+    from ebbtide_train.lease_backend import LeaseBackend, LeaseBackendConfig
 
     assert parameters(Backend.on_start) == ["worker_group", "backend_config"]
     callback = BackendSetupCallback(LeaseBackendConfig())

@@ -1,5 +1,7 @@
 """The parts of the Train shell that need no cluster: places of workers, words for failures, decisions."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train import train_internals
+from ebbtide_train.blame import describe
 from ebbtide_train.introduction import Introduction
 from ebbtide_train.place_env import environment
 from ebbtide_train.session.errors import Cancelled, Preempted
@@ -20,8 +23,7 @@ from ebbtide_train.train_internals import (
     GangFailurePolicy,
     LeasedWorkerGroup,
     LeaseScalingPolicy,
-    culprits,
-    describe,
+    causes,
 )
 
 LEASE = Lease("job", 7, (SlotRef("a", 3, "GPU-5"), SlotRef("b", 0), SlotRef("a", 1)))
@@ -47,11 +49,6 @@ def test_ranks_of_several_nodes_meet_over_the_interface_that_ray_uses() -> None:
     alone = Lease("job", 7, (SlotRef("a", 3), SlotRef("a", 1)))
     assert "GLOO_SOCKET_IFNAME" not in environment(alone, 1, said())
     assert "GLOO_SOCKET_IFNAME" not in environment(LEASE, 1, said(interface=""))
-
-
-def test_the_fault_lies_with_ranks_that_died_or_else_with_those_that_raised() -> None:
-    assert culprits({0: RuntimeError("gloo: closed"), 1: DIED}) == [1]
-    assert culprits({2: RuntimeError("x"), 0: RuntimeError("x")}) == [0, 2]
 
 
 def test_rank_i_is_the_worker_of_slot_i_though_train_groups_workers_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +116,16 @@ def test_leaving_by_order_is_not_counted(
         assert policy.make_decision(error) is FailureDecision.RAISE
 
 
-def test_a_failure_is_told_in_one_line_by_its_first_cause() -> None:
-    assert describe(failed(r0=RuntimeError("gloo: closed"), r1=DIED)) == (
-        "rank 1: its process died; rank 0: RuntimeError: gloo: closed"
-    )
-    assert describe(ControllerError(TimeoutError("no CPU"))) == "its controller: TimeoutError: no CPU"
+def test_a_death_in_trains_words_is_one_in_ours() -> None:
+    found = causes(failed(r0=RuntimeError("gloo: closed"), r1=DIED))
+    assert describe(found) == "rank 1: its process died; rank 0: RuntimeError: gloo: closed"
+    assert describe(causes(ControllerError(TimeoutError("no CPU")))) == "its controller: TimeoutError: no CPU"
+    assert describe(causes(ControllerError(DIED))) == "its controller: its process died"
+
+
+def test_no_other_module_imports_trains_internals() -> None:
+    root = Path(__file__).parents[2]
+    rooms = [root / name for name in ("platform", "autoscaler", "serve_apps", "train_jobs")]
+    sources = [path for room in rooms for path in room.rglob("*.py")]
+    imports = re.compile(r"^\s*(from|import) ray\.train\.v2\._internal", re.MULTILINE)
+    assert [path.name for path in sources if imports.search(path.read_text())] == ["train_internals.py"]

@@ -27,16 +27,18 @@ from ray.train import Result, TrainingFailedError
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.job import JobSection
 from ebbtide_train.archive import Archive, Submission, Unkept
+from ebbtide_train.blame import describe
 from ebbtide_train.connect import ask, connect
 from ebbtide_train.controller_link import ControllerLink
 from ebbtide_train.errors import BadJob, JobLost, JobRefused
+from ebbtide_train.leased_trainer import LeasedTrainer
 from ebbtide_train.link import Link
 from ebbtide_train.plan import JobPlan
 from ebbtide_train.session.errors import Cancelled
 from ebbtide_train.state_lines import StateLines, job_view
 from ebbtide_train.stop_wait import stop_wait_s
 from ebbtide_train.submission import my_submission, was_restored
-from ebbtide_train.train_internals import LeasedTrainer, causes, describe
+from ebbtide_train.train_internals import causes
 
 MICRO_BATCH = 64  # at most, where the author gives none: the session's own default
 LAST_WORD_S = 5.0  # nobody waits longer for a driver that has ended; one that was told to stop may have less
@@ -145,10 +147,11 @@ class PoolTrainer(LeasedTrainer):
                 _keep(archive, *my_submission(section.name, incarnation))
                 result = super().fit()
             except TrainingFailedError as error:
-                cancelled = next((c for c in causes(error).values() if isinstance(c, Cancelled)), None)
+                found = causes(error)
+                cancelled = next((c for c in found.values() if isinstance(c, Cancelled)), None)
                 if cancelled is None:
                     ending.outcome = "failed"
-                    ending.detail = "\n".join(part for part in (describe(error), self._last_words) if part)
+                    ending.detail = "\n".join(part for part in (describe(found), self._last_words) if part)
                     raise
                 ending.outcome, ending.detail = "cancelled", str(cancelled)
                 raise Cancelled(str(cancelled)) from None

@@ -15,11 +15,12 @@ from ebbtide.cli.output import print_problems
 from ebbtide.config.entrypoint import entrypoint_fault
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load import load
+from ebbtide_train.blame import describe
 from ebbtide_train.errors import JobLost, NoArbiter, PoolProblem
 from ebbtide_train.pick import pick
 from ebbtide_train.pool_trainer import PoolTrainer
 from ebbtide_train.session.errors import Cancelled
-from ebbtide_train.train_internals import describe
+from ebbtide_train.train_internals import causes
 
 
 @click.command()
@@ -52,7 +53,7 @@ def main(file: Path, name: str | None, working_dir: Path | None) -> None:
     except (Cancelled, JobLost) as error:
         raise CommandFailed(str(error)) from error
     except TrainingFailedError as error:
-        raise CommandFailed(f"job {section.name} failed: {describe(error)}") from error
+        raise CommandFailed(f"job {section.name} failed: {describe(causes(error))}") from error
 
 
 if __name__ == "__main__":

@@ -8,23 +8,19 @@ Three stock habits are changed (facts and line numbers in tests/integration/test
   sure that no process of it is left, and sleeps between looks.
 - Its failure policy counts what a gang raises; here a gang that leaves by order is no failure, and failures in a row
   without progress count, not all that ever happened.
-- Its Torch backend forms a process group; here the session owns the group, and the backend only gives each worker its
-  place, before anything else runs in it. So neither driver nor controller imports torch.
+- Its Torch backend forms a process group; ours does not (see ``lease_backend``).
 
-A controller dies with its driver, and the gang with its controller (Ray's ownership).
+The driver's side is ``leased_trainer``; it overrides private methods of Train's trainer, and imports nothing private.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
-from ray.train import ControllerError, RunConfig, ScalingConfig, WorkerGroupError
-from ray.train.backend import Backend, BackendConfig
+from ray.train import ControllerError, ScalingConfig, WorkerGroupError
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import (
     ENABLE_PREEMPTION_WATCHER_ENV_VAR,
@@ -46,18 +42,15 @@ from ray.train.v2._internal.execution.controller.state import (
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease
+from ebbtide_train.blame import CONTROLLER, ProcessDied, culprits, describe
 from ebbtide_train.controller_link import ControllerLink
 from ebbtide_train.durable_watch import DurableWatch
-from ebbtide_train.entry import enter
 from ebbtide_train.gang import Gang
-from ebbtide_train.introduction import introduce
 from ebbtide_train.last_words import last_words
-from ebbtide_train.place_env import environment
-from ebbtide_train.plan import JobPlan, Left, Place, take_place
+from ebbtide_train.plan import JobPlan, Left
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.session.step_log import finished_by_last_gang
 from ebbtide_train.strikes import Strikes
@@ -66,8 +59,6 @@ NODE_LABEL = "ray.io/node-id"  # every node has it
 WAITING = (InitializingState, RestartingState, ReschedulingState)
 WAIT_S = 0.1  # between looks for a lease, which come in five times a second
 DURABLE_S = 2.0  # to read one small file; a shared directory that takes longer hangs
-NO_CPU = 0.001  # a bundle must ask for something: Ray refuses empty ones
-ABORT_S = 1.0  # measured: 0.1 s; see stop_wait for what there is in all
 HEALTH_CHECK_S = "0.2"  # the stock 2 s would add up to 2 s to every stop and every restart
 
 
@@ -100,33 +91,6 @@ class LeasedWorkerGroup(WorkerGroup):  # type: ignore[misc] # Ray is not typed f
                 node_rank=list(dict.fromkeys(nodes)).index(nodes[rank]),
             )
         return workers
-
-
-class LeaseBackend(Backend):  # type: ignore[misc] # Ray is not typed for us
-    """Gives every worker its place. Forms no process group and takes none down: the session does."""
-
-    def on_start(self, worker_group: LeasedWorkerGroup, backend_config: BackendConfig) -> None:
-        """Called by Train when all workers are there, before the train function runs in them."""
-        lease = worker_group.gang.lease
-        assert lease is not None and len(lease.slots) == len(worker_group)
-        ranks = range(len(worker_group))
-        said = ray.get([worker_group.execute_single_async(rank, introduce) for rank in ranks])
-        worker_group.gang.introduced(said)
-        ray.get(
-            [
-                worker_group.execute_single_async(rank, take_place, Place(rank, lease), environment(lease, rank, said))
-                for rank in ranks
-            ]
-        )
-
-
-class LeaseBackendConfig(BackendConfig):  # type: ignore[misc] # Ray is not typed for us
-    """Names the backend; nothing in it can be configured."""
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """Train makes one of it in the controller."""
-        return LeaseBackend
 
 
 # ---- in the controller ------------------------------------------------------------------------------------------
@@ -178,7 +142,7 @@ class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed
             return FailureDecision.RAISE
         if any(isinstance(cause, Preempted) for cause in found.values()):
             return FailureDecision.RETRY
-        self._note(describe(training_failed_error), culprits(found))
+        self._note(describe(found), culprits(found))
         give_up = self._strikes.failed(steps_finished(self._plan))
         return FailureDecision.RAISE if give_up else FailureDecision.RETRY
 
@@ -267,103 +231,22 @@ def steps_finished(plan: JobPlan) -> int:
 
 
 def causes(error: Any) -> Mapping[int, BaseException]:
-    """What went wrong, by rank; -1 is the controller itself."""
+    """What went wrong, by rank; ``CONTROLLER`` is the controller itself."""
     if isinstance(error, WorkerGroupError):
-        return dict(error.worker_failures)
-    return {-1: error.controller_failure if isinstance(error, ControllerError) else error}
+        found = dict(error.worker_failures)
+    else:
+        found = {CONTROLLER: error.controller_failure if isinstance(error, ControllerError) else error}
+    # Train's own text for a death is a page with the actor's address; the user needs to know which process died.
+    return {
+        rank: ProcessDied() if isinstance(why, WorkerHealthCheckFailedError) else why for rank, why in found.items()
+    }
 
 
-def culprits(found: Mapping[int, BaseException]) -> list[int]:
-    """The ranks whose processes died, or, if none did, those that raised: a death makes the others raise."""
-    died = [rank for rank, cause in found.items() if isinstance(cause, WorkerHealthCheckFailedError)]
-    return sorted(died or found)
+# ---- for the driver ---------------------------------------------------------------------------------------------
 
 
-def describe(error: Any) -> str:
-    """A failure of a gang in one line: its first cause, by whoever raised it."""
-    lines = []
-    for rank, cause in sorted(causes(error).items()):
-        who = f"rank {rank}" if rank >= 0 else "its controller"
-        if isinstance(cause, WorkerHealthCheckFailedError):
-            # Train's own text is a page with the actor's address; the user needs to know which process died.
-            lines.append(f"{who}: its process died")
-        else:
-            lines.append(f"{who}: {type(cause).__name__}: {cause}")
-    # A rank that dies makes the collectives of the others fail: their errors say less.
-    lines.sort(key=lambda line: not line.endswith("its process died"))
-    return "; ".join(lines)
-
-
-# ---- in the driver ----------------------------------------------------------------------------------------------
-
-
-class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typed for us
-    """A Ray Train trainer whose gang runs under leases of the pool.
-
-    Of Train's trainers it extends the one below TorchTrainer, which adds nothing but the Torch backend.
-    """
-
-    def __init__(self, plan: JobPlan, args: Mapping[str, Any]) -> None:
-        section = plan.section
-        super().__init__(
-            enter,
-            train_loop_config={"plan": plan, "args": args},
-            backend_config=LeaseBackendConfig(),
-            scaling_config=ScalingConfig(
-                num_workers=section.workers.max,
-                use_gpu=False,  # the fence carries the logical GPU, so that a parked worker costs Ray nothing
-                resources_per_worker={"CPU": section.cpus_per_worker or NO_CPU},
-            ),
-            run_config=RunConfig(name="ray", storage_path=str(plan.run_dir)),
-        )
-        self._plan = plan
-        self._last_words = ""
-
-    def _before_run(self) -> None:
-        """The controller is up and is about to speak for the job."""
-
-    def _ask_to_leave(self) -> float:
-        """This process was told to stop; how many seconds it can wait for the gang to leave in order."""
-        return 0.0
-
-    def _has_left(self) -> None:
-        """It has."""
-
-    def _initialize_and_run_controller(self, **given: Any) -> Any:
-        here = ray.get_runtime_context().get_node_id()
-        actor = ray.remote(num_cpus=0, label_selector={NODE_LABEL: here}, runtime_env={"env_vars": _controller_env()})
-        controller = actor(GangController).remote(plan=self._plan, **given)
-        running = None
-        try:
-            ray.get(controller.__ray_ready__.remote())
-            self._before_run()
-            running = controller.run.remote()
-            ray.get(running)
-            self._last_words = str(ray.get(controller.last_words.remote()))
-            return ray.get(controller.get_result.remote())
-        except (KeyboardInterrupt, SystemExit):
-            self._leave(controller, running)
-            raise
-        finally:
-            ray.kill(controller)  # its gang must not outlive this call
-
-    def _leave(self, controller: Any, running: Any) -> None:
-        patience_s = self._ask_to_leave() if running is not None else 0.0
-        with suppress(RayError):  # an aborted gang's placement group goes even if this process lives on
-            if running is not None and ray.wait([running], timeout=patience_s)[0]:
-                ray.get(running)
-                self._has_left()
-            else:
-                ray.get(controller.abort.remote(), timeout=ABORT_S)
-
-    def _create_default_callbacks(self) -> list[Any]:
-        # The cleaner is a detached actor per job that asks the dashboard once a second whether the controller lives.
-        # What it would clean goes anyway: with the controller's abort, or with the driver.
-        found = super()._create_default_callbacks()
-        return [callback for callback in found if not isinstance(callback, PlacementGroupCleanerCallback)]
-
-
-def _controller_env() -> dict[str, str]:
+def controller_env() -> dict[str, str]:
+    """The environment of a controller, some of which Train hands on to its workers."""
     found: dict[str, str] = {
         HEALTH_CHECK_INTERVAL_S_ENV_VAR: os.environ.get(HEALTH_CHECK_INTERVAL_S_ENV_VAR, HEALTH_CHECK_S),
         "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
@@ -372,3 +255,12 @@ def _controller_env() -> dict[str, str]:
     }
     found[ENABLE_PREEMPTION_WATCHER_ENV_VAR] = "0"  # the arbiter decides who steps aside
     return found
+
+
+def without_cleaner(callbacks: Sequence[Any]) -> list[Any]:
+    """Train's callbacks but for its cleaner of placement groups.
+
+    That is a detached actor per job that asks the dashboard once a second whether the controller lives. What it would
+    clean goes anyway: with the controller's abort, or with the driver.
+    """
+    return [callback for callback in callbacks if not isinstance(callback, PlacementGroupCleanerCallback)]
