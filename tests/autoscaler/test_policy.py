@@ -19,6 +19,7 @@ from ebbtide.pool.events import (
     JobSubmitted,
     NodeDraining,
     NodeFound,
+    NodeLost,
     ParkJob,
     ResumeJob,
     SeatGone,
@@ -281,11 +282,12 @@ def test_a_replica_larger_than_any_node_can_give_says_so_and_disturbs_nobody() -
     assert "no node can give 2 slots" in dict(found.waits)[SEAT0]
 
 
-def test_nobody_steps_aside_in_vain_for_a_replica_that_finds_no_room_anyway() -> None:
-    """Its second slot belongs to a job at its minimum, which may not go below: the small job is left alone."""
+@pytest.mark.parametrize("kind", [WorkloadClass.SEMI_PREEMPTIBLE, WorkloadClass.NON_PREEMPTIBLE])
+def test_nobody_steps_aside_in_vain_for_a_replica_that_finds_no_room_anyway(kind: WorkloadClass) -> None:
+    """Its second slot belongs to a job that may not go below its minimum, or not at all: the small one is spared."""
     state = a_pool(nodes={"n0": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
     state = with_job(state, a_job("small", workers_max=1), (S0,))
-    state = with_job(state, a_job("semi", workers_max=1, workload_class=WorkloadClass.SEMI_PREEMPTIBLE), (S1,))
+    state = with_job(state, a_job("stays", workers_max=1, workload_class=kind), (S1,))
     found = look(state, traffic=HELD, for_s=30.0)
     assert found.moves == ()
     assert "may not step aside" in dict(found.waits)[SEAT0]
@@ -418,3 +420,25 @@ def test_room_for_a_replica_is_made_on_a_node_that_does_not_drain() -> None:
         ("ParkJob", "b"),
         ("ParkJob", "c"),
     }
+
+
+def test_slots_of_a_node_that_drains_or_died_are_of_no_use_to_a_replica() -> None:
+    n1 = slots(2, "n1")
+    state = with_job(a_pool(nodes={"n0": 1, "n1": 2}), a_job("a", workers_max=1, priority=-1), (S0,))
+    state = with_job(state, a_job("b", workers_max=2), n1)
+    drains = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
+    assert {(type(move).__name__, getattr(move, "job", "")) for move in drains.moves} == {
+        ("StopJob", "a"),
+        ("ParkJob", "b"),
+    }
+    dead = look(fold(state, NodeLost(NodeId("n0"))), traffic=HELD)
+    assert [getattr(move, "job", "") for move in dead.moves] == ["b"]
+
+
+def test_what_a_job_leaves_by_a_drain_is_not_asked_of_another_job_too() -> None:
+    """It is on both nodes: its slot on the other one will do."""
+    n1 = slots(2, "n1")
+    state = with_job(a_pool(nodes={"n0": 1, "n1": 2}), a_job("a", workers_max=2), (S0, n1[0]))
+    state = with_job(state, a_job("b", workers_max=1), n1[1:])
+    found = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
+    assert [getattr(move, "job", "") for move in found.moves] == ["a"]

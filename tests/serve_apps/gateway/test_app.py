@@ -1,5 +1,6 @@
 """What the gateway refuses by itself, and how it says so."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -144,6 +145,22 @@ async def test_keys_and_endpoints_change_in_a_running_gateway(keyed: tuple[Scene
     assert (await http.post(CHAT, json=chat(), headers=bearer("new"))).status_code == 404
 
 
+async def test_bounds_change_in_a_running_gateway(scene: Scene, http: httpx.AsyncClient) -> None:
+    scene.server.change(settings(hold_max_age_s=0.05))
+    too_long = await http.post(CHAT, json=chat())
+    assert too_long.status_code == 429 and error_of(too_long)["code"] == "hold_too_long"
+    scene.server.change(settings(hold_max_bytes=1))
+    assert error_of(await http.post(CHAT, json=chat()))["code"] == "hold_full"
+    scene.server.change(settings(request_timeout_s=0.05, max_inflight_per_seat=1))
+    await scene.route(await scene.replica(token_every_s=0.1))
+    assert (await http.post(CHAT, json=chat())).status_code == 504
+    scene.server.change(settings(max_inflight_per_seat=1))
+    assert [one.status_code for one in await asyncio.gather(*[http.post(CHAT, json=chat()) for _ in range(3)])] == [
+        200
+    ] * 3
+    assert scene.replicas[0].most_running == 1
+
+
 WRONG_BODIES: list[tuple[bytes, int, str | None, str | None]] = [
     (b"", 400, None, "invalid_json"),
     (b"{", 400, None, "invalid_json"),
@@ -261,7 +278,6 @@ _NEARLY_RIGHT = st.builds(
 )
 def test_no_body_whatsoever_causes_a_5xx(body: bytes, path: str, media: str) -> None:
     """In the app itself, with no replica: what is right is held a moment and gets 429, all else 4xx."""
-    import asyncio
 
     async def ask() -> httpx.Response:
         app = build_app(settings(hold_max_age_s=0.002), FakeArbiter())
@@ -273,3 +289,19 @@ def test_no_body_whatsoever_causes_a_5xx(body: bytes, path: str, media: str) -> 
     response = asyncio.run(ask())
     assert 400 <= response.status_code < 500
     error_of(response)
+
+
+async def test_requests_held_for_an_endpoint_that_is_removed_get_a_404_at_once(scene: Scene) -> None:
+    async with httpx.AsyncClient(base_url=scene.url, timeout=20, trust_env=False) as http:
+        held = [asyncio.create_task(http.post(CHAT, json=chat(stream=stream))) for stream in (False, True)]
+        kept = asyncio.create_task(http.post(CHAT, json=chat(model="other")))
+        await until(lambda: scene.traffic.held == 2)
+        begin_s = time.monotonic()
+        scene.server.change(settings(endpoints=("other",)))
+        for answer in await asyncio.gather(*held):
+            assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+        assert time.monotonic() - begin_s < 2.0
+        assert not kept.done()
+        replica = await scene.replica()
+        scene.arbiter.route(replica, model="other")
+        assert (await kept).status_code == 200

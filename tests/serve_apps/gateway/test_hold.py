@@ -1,6 +1,7 @@
 """The hold and the routes under any order of events, by a model that knows only the promises."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given
@@ -126,6 +127,48 @@ async def test_a_place_that_frees_in_the_instant_in_which_the_first_gives_up_goe
     assert (hold.held("m"), hold.held_bytes("m"), routes.inflight("m")) == (0, 0, 0)
 
 
+async def test_a_request_that_lost_its_seat_is_taken_though_the_room_is_full() -> None:
+    clock = SystemClock()
+    hold = Hold(Routes(clock, 1), HoldLimits(1, 10, 60.0, 5.0), clock)
+    waiting = [asyncio.create_task(hold.seat("m", 10, again=again)) for again in (False, True)]
+    await _settle()
+    assert hold.held("m") == 2 and not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await _settle()
+
+
+@dataclass
+class SetClock:
+    """Stands still until told."""
+
+    now_s: float = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def epoch_s(self) -> float:
+        return self.now_s
+
+
+async def test_a_newcomer_does_not_overtake_those_who_wait_when_a_shunned_replica_is_good_again() -> None:
+    """The clock says so a moment before the line is looked at again."""
+    clock = SetClock()
+    hold = Hold(Routes(clock, 1), LIMITS, clock)
+    hold.adopt(RoutingTable(1, {"m": (SEATS[0],)}))
+    hold.shun("m", SEATS[0], 60.0)
+    first = asyncio.create_task(hold.seat("m", 1))
+    await _settle()
+    clock.now_s += 61.0
+    newcomer = asyncio.create_task(hold.seat("m", 1))
+    await _settle()
+    hold.adopt(RoutingTable(2, {"m": (SEATS[0],)}))
+    await _settle()
+    assert first.done() and not newcomer.done()
+    hold.release("m", first.result().seat)
+    await newcomer
+
+
 async def test_the_least_busy_seat_is_chosen_and_equals_take_turns() -> None:
     routes = Routes(SystemClock(), 8)
     routes.adopt(RoutingTable(1, {"m": tuple(SEATS)}))
@@ -144,3 +187,36 @@ async def test_a_shunned_replica_is_tried_again_after_its_time() -> None:
     hold.release("m", first.seat)
     again = await asyncio.wait_for(hold.seat("m", 1, again=True), 2)
     assert again.seat == SEATS[0] and 0.03 < again.lacked_s < 1
+
+
+async def test_who_waits_for_an_endpoint_that_goes_hears_so_at_once_and_nobody_else_does() -> None:
+    clock = SystemClock()
+    routes = Routes(clock, 1)
+    hold = Hold(routes, LIMITS, clock)
+    hold.serve_only(["m", "other"])
+    hold.adopt(RoutingTable(1, {"m": (SEATS[0],)}))
+    running = await hold.seat("m", 1)
+    waits = [
+        asyncio.create_task(hold.seat("m", 10, key=key, again=again)) for key, again in (("a", False), ("b", True))
+    ]
+    hung_up = asyncio.create_task(hold.seat("m", 10, key="c"))
+    other = asyncio.create_task(hold.seat("other", 10, key="a"))
+    await _settle()
+    hung_up.cancel()
+    hold.serve_only(["other"])
+    await _settle()
+    for waiter in waits:
+        refusal = waiter.exception()
+        assert isinstance(refusal, Refusal) and (refusal.status, refusal.code) == (404, "model_not_found")
+    assert hung_up.cancelled() and not other.done()
+    assert (hold.held("m"), hold.held_bytes("m"), hold.held("other")) == (0, 0, 1)
+    # What ran goes on to its end; that its seat is lost, or a place free, calls nobody back.
+    late = asyncio.create_task(hold.seat("m", 10))
+    await _settle()
+    assert isinstance(late.exception(), Refusal)
+    hold.release("m", running.seat)
+    assert routes.inflight("m") == 0
+    hold.serve_only(["m", "other"])
+    assert (await hold.seat("m", 1)).seat == SEATS[0]
+    other.cancel()
+    await _settle()

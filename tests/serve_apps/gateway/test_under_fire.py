@@ -241,6 +241,27 @@ async def test_a_client_that_reads_slowly_but_reads_gets_everything() -> None:
         writer.close()
 
 
+async def test_a_client_that_pauses_for_longer_than_a_replica_may_be_silent_loses_nothing() -> None:
+    """While nobody reads, the replica waits to be read: that is no silence of its own."""
+    async with running_gateway(replica_silence_s=0.4, client_stall_s=20.0) as scene:
+        await scene.route(await scene.replica(tokens=30_000))  # 6 MB: more than all buffers on the way hold
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        raw.connect(("127.0.0.1", scene.server.port))
+        raw.sendall(request(json.dumps(chat(stream=True)).encode()))
+        await asyncio.sleep(2.5)
+        assert scene.traffic.inflight == 1, "it is not over, and nobody was told of a lost replica"
+        raw.setblocking(False)
+        loop = asyncio.get_running_loop()
+        last = b""
+        while not last.endswith(b"0\r\n\r\n"):
+            part = await asyncio.wait_for(loop.sock_recv(raw, 1 << 20), 20)
+            assert part, "cut off"
+            last = (last + part)[-200:]
+        assert b"data: [DONE]" in last
+        raw.close()
+
+
 async def test_an_answer_that_nobody_fetches_does_not_stay_behind() -> None:
     """Whole answers larger than the socket takes, to clients that asked and never read."""
     async with running_gateway(client_stall_s=0.4, idle_timeout_s=0.4) as scene:
