@@ -175,26 +175,41 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
     """End JOB for good at its next safe point; its last checkpoint stays.
 
     Waits until it is over and its slots are free. A rank that does not come to a safe point within the job's grace is
-    killed; the steps that this costs are shown.
+    killed; the steps that this costs are shown. A job whose driver was lost is over at once.
     """
     joined(pool)
     _ask("cancel_job", job, f"cancelled by {_user()}")
     if no_wait:
-        _tell(as_json, {"job": job, "state": "cancelling"}, f"job {job} will end at its next safe point")
+        now = _look(job)
+        if now is not None and now["state"] == "ended":
+            _tell_end(as_json, now)
+        else:
+            _tell(as_json, {"job": job, "state": "cancelling"}, f"job {job} will end at its next safe point")
         return
-
-    def look() -> dict[str, Any] | None:
-        status = _status()
-        return None if status is None else _job(status, job)
-
     try:
         last = until_done(
-            look, done=lambda j: j["state"] == "ended" and not j["held"], words=_job_words, say=say, limit_s=limit_s
+            lambda: _look(job),
+            done=lambda j: j["state"] == "ended" and not j["held"],
+            words=_job_words,
+            say=say,
+            limit_s=limit_s,
         )
     except NotInTime as error:
         raise CommandFailed(f"job {job} is not over after {limit_s:g} s: {error}") from error
-    facts = {key: last[key] for key in ("job", "state", "step", "durable_step", "outcome")}
-    _tell(as_json, facts, f"job {job} is over: {last['outcome']}; step {last['step']}, durable {last['durable_step']}")
+    _tell_end(as_json, last)
+
+
+def _tell_end(as_json: bool, job: dict[str, Any]) -> None:
+    facts = {key: job[key] for key in ("job", "state", "step", "durable_step", "outcome")}
+    free = f"; {len(job['held'])} slots are being proven free" if job["held"] else ""
+    line = f"job {job['job']} is over: {job['outcome']}; step {job['step']}, durable {job['durable_step']}{free}"
+    _tell(as_json, facts, line)
+
+
+def _look(job: str) -> dict[str, Any] | None:
+    """How it stands; None: nobody says, also while an arbiter that has just begun has not looked around yet."""
+    status = _status()
+    return None if status is None or "jobs" not in status else _job(status, job)
 
 
 def _job(status: dict[str, Any], name: str) -> dict[str, Any]:

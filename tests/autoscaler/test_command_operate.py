@@ -125,6 +125,21 @@ def test_a_cancelled_job_is_waited_for_until_its_slots_are_free(link: FakeLink) 
     assert done.stderr.splitlines()[-1] == "job train has ended; 1 slots are being proven free"
 
 
+def test_a_cancel_that_does_not_wait_promises_an_end_or_tells_of_it(link: FakeLink) -> None:
+    begun = run(cancel, "train", "--no-wait")
+    assert (begun.exit_code, begun.stdout) == (0, "job train will end at its next safe point\n")
+    link.states = [a_status("ended", occupant=None)]  # of a job that was lost
+    over = run(cancel, "train", "--no-wait")
+    assert (over.exit_code, over.stdout) == (0, "job train is over: cancelled: by me; step 9, durable 9\n")
+    assert json.loads(run(cancel, "train", "--no-wait", "--json").stdout)["state"] == "ended"
+    link.states = [a_status("ended")]
+    assert "; 1 slots are being proven free\n" in run(cancel, "train", "--no-wait").stdout
+    for unsaid in (None, {"arbiter": {"frozen": ""}}):  # nobody answers; an arbiter that has not looked around yet
+        link.states = [unsaid]
+        unknown = run(cancel, "train", "--no-wait", "--json")
+        assert json.loads(unknown.stdout) == {"job": "train", "state": "cancelling"}
+
+
 def test_parked_gangs_count_as_being_on_their_node() -> None:
     status = a_status(occupant=None)
     status["slots"][0]["parked"] = ["night"]
