@@ -21,7 +21,7 @@ from ebbtide.telemetry.family import UNKNOWN
 from ebbtide_serve.gateway.body import read_body
 from ebbtide_serve.gateway.clock import Clock, SystemClock
 from ebbtide_serve.gateway.counters import Counters
-from ebbtide_serve.gateway.errors import ClientGone, Refusal, unavailable
+from ebbtide_serve.gateway.errors import ClientGone, Refusal, model_not_found, unavailable
 from ebbtide_serve.gateway.exchange import Errand, Exchange, Means
 from ebbtide_serve.gateway.hold import Hold, HoldLimits
 from ebbtide_serve.gateway.keys import KeyRing, check_endpoint, check_scope
@@ -67,6 +67,7 @@ class Gateway:
         self._key_names: tuple[str, ...] = ()
         self._routes = Routes(clock, settings.max_inflight_per_seat)
         self._hold = Hold(self._routes, _hold_limits(settings), clock)
+        self._hold.serve_only(settings.endpoints)
         self._counters = Counters(clock)
         self._upstream = Upstream(settings.internal_token, settings.connect_timeout_s, settings.replica_silence_s)
         self.meter = Meter(self._present, lambda: self.stopping)
@@ -99,9 +100,13 @@ class Gateway:
         self._heard.set()
 
     def change(self, settings: GatewaySettings) -> None:
-        """Obey other endpoints and limits from now on; running requests go on as they began."""
+        """Obey other endpoints and limits from now on.
+
+        Running requests go on as they began; those that are held for an endpoint that is gone get a 404.
+        """
         self.settings = settings
         self._hold.limits = _hold_limits(settings)
+        self._hold.serve_only(settings.endpoints)
         self._routes.max_inflight_per_seat = settings.max_inflight_per_seat
         self._upstream.connect_timeout_s = settings.connect_timeout_s
         self._upstream.silence_s = settings.replica_silence_s
@@ -178,8 +183,7 @@ class Gateway:
             headers = {"upgrade": "HTTP/1.1", "connection": "upgrade, close"}
             raise Refusal(426, "A stream needs HTTP/1.1.", code="http_version", headers=headers)
         if body.model not in self.settings.endpoints:
-            message = f"The model {echo(body.model)!r} does not exist. GET /v1/models lists those that do."
-            raise Refusal(404, message, code="model_not_found", param="model")
+            raise model_not_found(echo(body.model))
         request.state.model = body.model
         check_endpoint(key, body.model)
         admission = self._keys.admit(key, body_bytes=len(raw), max_tokens=body.tokens_wanted())

@@ -79,6 +79,12 @@ def error_event(message: str, *, code: str) -> bytes:
     return b"data: " + json.dumps(error_body(message, kind="server_error", code=code)).encode() + b"\n\n"
 
 
+def model_not_found(name: str) -> Refusal:
+    """A 404 for a model that is not served here, or not any more."""
+    message = f"The model {name!r} does not exist. GET /v1/models lists those that do."
+    return Refusal(404, message, code="model_not_found", param="model")
+
+
 def too_busy(message: str, *, code: str, retry_after_s: float) -> Refusal:
     """A 429 that says when to come back; OpenAI's clients obey ``Retry-After``."""
     after_s = max(1, -int(-retry_after_s // 1))  # whole seconds, rounded up: the header has no fractions

@@ -12,11 +12,12 @@ instant goes to the next one: a request that was refused is never executed later
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.errors import Refusal, too_busy
+from ebbtide_serve.gateway.errors import Refusal, model_not_found, too_busy
 from ebbtide_serve.gateway.line import Line, Waiter
 from ebbtide_serve.gateway.routes import Routes
 
@@ -60,12 +61,14 @@ class Hold:
         self._shares: dict[str, _Share] = {}
         self._count = 0
         self._bytes = 0
+        self._served: frozenset[str] | None = None  # None: whatever is asked for
 
     async def seat(self, endpoint: str, size_bytes: int, *, key: str = "", again: bool = False) -> Seated:
         """Wait for a place at a seat. ``again``: it had one, which was lost; it comes first and is always taken.
 
         Raises:
-            Refusal: 429 with Retry-After, when there is no room or the wait took too long.
+            Refusal: 429 with Retry-After, when there is no room or the wait took too long; 404, when nobody will ever
+                serve the endpoint again.
         """
         line = self._lines.setdefault(endpoint, Line())
         if again or not line.count:
@@ -73,6 +76,8 @@ class Hold:
             if seat is not None:
                 line.placed(key)
                 return Seated(seat, 0.0)
+        if self._served is not None and endpoint not in self._served:
+            raise model_not_found(endpoint)
         self._note_lack()
         if not again:
             self._make_room(endpoint, key, size_bytes)
@@ -108,6 +113,17 @@ class Hold:
         if self._routes.adopt(table):
             for endpoint in list(self._lines):
                 self._serve_line(endpoint)
+
+    def serve_only(self, endpoints: Iterable[str]) -> None:
+        """Refuse whoever waits for another endpoint, at once: no replica of it will ever be ready."""
+        self._served = frozenset(endpoints)
+        for endpoint, line in self._lines.items():
+            if endpoint in self._served:
+                continue
+            for waiter in list(line):
+                self._leave(line, waiter)
+                if not waiter.seat.done():
+                    waiter.seat.set_exception(model_not_found(endpoint))
 
     def held(self, endpoint: str) -> int:
         """Requests in the line."""
