@@ -50,7 +50,7 @@ from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.agree import unsettled
 from ebbtide_autoscaler.heartbeat import start_beating
 from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.notices import Heardless, Standstill, notices, standstill
+from ebbtide_autoscaler.notices import Heardless, notices
 from ebbtide_autoscaler.observe import directive, lease, orders, unheard
 from ebbtide_autoscaler.occupancy_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.reports import heard, overtaken
@@ -74,13 +74,14 @@ class Arbiter:
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
         self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)
         self._loop.start()
-        start_sweeping(Path(shared_dir) / "occupancy", self._slot_holders)
-        start_beating(pool, lambda: self._loop.epoch, node_dir=Path(lock_dir).parent, shared_dir=Path(shared_dir))
+        node_dir, shared = Path(lock_dir).parent, Path(shared_dir)
+        start_sweeping(shared / "occupancy", self._slot_holders)
+        start_beating(pool, lambda: self._loop.ledger.epoch, node_dir=node_dir, shared_dir=shared)
 
     def _slot_holders(self) -> Callable[[Writer], bool] | None:
         """Who may have a slot now; None while the ledger is not open, for then the directory may be another one."""
         loop = self._loop
-        if not loop.opened or loop.frozen_by == "ledger":
+        if not loop.opened or loop.still.by == "ledger":
             return None
         return holders(loop.world.state.nodes, dict(loop.reports.agents), time.time())
 
@@ -90,7 +91,8 @@ class Arbiter:
         """What a process that joins the pool needs."""
         if not self._loop.opened:
             return None
-        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, self._loop.epoch, self._loop.ledger_id)
+        ledger = self._loop.ledger
+        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, ledger.epoch, ledger.ledger_id)
 
     def pid(self) -> int:
         """Of this process; for tests that kill it."""
@@ -304,11 +306,11 @@ class Arbiter:
 
     def config(self) -> str:
         """The file in force as JSON; empty before the first `up`."""
-        return self._loop.config_json
+        return self._loop.file.json
 
     def configs(self) -> tuple[str, ...]:
         """The files that were in force last, as JSON, oldest first; the last one is in force."""
-        return self._loop.configs
+        return self._loop.file.recent
 
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter.
@@ -360,7 +362,7 @@ class Arbiter:
 
     def rolling(self) -> dict[str, list[str]]:
         """Seats that have something to do before the pool agrees with its file, by endpoint; {}: it agrees."""
-        config = self._loop.config_json
+        config = self._loop.file.json
         return unsettled(PoolFile.model_validate_json(config), self._loop.world.state) if config else {}
 
     def status(self) -> dict[str, Any]:
@@ -368,24 +370,24 @@ class Arbiter:
         seen, state, now_s = self._loop.seen, self._loop.world.state, time.time()
         found = view(state, seen, self._loop.waits, now_s) if seen else {}
         loop = self._loop
-        still = standstill(state, Standstill(loop.frozen, loop.frozen_since_s, loop.frozen_by), loop.settling_since_s)
+        still, file = loop.still, loop.file
         gateway = Heardless(
             last_s=loop.reports.gateway_last_s,
             trouble=loop.gateway.trouble,
             trouble_since_s=loop.gateway.trouble_since_s,
         )
         told = (
-            notices(state, seen, now_s, mode=loop.mode, mode_since_s=loop.mode_since_s, gateway=gateway) if seen else ()
+            notices(state, seen, now_s, mode=file.mode, mode_since_s=file.mode_since_s, gateway=gateway) if seen else ()
         )
         return {
             "pool": self._pool,
             "arbiter": {
-                "epoch": loop.epoch,
+                "epoch": loop.ledger.epoch,
                 "pid": os.getpid(),
                 "frozen": still.why,
                 "frozen_since_s": still.since_s or None,
                 "frozen_by": still.by,
-                "mode": loop.mode,
+                "mode": file.mode,
                 "tick_s": round(loop.tick_took_s, 5),
             },
             "metrics": loop.metrics_door.status(),

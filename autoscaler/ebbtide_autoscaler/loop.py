@@ -8,8 +8,6 @@ says why and since when (promise 8); everything that runs goes on.
 import asyncio
 import contextlib
 import logging
-import os
-import re
 import threading
 import time
 from collections.abc import Coroutine
@@ -22,7 +20,7 @@ from typing import Any
 from ebbtide.client.messages import RoutingTable
 from ebbtide.client.seats import SeatActuator, SeatPlan
 from ebbtide.config.root import PoolFile
-from ebbtide.ledger.errors import LedgerError, LedgerFenced, SnapshotDeclined
+from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Body
@@ -30,29 +28,30 @@ from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.agree import agree
+from ebbtide_autoscaler.brake import Brake
 from ebbtide_autoscaler.executor import Executor, Hands
 from ebbtide_autoscaler.fence_book import FenceBook
+from ebbtide_autoscaler.file_desk import FileDesk
 from ebbtide_autoscaler.gateway_keeper import GatewayKeeper
 from ebbtide_autoscaler.instruct import Instruction, instruct
-from ebbtide_autoscaler.journal import CONFIGS_KEPT, Journal, fence_record
+from ebbtide_autoscaler.journal import fence_record
 from ebbtide_autoscaler.key_desk import KeyDesk
 from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
+from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
 from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.notices import Standstill, standstill
 from ebbtide_autoscaler.observe import routes, slots_of_replicas, unheard
+from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.step import Knobs, Step, World, step
 from ebbtide_autoscaler.surroundings import Surroundings, cluster_name, load_serve, load_train
-from ebbtide_autoscaler.would import news, takes_a_slot, would_record
+from ebbtide_autoscaler.would import takes_a_slot
 
-LEDGER_DEADLINE_S = 5.0  # an fsync takes milliseconds; a filesystem that needs this long hangs
 GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md)
-REOPEN_S = 2.0  # between two tries to open a new epoch after the ledger broke
-FENCED_S = 30.0  # the same, when another arbiter has taken over: two must not throw each other out all the time
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
 
 log = logging.getLogger(__name__)
@@ -64,59 +63,53 @@ class Loop:
     def __init__(self, pool: str, shared_dir: Path, *, lock_dir: str, writer: str) -> None:
         self.reports = Reports(started_s=time.time())
         self.waits: dict[str, str] = {}
-        self.frozen = ""
-        self.frozen_since_s = 0.0
-        self.frozen_by = ""  # "ledger" | "promise" | "start"; a person's freeze is in the ledger's state
         self.settling_since_s = 0.0  # a new arbiter does not decide before everybody was heard; 0: it has
         self.seen: Seen | None = None
         self.routing_table = RoutingTable()
         self.tick_took_s = 0.0
-        self.config_json = ""
-        self.mode_since_s = 0.0  # 0: since before this arbiter
-        self.configs: tuple[str, ...] = ()  # the files that were in force last, oldest first
-        self._configuring = asyncio.Lock()
-        self._config: PoolFile | None = None
-        self._shared_dir, self._lock_dir, self._writer = shared_dir, lock_dir, writer
+        self._lock_dir, self._writer = lock_dir, writer
         self._book = FenceBook()
-        self._journal: Journal
-        self.keys = KeyDesk(lambda record: self._durable(self._journal.write((), extra=[record])))
+        self._brake = Brake()
+        self._remarks = Remarks()
         self.meter = ArbiterMeter(self._reading)
         self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
-        self.opened = False  # until the ledger was read for the first time, nothing is known and nobody is told a thing
-        self.ledger_id = ""
         self.world = World(PoolState(), Memory(), 0)
         self._token = ""
         opener = partial(EpochLog.open, writer=writer, fsync=self.meter.fsync, write=self.meter.write)
         memory = Path(lock_dir).parent / "ledger.json"
-        self._door = LedgerDoor(shared_dir, memory=memory, cluster=cluster_name(), open_log=opener)
+        door = LedgerDoor(shared_dir, memory=memory, cluster=cluster_name(), open_log=opener)
+        self.ledger = LedgerKeeper(door, shared_dir, self._brake, self._take_over)
+        self.keys = KeyDesk(self.ledger.record)
+        self.file = FileDesk(shared_dir, self.keys, self.ledger.record)
         self._pool = pool
         self._serve: SeatActuator = load_serve()
         self._jobs = load_train(str(shared_dir))
         self.gateway = GatewayKeeper(self._serve)
         self._stopping = False  # nothing is decided any more
         self._stopped = False  # and the loop ends
-        self._waits_said = ""
-        self._would_told: frozenset[str] = frozenset()
-        self._would_number = 0
         self._wake: asyncio.Event | None = None
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
-        self._entered = threading.Event()
 
     @property
-    def epoch(self) -> int:
-        """This arbiter's epoch; it grows with every snapshot of the ledger. 0: the ledger has not been read yet."""
-        return self._journal.epoch if self.opened else 0
+    def opened(self) -> bool:
+        """Until the ledger was read for the first time, nothing is known and nobody is told a thing."""
+        return self.ledger.opened
 
     @property
     def configured(self) -> bool:
         """Whether a file is in force."""
-        return self._config is not None
+        return self.file.config is not None
 
     @property
-    def mode(self) -> str:
-        """manage, or observe: decide and move nothing."""
-        return self._config.pool.mode if self._config else "manage"
+    def frozen(self) -> str:
+        """Why nothing moves, a person's freeze apart; "" if it does."""
+        return self._brake.on.why
+
+    @property
+    def still(self) -> Standstill:
+        """Why nothing is decided now, whatever the cause."""
+        return standstill(self.world.state, self._brake.on, self.settling_since_s)
 
     # ---- called from other threads
 
@@ -124,7 +117,7 @@ class Loop:
         """Run until the process ends; returns when the ledger is open, or after some seconds without it."""
         threading.Thread(target=lambda: asyncio.run(self._main()), name="arbiter-loop", daemon=True).start()
         self._ready.wait()
-        self._entered.wait(LEDGER_DEADLINE_S)
+        self.ledger.wait_opened()
 
     def submit(self, body: Body) -> None:
         """Have a fact taken in at the next tick."""
@@ -176,7 +169,7 @@ class Loop:
 
     def must_be_open(self) -> None:
         """Raise ValueError for a person if the ledger has not been read and is not within some seconds."""
-        if not self._entered.wait(LEDGER_DEADLINE_S):
+        if not self.ledger.wait_opened():
             raise ValueError(f"the arbiter has not read its ledger yet, nothing was changed: {self.frozen}")
 
     def stop(self) -> "Future[None]":
@@ -199,47 +192,47 @@ class Loop:
             node_slots=self._node_slots,
             replica_slots=self._replica_slots,
             kill_holder=self._kill_holder,
-            record_fence=self._record_fence,
+            record_fence=lambda slot, name: self.ledger.record(fence_record(slot, name)),
             strangers=lambda slots: self._surroundings.strangers(slots),
             restore_job=self._jobs.restore,
         )
         self._executor = Executor(hands, self._book)
         self._surroundings = Surroundings(self._pool, self.reports, self._book, self._serve, self._jobs, self._lock_dir)
-        self._freeze("the arbiter has just started; it reads its ledger", by="start")
+        self._brake.freeze("the arbiter has just started; it reads its ledger", by="start")
         self._ready.set()
-        await self._open_first()
+        await self.ledger.open_first(lambda: self._stopped)
         if not self.opened:
             return
         await self._surroundings.adopt()
         watching = asyncio.create_task(
             self._surroundings.watch(self._host_bytes, lambda: self.world.state, self._executor.fencing)
         )
-        self._journal.write((), extra=[{"type": "arbiter_started", "at_s": time.time(), "writer": self._writer}])
+        self.ledger.write((), extra=[{"type": "arbiter_started", "at_s": time.time(), "writer": self._writer}])
         self.meter.started()
         while not self._stopped:
             started_s = time.monotonic()
             try:
                 await self._tick()
             except PoolError as error:
-                self._freeze(f"the next state would break a promise, so nothing moves: {error}", by="promise")
+                self._brake.freeze(f"the next state would break a promise, so nothing moves: {error}", by="promise")
             except LedgerError as error:
-                await self._reopen(error)
+                await self.ledger.reopen(error)
             except Exception as error:  # outermost: state unchanged, the next tick starts afresh
                 log.exception("tick failed")
                 self.meter.tick_failed()
-                self._freeze(f"a tick failed: {error!r}", by="promise")
+                self._brake.freeze(f"a tick failed: {error!r}", by="promise")
             self.tick_took_s = time.monotonic() - started_s
             self.meter.ticked(self.tick_took_s)
-            if self._config is not None and not self._stopping:
+            if self.file.config is not None and not self._stopping:
                 urls = [one.report.url for one in list(self.reports.gateways.values())]
-                self.metrics_door.keep(self._config.metrics, self._config.pool.name, urls)
+                self.metrics_door.keep(self.file.config.metrics, self.file.config.pool.name, urls)
             await self._pause()
         watching.cancel()
 
     async def _pause(self) -> None:
         assert self._wake is not None
         await asyncio.sleep(LEAST_TICK_S)
-        tick_s = self._config.policy.tick_s if self._config else 0.2
+        tick_s = self.file.config.policy.tick_s if self.file.config else 0.2
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.0, tick_s - LEAST_TICK_S))
         self._wake.clear()
@@ -262,20 +255,23 @@ class Loop:
             log.info("refused %s: %s", body, why)
         self.seen = seen
         self._route(seen)
-        if self._config is not None and not self._stopping and self._surroundings.nodes:  # else: not counted yet
-            self.gateway.keep(settings.gateway_json(self._config, token=self._token, nodes=self._surroundings.nodes))
+        if self.file.config is not None and not self._stopping and self._surroundings.nodes:  # else: not counted yet
+            self.gateway.keep(
+                settings.gateway_json(self.file.config, token=self._token, nodes=self._surroundings.nodes)
+            )
         self._executor.carry_out(self._allowed(instruct(self.world.state, seen, now_s)))
-        await self._keep_short()
+        if await self.ledger.keep_short():
+            self.world = replace(self.world, arbiter_epoch=self.ledger.epoch, next_number=1)
 
     def _agree(self, knobs: Knobs) -> tuple[Body, ...]:
-        if self._config is None or self._stopping:
+        if self.file.config is None or self._stopping:
             return ()
         state = self.world.state
-        return agree(self._config, state, may_move=not (knobs.frozen or knobs.observe or state.frozen))
+        return agree(self.file.config, state, may_move=not (knobs.frozen or knobs.observe or state.frozen))
 
     def _allowed(self, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         """In observe mode what was begun is finished, and no fence is taken that the pool does not have."""
-        if self._config is None or self._config.pool.mode == "manage":
+        if self.file.config is None or self.file.config.pool.mode == "manage":
             return instructions
         return tuple(one for one in instructions if not takes_a_slot(self.world.state, one))
 
@@ -286,138 +282,55 @@ class Loop:
         return bodies
 
     def _knobs(self, seen: Seen) -> Knobs:
-        if self._config is None:
+        if self.file.config is None:
             return Knobs(PolicyConfig(), Limits(), frozen=True)
         # Until every replica has reported once, an arbiter that has just started knows too little to decide.
         settling = time.time() - seen.started_s < 10.0 and unheard(self.world.state, seen)
         self.settling_since_s = seen.started_s if settling else 0.0
-        return settings.knobs(self._config, frozen=self._stopping or settling)
+        return settings.knobs(self.file.config, frozen=self._stopping or settling)
 
     async def _commit(self, result: Step) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None
         waits = dict(result.decision.waits)
-        extra = [*self._said(waits), *self._would(result)]
+        observing = self.file.mode == "observe"
+        would = self._remarks.would(
+            result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=time.time()
+        )
+        extra = [*self._remarks.waits(waits, time.time()), *would]
         if result.events or memory is not None or extra:
-            written = self._journal.write(result.events, memory=memory, extra=extra)
+            written = self.ledger.write(result.events, memory=memory, extra=extra)
             with self.meter.committing():
-                await self._durable(written)
+                await self.ledger.durable(written)
         self.world = result.world
         self.waits = waits
-        self._thaw()
+        self._brake.thaw()
         for event in result.events:
             log.info("%s %s", event.id, event.body)
 
-    async def _durable(self, written: "Future[int]") -> None:
-        waiting = asyncio.wrap_future(written)
-        while True:
-            try:
-                await asyncio.wait_for(asyncio.shield(waiting), LEDGER_DEADLINE_S)
-                return
-            except TimeoutError:
-                self._late(self._journal.health().oldest_pending_s)
-
-    async def _keep_short(self) -> None:
-        """Begin a new file with a snapshot when a replay would take too long."""
-        rolling = self._journal.keep_short()
-        if rolling is None:
-            return
-        try:
-            await self._durable(rolling)
-        except SnapshotDeclined as why:
-            log.warning("the ledger gets no snapshot now, and grows on: %s", why)
-        else:
-            self.world = replace(self.world, arbiter_epoch=self._journal.epoch, next_number=1)
-
-    def _said(self, waits: dict[str, str]) -> list[dict[str, Any]]:
-        """A record of why workloads wait, when the reasons (numbers aside) are not those said last."""
-        plain = re.sub(r"[\d.]+", "#", repr(sorted(waits.items())))
-        if plain == self._waits_said:
-            return []
-        self._waits_said = plain
-        return [{"type": "waits", "at_s": time.time(), "subjects": sorted(waits), "waits": waits}]
-
-    def _would(self, result: Step) -> list[dict[str, Any]]:
-        """Records of what an observing pool would have done, when that is news."""
-        if self._config is None or self._config.pool.mode == "manage":
-            self._would_told = frozenset()
-            return []
-        bodies, self._would_told = news(result.decision.moves, self._would_told)
-        first = self._would_number + 1
-        self._would_number += len(bodies)
-        return [
-            would_record(body, name=f"{self.epoch}.w{first + place}", at_s=time.time())
-            for place, body in enumerate(bodies)
-        ]
-
-    def _freeze(self, why: str, *, by: str = "ledger", since_s: float | None = None) -> None:
-        if not self.frozen or self.frozen_by != by:
-            self.frozen_since_s, self.frozen_by = since_s or time.time(), by
-            log.error("frozen: %s", why)
-        self.frozen = why
-
-    def _thaw(self) -> None:
-        if self.frozen:
-            log.warning("moving again after %.1f s: %s", time.time() - self.frozen_since_s, self.frozen)
-        self.frozen, self.frozen_since_s, self.frozen_by = "", 0.0, ""
-
-    # ---- the ledger
-
-    def _late(self, late_s: float) -> None:
-        """The shared directory has not answered for so long."""
-        why = f"the shared directory {self._shared_dir} has not answered for {late_s:.0f} s; what runs goes on"
-        self._freeze(why, since_s=time.time() - late_s)
-
-    async def _open_first(self) -> None:
-        while not self.opened and not self._stopped:
-            try:
-                self._enter(await self._door.open(self._late))
-            except (LedgerError, OSError, ValueError, PoolError) as error:
-                self._freeze(f"the ledger cannot be opened: {error}")
-                await asyncio.sleep(REOPEN_S)
-
-    async def _reopen(self, error: LedgerError) -> None:
-        """Begin another epoch after the last one broke. The tick that failed has changed nothing, and is done again."""
-        self._freeze(f"the ledger is broken: {error}")
-        await asyncio.sleep(FENCED_S if isinstance(error, LedgerFenced) else REOPEN_S)
-        self._journal.close(timeout_s=0.0)
-        try:
-            self._enter(await self._door.open(self._late))
-        except (LedgerError, OSError, ValueError, PoolError) as again:
-            self._freeze(f"the ledger is broken: {again}")
-
-    def _enter(self, ledger: OpenLedger) -> None:
+    def _take_over(self, ledger: OpenLedger) -> None:
+        """Go on from what the ledger says, which was opened just now."""
         found = ledger.found
-        self._journal, self.ledger_id, self._token = ledger.journal, ledger.ledger, ledger.token
+        self._token = ledger.token
         self.world = World(found.state, found.memory, ledger.epoch)
         self.meter.recovered(found.tally)
         self._book.names = dict(found.fences)
         self.keys.recover(found.keys, ledger.epoch)
-        self.configs = tuple(found.configs)
-        if ledger.config is not None:
-            self.config_json, self._config = found.config, ledger.config
-            self.keys.obey(*settings.file_keys(ledger.config))
-        self.opened = True
-        self._entered.set()
+        self.file.recover(ledger)
 
     def _reading(self) -> Reading | None:
         if not self.opened:
             return None
-        health = self._journal.health()
-        broken = Standstill(self.frozen, self.frozen_since_s, self.frozen_by)
-        still = standstill(self.world.state, broken, self.settling_since_s)
+        health, still = self.ledger.health(), self.still
         condition = Condition(
-            epoch=self.epoch,
+            epoch=self.ledger.epoch,
             frozen_by=still.by,
             frozen_since_s=still.since_s,
-            mode=self.mode,
+            mode=self.file.mode,
             waiting=len(self.waits),
             pending=health.pending,
             oldest_pending_s=health.oldest_pending_s,
         )
         return Reading(self.world, self.seen, condition)
-
-    async def _record_fence(self, slot: SlotId, name: str) -> None:
-        await self._durable(self._journal.write((), extra=[fence_record(slot, name)]))
 
     # ---- acting
 
@@ -425,12 +338,12 @@ class Loop:
         found = routes(self.world.state, seen)
         if found != dict(self.routing_table.endpoints) or not self.routing_table.version:
             number = self.routing_table.version % 1_000_000 + 1
-            self.routing_table = RoutingTable(self.epoch * 1_000_000 + number, found)
+            self.routing_table = RoutingTable(self.ledger.epoch * 1_000_000 + number, found)
 
     def _plan(self, seat: SeatId) -> SeatPlan | None:
-        if self._config is None:
+        if self.file.config is None:
             return None
-        plan = settings.seat_plan(self._config, seat, token=self._token, cache_dir=f"{self._lock_dir}/../cache")
+        plan = settings.seat_plan(self.file.config, seat, token=self._token, cache_dir=f"{self._lock_dir}/../cache")
         record = self.world.state.seats.get(seat)
         node = str(self.world.state.slots[record.slots[0]].slot.node) if record is not None and record.slots else ""
         return replace(plan, node=node) if plan is not None else None
@@ -446,31 +359,14 @@ class Loop:
 
     def _host_bytes(self) -> int | None:
         """None: nothing is to be looked at, for what is found could not be taken in, and must not pile up."""
-        if self._config is None or self.frozen_by == "ledger":
+        if self.file.config is None or self._brake.on.by == "ledger":
             return None
-        return self._config.pool.host_memory_per_node
+        return self.file.config.pool.host_memory_per_node
 
     async def _configure(self, config: PoolFile) -> dict[str, Any]:
         """Journal the file, then obey it; all that follows from it is made to hold tick by tick (``agree``)."""
-        assert config.pool.shared_dir is not None
-        if self._config is not None and config.pool.name != self._config.pool.name:
-            raise ValueError(f"this cluster runs the pool {self._config.pool.name}, the file names {config.pool.name}")
-        if os.path.abspath(config.pool.shared_dir) != os.path.abspath(self._shared_dir):  # asks no filesystem
-            raise ValueError(
-                f"the pool {config.pool.name} runs with the shared directory {self._shared_dir}, "
-                f"the file names {config.pool.shared_dir}"
-            )
-        text = config.model_dump_json(by_alias=True)
         before = self.world.state
-        self.keys.book.with_file(settings.file_keys(config)[0])  # raises before anything is written
-        async with self._configuring:
-            if text != self.config_json:
-                record = {"type": "config", "at_s": time.time(), "config": text}
-                await self._durable(self._journal.write((), extra=[record]))
-                self.mode_since_s = time.time() if config.pool.mode != self.mode else self.mode_since_s
-                self._config, self.config_json = config, text
-                self.configs = (*self.configs, text)[-CONFIGS_KEPT:]
-            self.keys.obey(*settings.file_keys(config))
+        await self.file.put(config)
         self.wake()
 
         def told() -> bool:
@@ -492,6 +388,5 @@ class Loop:
         await self._serve.stop()
         await self._executor.leave()  # else the next tick would take again what is dropped now
         await self._surroundings.leave()
-        if self.opened:
-            self._journal.close()
+        self.ledger.close()
         self._stopped = True

@@ -20,7 +20,7 @@ from ebbtide.ledger.reader import list_epochs, replay
 from ebbtide.pool.events import NodeFound
 from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler import arbiter as arbiter_module
-from ebbtide_autoscaler import journal, ledger_door
+from ebbtide_autoscaler import journal, ledger_door, ledger_keeper
 from ebbtide_autoscaler import loop as loop_module
 from ebbtide_autoscaler.arbiter import Arbiter
 from ebbtide_autoscaler.journal import recover
@@ -87,8 +87,8 @@ def start(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
     monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "one cluster")
-    monkeypatch.setattr(loop_module, "LEDGER_DEADLINE_S", PATIENCE_S)
-    monkeypatch.setattr(loop_module, "REOPEN_S", 0.1)
+    monkeypatch.setattr(ledger_keeper, "LEDGER_DEADLINE_S", PATIENCE_S)
+    monkeypatch.setattr(ledger_keeper, "REOPEN_S", 0.1)
     monkeypatch.setattr(ledger_door, "PATIENCE_S", PATIENCE_S)
     monkeypatch.setattr(arbiter_module, "start_beating", lambda *_, **__: None)
     started: list[Arbiter] = []
@@ -167,7 +167,7 @@ def test_an_arbiter_that_starts_while_the_directory_hangs_comes_up_and_goes_on_w
     first = start()
     note(first, "a")
     knows(first, "a")
-    first._loop._journal.close()
+    first._loop.ledger._journal.close()
     disk.freeze()
     arbiter = start()
     stands_still(arbiter, "has not answered")
@@ -222,7 +222,7 @@ def test_a_directory_that_fails_in_a_snapshot_costs_nothing(
         return made
 
     monkeypatch.setattr(epoch_file, "create", create)
-    arbiter._loop._journal._snapshot_bytes = 0
+    arbiter._loop.ledger._journal._snapshot_bytes = 0
     note(arbiter, "b")
     why = {"hangs": "has not answered", "is read-only": "errno 30"}[trouble]
     stands_still(arbiter, why, "a", "b")
@@ -295,4 +295,4 @@ def test_a_start_that_hangs_for_long_takes_one_thread_and_not_one_each_try(start
 
 def test_the_bounds_of_the_real_thing_are_in_force() -> None:
     assert journal.SNAPSHOT_BYTES == 8 << 20
-    assert loop_module.LEDGER_DEADLINE_S == ledger_door.PATIENCE_S == 5.0
+    assert ledger_keeper.LEDGER_DEADLINE_S == ledger_door.PATIENCE_S == 5.0
