@@ -1,0 +1,91 @@
+"""Requests that are nearly right, or come at a bad moment."""
+
+import asyncio
+import json
+import resource
+
+import httpx
+import pytest
+
+from ebbtide_serve.gateway.server import OTHER_DESCRIPTORS
+from tests.serve_apps.gateway.fakes import Scene, chat, running_gateway, until
+from tests.serve_apps.gateway.test_server import connect, request
+from tests.serve_apps.gateway.test_under_fire import answer_to, status_of
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("given", ["two words", "x" * 65, "a/b", "h\xe9", '"', ""])
+async def test_a_request_id_that_is_no_short_word_is_replaced(
+    scene: Scene, http: httpx.AsyncClient, given: str
+) -> None:
+    replica = await scene.replica()
+    await scene.route(replica)
+    answer = await http.post(CHAT, json=chat(), headers={b"x-request-id": given.encode("latin-1")})
+    assert answer.headers["x-request-id"].startswith("req-")
+    assert replica.seen[0].headers["x-request-id"] == answer.headers["x-request-id"]
+
+
+async def test_an_error_says_little_of_what_a_client_said(scene: Scene, http: httpx.AsyncClient) -> None:
+    long = "x" * 20_000
+    answers = [
+        await http.post(CHAT, json=chat(model=long)),
+        await http.post(CHAT, json=chat() | {"messages": [], long: 1}),
+        await http.get(f"/{long}"),
+    ]
+    assert [answer.status_code for answer in answers] == [404, 400, 404]
+    assert max(len(answer.content) for answer in answers) < 1000
+
+
+async def test_a_client_that_goes_before_its_body_is_whole_asked_for_nothing(scene: Scene) -> None:
+    """What it sent so far would even do as a request."""
+    replica = await scene.replica()
+    await scene.route(replica)
+    body = json.dumps(chat()).encode()
+    _, writer = await connect(scene)
+    writer.write(request(body + b" " * 20)[:-20])
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await writer.wait_closed()
+    await asyncio.sleep(0.3)
+    assert scene.traffic.arrivals == 0 and replica.bodies == []
+
+
+async def test_a_body_that_comes_while_the_gateway_begins_to_stop_is_refused(scene: Scene) -> None:
+    replica = await scene.replica(tokens=50, token_every_s=0.05)
+    await scene.route(replica)
+    runs, late = await connect(scene), await connect(scene)
+    body = json.dumps(chat()).encode()
+    runs[1].write(request(body))
+    await until(lambda: replica.running == 1)
+    late[1].write(request(body)[:-5])
+    await asyncio.sleep(0.1)
+    stopping = asyncio.create_task(scene.server.stop(10.0))
+    await until(lambda: scene.server.gateway.stopping)
+    late[1].write(request(body)[-5:])
+    assert b" 503 " in await asyncio.wait_for(late[0].readuntil(b"\r\n"), 5)
+    assert len(replica.bodies) == 1
+    runs[1].close()
+    late[1].close()
+    await asyncio.wait_for(stopping, 15)
+
+
+async def test_a_long_target_without_any_header_is_bounded_too() -> None:
+    async with running_gateway(max_header_bytes=4096) as scene:
+        answer = await answer_to(scene, b"GET /health?" + b"q" * 5000 + b" HTTP/1.1\r\n\r\n")
+        assert status_of(answer) == 431
+        assert status_of(await answer_to(scene, b"GET /health?" + b"q" * 3000 + b" HTTP/1.1\r\n\r\n")) == 200
+
+
+async def test_no_more_connections_are_taken_than_the_process_may_have_descriptors_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = 2 * 5 + OTHER_DESCRIPTORS
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    async with running_gateway(max_connections=1000) as scene:
+        idle = [await connect(scene) for _ in range(5)]
+        answer = await answer_to(scene, b"")
+        assert status_of(answer) == 503 and b"too_many_connections" in answer
+        for _, writer in idle:
+            writer.close()
