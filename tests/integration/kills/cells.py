@@ -13,7 +13,7 @@ from tests.integration.kills import judge
 from tests.integration.kills.cluster import Cluster
 from tests.integration.kills.evidence import Evidence
 from tests.integration.kills.judge import Finding
-from tests.integration.kills.moves import TRICKLE_S, WAYS, Move
+from tests.integration.kills.moves import BESIDE, TRICKLE_S, WAYS, Move
 from tests.integration.kills.pool import Pool, Stuck, brief
 from tests.integration.kills.processes import Role, Victim, find
 from tests.integration.kills.users import Answer, Saw, Users, counted
@@ -71,7 +71,7 @@ class Cell:
 def run_cell(pool: Pool, users: Users, evidence: Evidence, role: Role, move: Move) -> Cell:
     """Do it. What goes wrong on the way becomes a finding, not an exception."""
     cell = Cell(role, move)
-    way = WAYS[move]
+    way = BESIDE.get(move, WAYS[move]) if role in COMES_WITH_A_MOVE else WAYS[move]
     try:
         way.reach(pool, users)
         before = find(role, pool)
@@ -80,6 +80,7 @@ def run_cell(pool: Pool, users: Users, evidence: Evidence, role: Role, move: Mov
         fresh = role in COMES_WITH_A_MOVE or before is None or not before.process.alive
         victim = _appears(role, pool) if fresh else before
     except Stuck as error:
+        users.hang_up(users.waiting)
         cell.why_not = str(error)
         cell.findings.append(Finding(6, f"the move was not reached: {error}"))
         return cell

@@ -19,6 +19,7 @@ SETTLE_S = (
 ENTER_S = 60.0
 TRICKLE_S = 0.5  # a user each
 LONG_TOKENS = 750  # 15 s at the engine's 50 tokens/s
+ENDLESS_TOKENS = 20 * LONG_TOKENS  # longer than any move takes; whoever asks for so many hangs up
 PER_REPLICA = 4  # target_requests of the endpoint
 
 
@@ -44,6 +45,10 @@ class Way:
 
 def _states(status: dict[str, Any]) -> set[str]:
     return {seat["state"] for seat in seats_of(status)}
+
+
+def _ready(status: dict[str, Any]) -> int:
+    return [seat["state"] for seat in seats_of(status)].count("ready")
 
 
 def _slots(status: dict[str, Any]) -> int:
@@ -132,14 +137,14 @@ def _idle(pool: Pool, users: Users) -> str:
 def _two_replicas(pool: Pool, users: Users) -> None:
     """Two replicas, each with streams that last; the job on the rest, if it has come that far."""
     users.ebb()
-    users.ask(tokens=LONG_TOKENS * 2, count=2 * PER_REPLICA)
-    pool.wait("two replicas", lambda s: [x["state"] for x in seats_of(s)].count("ready") == 2, SETTLE_S)
-    users.ask(tokens=LONG_TOKENS, count=PER_REPLICA - 1)
+    users.ask(tokens=ENDLESS_TOKENS, count=2 * PER_REPLICA)
+    pool.wait("two replicas", lambda s: _ready(s) == 2, SETTLE_S)
+    users.ask(tokens=LONG_TOKENS, count=PER_REPLICA - 1)  # some at each replica; one replica is enough for them
     time.sleep(0.5)
 
 
 def _drain(pool: Pool, users: Users) -> str:
-    users.hang_up(2 * PER_REPLICA - 1)  # the oldest: one long stream is left at the first replica, more at the second
+    users.hang_up(2 * PER_REPLICA)  # the oldest; the others' streams end within the drain's limit
     return _catch(pool, "a replica drains", lambda s: "draining" in _states(s))
 
 
@@ -158,6 +163,40 @@ def _grow(pool: Pool, users: Users) -> str:
     return _catch(pool, "the job grows back", growing, SETTLE_S)
 
 
+def _parked_beside(pool: Pool, users: Users) -> None:
+    """One replica serves a trickle, and the job, which trained beside it, is parked for a second one."""
+    _served(pool, users)
+    users.ask(tokens=ENDLESS_TOKENS, count=2 * PER_REPLICA)
+    pool.wait(
+        "parked for a second replica",
+        lambda s: pool.job(s)["state"] == "parked" and _ready(s) == 2,
+        SETTLE_S,
+    )
+
+
+def _resume_beside(pool: Pool, users: Users) -> str:
+    users.hang_up(2 * PER_REPLICA)
+    return _catch(pool, "the job resumes beside a replica", lambda s: _job_is(pool, "resuming")(s) and _ready(s) > 0)
+
+
+def _smallest(pool: Pool, users: Users) -> None:
+    """Two replicas, and the job has gone on with what they leave."""
+    users.ebb()
+    users.trickle(every_s=TRICKLE_S)
+    users.ask(tokens=ENDLESS_TOKENS, count=2 * PER_REPLICA)
+    pool.wait(
+        "two replicas, and the job runs on two slots",
+        lambda s: _ready(s) == 2 and pool.job(s)["state"] == "running" and len(pool.job(s)["slots"]) == 2,
+        SETTLE_S,
+        every_s=0.1,
+    )
+
+
+def _grow_beside(pool: Pool, users: Users) -> str:
+    users.hang_up(2 * PER_REPLICA)
+    return _catch(pool, "the job grows beside a replica", lambda s: _job_is(pool, "starting")(s) and _ready(s) > 0)
+
+
 WAYS: Mapping[Move, Way] = {
     Move.PARKING: Way(_low_tide, _park),
     Move.STARTING: Way(_low_tide, _start),
@@ -167,3 +206,9 @@ WAYS: Mapping[Move, Way] = {
     Move.DRAINING: Way(_two_replicas, _drain),
     Move.GROWING: Way(_smaller, _grow),
 }
+
+BESIDE: Mapping[Move, Way] = {
+    Move.RESUMING: Way(_parked_beside, _resume_beside),
+    Move.GROWING: Way(_smallest, _grow_beside),
+}
+"""The same moves while a replica serves, so that there is one that can die."""
