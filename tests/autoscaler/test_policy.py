@@ -322,6 +322,15 @@ def test_the_reserve_is_respected(reserve: int, workers: int) -> None:
     assert kinds(replica) == ["GrantSeat"], "replicas may use it"
 
 
+def test_a_parked_job_leaves_the_reserve_free_when_it_comes_back() -> None:
+    """It had all three slots before the file asked for a reserve of one."""
+    config = replace(CONFIG, reserve=1)
+    found = look(parked(RUNNING3), config=config)
+    assert found.moves == () and TRAIN in dict(found.waits)
+    (later,) = look(parked(RUNNING3, at_s=NOW - 25.0), config=config).moves
+    assert isinstance(later, StopJob) and "goes on with 2 workers" in later.reason
+
+
 def test_a_job_that_must_wait_says_why() -> None:
     state = fold(with_ready(a_pool(), SEAT0, (S0,)), JobSubmitted(a_job(workers_min=3), "i"))
     found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.routes import Routes
 from tests.serve_apps.gateway.fakes import MODEL, Scene, chat, running_gateway, until
 from tests.serve_apps.gateway.test_broken_replicas import EVENT, HEAD, Say, chunk, hang, raw_replica, route
+from tests.serve_apps.gateway.test_server import request
 
 CHAT = "/v1/chat/completions"
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
@@ -57,6 +59,42 @@ async def test_an_interim_answer_is_not_the_answer() -> None:
         await route(scene, hints, None)
         answer = await ask(scene)
         assert (answer.status_code, answer.text) == (200, "{}")
+
+
+async def garbage_and_no_end(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x00\x01\x02 this is no HTTP\r\n\r\n")
+    await asyncio.sleep(30)
+
+
+async def test_what_is_no_http_is_not_waited_for() -> None:
+    async with running_gateway() as scene, raw_replica(garbage_and_no_end) as (broken, _):
+        await route(scene, broken, await scene.replica())
+        async with asyncio.timeout(10):
+            assert [(await ask(scene, stream=True)).status_code for _ in range(2)] == [200, 200]
+
+
+async def test_what_a_client_does_not_read_stays_with_the_replica() -> None:
+    """It writes for ever; after what the buffers on the way hold, it has to wait."""
+    written = [0]
+
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        while not writer.is_closing():
+            writer.write(chunk(EVENT * 500))
+            await writer.drain()
+            written[0] += 500 * len(EVENT)
+
+    async with running_gateway() as scene, raw_replica(endless) as (busy, _):
+        await route(scene, busy, None)
+        _, writer = await asyncio.open_connection("127.0.0.1", scene.server.port, limit=1024)
+        writer.write(request(json.dumps(chat(stream=True)).encode()))
+        before = -1
+        async with asyncio.timeout(20):
+            while written[0] != before or not before:
+                before = written[0]
+                assert before < 64 << 20, "nobody stops it"
+                await asyncio.sleep(0.5)
+        writer.transport.abort()
 
 
 async def test_a_replicas_redirect_goes_nowhere() -> None:
