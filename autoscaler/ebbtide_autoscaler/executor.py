@@ -32,6 +32,7 @@ from ebbtide_autoscaler.instruct import (
 RETRY_S = 1.0  # after a first failure, before the same thing is tried again; doubled each time
 RETRY_MAX_S = 15.0
 RESEND_S = 30.0  # a wish that was sent is sent again: a restart of Serve may have lost it
+REOPEN_S = 10.0  # the same for a seat with no actor at all: Serve makes one within 0.2-7 s, on a loaded machine too
 REKILL_S = 5.0  # a killed actor is gone within 0.1 s (facts/line.md S2): one that is still listed is killed again
 RESTORE_S = 30.0  # a submitted driver registers within 12-17 s (facts/line.md)
 REFUSED_S = 3.0  # how long a slot counts as held by a stranger after its fence could not be had
@@ -55,6 +56,7 @@ class Hands:
     replica_slots: Callable[[], frozenset[SlotId]]  # slots whose logical GPU a replica has
     kill_holder: Callable[[SlotId, int], Awaitable[None]]
     record_fence: Callable[[SlotId, str], Awaitable[None]]
+    lives: Callable[[SeatId], bool]  # whether the seat has a replica's actor, be it pending or leaving
     strangers: Callable[[tuple[SlotId, ...]], Awaitable[Mapping[SlotId, str]]]  # who has logical GPUs, of one node
     restore_job: Callable[[JobName], Awaitable[object]]
 
@@ -102,7 +104,8 @@ class Executor:
                 case DropFence(slot):
                     self._start(("drop", slot), partial(self._drop, slot))
                 case OpenSeat(seat):
-                    self._once(("seat", seat), "open", RESEND_S, partial(self._open, seat))
+                    again_s = RESEND_S if self._hands.lives(seat) else REOPEN_S
+                    self._once(("seat", seat), "open", again_s, partial(self._open, seat))
                 case CloseSeat(seat):
                     self._once(("seat", seat), "close", RESEND_S, partial(self._hands.serve.close_seat, seat))
                 case KillReplica(_, actor):

@@ -193,6 +193,7 @@ class Loop:
             replica_slots=self._replica_slots,
             kill_holder=self._kill_holder,
             record_fence=lambda slot, name: self.ledger.record(fence_record(slot, name)),
+            lives=lambda seat: bool(self.reports.living.get(seat)),
             strangers=lambda slots: self._surroundings.strangers(slots),
             restore_job=self._jobs.restore,
         )

@@ -63,6 +63,7 @@ class Scene:
         self.restored: list[JobName] = []
         self.recorded: list[tuple[SlotId, str]] = []
         self.dropped: list[str] = []
+        self.living = {SEAT}
         self.hold: Callable[..., Any] = lambda *_a, **_k: fences.Held({A0: "f0"}, ())
         monkeypatch.setattr(executor, "time", self.clock)
         monkeypatch.setattr(fences, "hold", lambda *a, **k: self.hold(*a, **k))
@@ -90,6 +91,7 @@ class Scene:
             replica_slots=lambda: frozenset(),
             kill_holder=kill_holder,
             record_fence=record,
+            lives=lambda seat: seat in self.living,
             strangers=strangers,
             restore_job=restore,
         )
@@ -119,6 +121,21 @@ async def test_a_wish_is_sent_once_and_again_when_it_may_have_been_lost(scene: S
     scene.clock.now_s += executor.RESEND_S + 1
     await scene.tick(OpenSeat(SEAT))
     assert len(scene.serve.calls) == 4
+
+
+async def test_a_seat_that_got_no_actor_at_all_is_opened_again_sooner(scene: Scene) -> None:
+    scene.living.clear()
+    await scene.tick(OpenSeat(SEAT))
+    scene.clock.now_s += executor.REOPEN_S - 1
+    await scene.tick(OpenSeat(SEAT))
+    assert len(scene.serve.calls) == 1
+    scene.clock.now_s += 2
+    await scene.tick(OpenSeat(SEAT))
+    assert len(scene.serve.calls) == 2
+    scene.living.add(SEAT)
+    scene.clock.now_s += executor.REOPEN_S + 1
+    await scene.tick(OpenSeat(SEAT))
+    assert len(scene.serve.calls) == 2
 
 
 async def test_what_fails_is_tried_again_after_a_growing_pause_with_an_end(scene: Scene) -> None:
