@@ -380,6 +380,15 @@ def test_a_job_grows_when_slots_have_stayed_free() -> None:
     assert "3 workers instead of 2" in move.reason
 
 
+def test_a_job_does_not_grow_within_its_minimum_runtime_nor_while_a_replica_lacks_slots() -> None:
+    young = with_job(a_pool(), a_job(min_runtime_s=60.0), (S0, S1), at_s=NOW - 30.0)
+    assert look(young, for_s=20.0).moves == ()
+    n1 = slots(2, "n1")
+    state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
+    state = with_job(with_job(state, a_job("a", workers_max=1), (S0,)), a_job("b", workers_max=2), n1[:1])
+    assert [getattr(move, "job", "") for move in look(state, traffic=HELD, for_s=15.0).moves] == ["a"]
+
+
 def test_a_job_does_not_grow_into_what_a_parked_job_waits_for_nor_while_a_replica_starts() -> None:
     parked_one = parked(with_job(a_pool(), a_job("p", workers_min=2, workers_max=2), (S1, S2)), JobName("p"))
     state = with_ready(with_job(parked_one, a_job(priority=0), (S0,)), SEAT0, (S1,), at_s=NOW - 4.0)

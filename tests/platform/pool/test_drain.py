@@ -12,14 +12,18 @@ from ebbtide.pool.events import (
     GrantSeat,
     JobStopped,
     NodeDraining,
+    NodeFound,
     NodeLost,
     NodeUndrained,
     PoolFrozen,
     PoolUnfrozen,
     ResumeJob,
+    Slot,
+    SlotFound,
+    SlotFreed,
     StopJob,
 )
-from ebbtide.pool.ids import Epoch, NodeId
+from ebbtide.pool.ids import Epoch, NodeId, slot_id
 from ebbtide.pool.promises import violations
 from ebbtide.pool.state import PoolState
 from tests.platform.pool.builder import JOB, NODE, PARKED, READY, RUNNING, S0, S2, SEAT, after, pool
@@ -46,6 +50,17 @@ def test_whoever_is_there_when_the_drain_begins_breaks_no_promise_and_a_later_le
     broken = replace(state, slots={**state.slots, S0: later}, next_epoch=Epoch(99))
     assert any("began to drain" in wrong for wrong in violations(broken))
     assert any("drain, of" in wrong for wrong in violations(replace(state, draining={NodeId("x"): "r"})))
+
+
+def test_another_reason_is_no_new_drain() -> None:
+    """Else a lease that was given in between would be taken for one from before."""
+    elsewhere = NodeId("m")
+    more = (NodeFound(elsewhere, 0), SlotFound(Slot(slot_id(elsewhere, 0), elsewhere, 0)))
+    state = after(pool(), *more, SlotFreed(slot_id(elsewhere, 0)), DRAIN)
+    since = state.drained_from[NODE]
+    state = after(state, GrantJob(JOB, (slot_id(elsewhere, 0),), "r"), replace(DRAIN, reason="new board"))
+    assert (state.draining[NODE], state.drained_from[NODE]) == ("new board", since)
+    assert state.next_epoch > since
 
 
 def test_a_node_is_drained_when_neither_slots_nor_claims_are_left() -> None:

@@ -1,0 +1,177 @@
+"""The loop around the pure step, on a real ledger: what it passes on, and what it keeps back."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.client.messages import ReplicaPhase, ReplicaReport
+from ebbtide.config.root import PoolFile
+from ebbtide.ledger.log import EpochLog
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import InvariantViolated
+from ebbtide.pool.events import (
+    Body,
+    EndpointDeclared,
+    Event,
+    GrantSeat,
+    JobSubmitted,
+    NodeFound,
+    SeatLanded,
+    SeatReady,
+    Slot,
+    SlotFound,
+    SlotFreed,
+)
+from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide_autoscaler import fences
+from ebbtide_autoscaler import loop as loop_module
+from ebbtide_autoscaler import step as step_module
+from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
+from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.signals import Memory
+from ebbtide_autoscaler.step import World, step
+from tests.autoscaler.closed_loop import KNOBS, a_job
+from tests.autoscaler.test_executor import Serve
+from tests.autoscaler.test_fail_static import NoJobs, NoSurroundings
+from tests.autoscaler.test_policy import S0 as P0
+from tests.autoscaler.test_policy import a_pool
+
+NODE, TRAIN, SEAT = NodeId("n"), JobName("train"), SeatId("chat/0")
+S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
+SLOTS: tuple[Body, ...] = (NodeFound(NODE, 0), *(SlotFound(Slot(s, NODE, i)) for i, s in enumerate((S0, S1))))
+SERVES: tuple[Body, ...] = (GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT, "a"), SeatReady(SEAT, ()))
+SOON_S = 20.0
+
+
+class Surroundings(NoSurroundings):
+    """Nothing is to be seen, and nobody is on any slot that cannot be fenced."""
+
+    async def strangers(self, _slots: object) -> Mapping[SlotId, str]:
+        """Nobody."""
+        return {}
+
+
+Start = Callable[..., Loop]
+
+
+def a_file(shared: Path, *, mode: str, endpoints: tuple[str, ...]) -> PoolFile:
+    listed = tuple({"name": name, "model": "/m"} for name in endpoints)
+    pool = {"name": "p", "shared_dir": shared, "mode": mode}
+    file = {"pool": pool, "endpoints": listed, "metrics": {"enabled": False}}
+    return PoolFile.model_validate(file, strict=False)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The slots for which a fence was asked."""
+    found: list[str] = []
+
+    def hold(_pool: str, _node: NodeId, missing: tuple[SlotId, ...], *, sole: bool) -> fences.Held:
+        found.extend(missing)
+        return fences.Held({}, tuple(missing))
+
+    monkeypatch.setattr(fences, "hold", hold)
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a loop whose ledger says this."""
+    monkeypatch.setattr(loop_module, "load_serve", Serve)
+    monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
+    monkeypatch.setattr(loop_module, "Surroundings", Surroundings)
+    monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
+    started: list[Loop] = []
+
+    def begin(*bodies: Body, mode: str = "manage", endpoints: tuple[str, ...] = ("chat",)) -> Loop:
+        config = a_file(tmp_path, mode=mode, endpoints=endpoints)
+        log = EpochLog.open(tmp_path / "ledger", writer="before")
+        declared = [EndpointDeclared(one.spec()) for one in a_file(tmp_path, mode=mode, endpoints=("chat",)).endpoints]
+        events = [Event(RecordId(f"1.{n}"), time.time() - 100.0, None, b) for n, b in enumerate([*declared, *bodies])]
+        record: dict[str, Any] = {"type": "config", "at_s": 1.0, "config": config.model_dump_json(by_alias=True)}
+        journal = Journal(log, Recovered())
+        fenced = [fence_record(slot, f"fence of {slot}") for slot in (S0, S1) if SlotFreed(slot) in bodies]
+        journal.write(events, extra=[record, *fenced]).result(SOON_S)
+        journal.close()
+        started.append(Loop("p", tmp_path, lock_dir=str(tmp_path / "node" / "slots"), writer="w"))
+        started[-1].start()
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one._stopped = True
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + SOON_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not come about"
+        time.sleep(0.02)
+
+
+def ticks(loop: Loop, number: int = 3) -> None:
+    """Let it tick some times."""
+    for _ in range(number):
+        before = loop.seen
+        until(lambda before=before: loop.seen is not before)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("mode", "taken"), [("manage", True), ("observe", False)])
+def test_an_observing_pool_asks_for_no_fence(start: Start, asked: list[str], mode: str, taken: bool) -> None:
+    loop = start(*SLOTS, mode=mode)
+    until(lambda: bool(asked)) if taken else ticks(loop, 5)
+    assert set(asked) == ({S0, S1} if taken else set())
+
+
+@pytest.mark.parametrize(("mode", "then"), [("manage", SeatState.DRAINING), ("observe", SeatState.READY)])
+def test_an_observing_pool_drains_no_replica_for_its_file(
+    start: Start, asked: list[str], mode: str, then: SeatState
+) -> None:
+    loop = start(*SLOTS, SlotFreed(S0), *SERVES, mode=mode, endpoints=())
+    loop.reports.replicas[SEAT] = Heard(time.time() + 3600.0, ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
+    if mode == "manage":
+        until(lambda: loop.world.state.seats[SEAT].state is then)
+    ticks(loop, 5)
+    assert loop.world.state.seats[SEAT].state is then
+    assert next(iter(loop.world.state.endpoints.values())).spec.replicas_max == 0, "that it retires is no move"
+
+
+def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: Start, asked: list[str]) -> None:
+    started = [*SLOTS, SlotFreed(S0), SlotFreed(S1), *SERVES, JobSubmitted(a_job(workers_max=1), "i")]
+    loop = start(*started)
+    ticks(loop, 5)
+    assert loop.settling_since_s and loop.world.state.jobs[TRAIN].state is JobState.WAITING
+    loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
+    until(lambda: not loop.settling_since_s)
+    until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
+
+
+# ---- the last look before anything is journaled
+
+
+def breaks_a_promise(state: PoolState, event: Event) -> PoolState:
+    """A bug: a slot that is leased to nobody."""
+    changed = apply(state, event)
+    return replace(changed, slots={**changed.slots, P0: replace(changed.slots[P0], state=SlotState.LEASED)})
+
+
+def test_an_event_after_which_a_promise_would_be_broken_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(a_pool(), Memory(), 1)
+    monkeypatch.setattr(step_module, "apply", breaks_a_promise)
+    with pytest.raises(InvariantViolated, match="n0:0 is leased with occupant None"):
+        step(world, Seen(started_s=0.0), (NodeFound(NODE, 0),), 5.0, KNOBS)
+    assert world == World(a_pool(), Memory(), 1)
+
+
+def test_what_is_wrong_somewhere_else_is_found_at_the_end_of_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as one event's own changes can tell, all is well."""
+    wrong = breaks_a_promise(a_pool(), Event(RecordId("1.1"), 1.0, None, NodeFound(NODE, 0)))
+    with pytest.raises(InvariantViolated, match="n0:0"):
+        step(World(wrong, Memory(), 1), Seen(started_s=0.0), (JobSubmitted(a_job(), "i"),), 5.0, KNOBS)
