@@ -7,9 +7,11 @@ from pathlib import Path
 
 from ebbtide.agent.occupancy import Occupancy, read_occupancies
 from ebbtide.agent.slot_lock import read_holder
+from ebbtide.ledger.reader import Follower
+from ebbtide.pool.events import Event
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.journal import decode_event, recover
 from ebbtide_train.session.step_log import StepLine, gang_lines
 from tests.integration.kills import judge
 from tests.integration.kills.judge import Finding
@@ -48,13 +50,22 @@ class Evidence:
 
     pool: Pool
     steps: StepReader = field(init=False)
+    _ledger: Follower = field(init=False)
 
     def __post_init__(self) -> None:
         self.steps = StepReader(self.pool.shared / "train" / JOB)
+        self._ledger = Follower(self.pool.shared / "ledger")
 
     def state(self) -> PoolState:
         """The ledger's own, replayed from the files."""
         return recover(self.pool.shared / "ledger").state
+
+    def new_events(self) -> list[Event]:
+        """What the ledger has recorded since the last call."""
+        found: list[Event] = []
+        while records := self._ledger.poll().records:
+            found += [decode_event(one.payload) for one in records if one.payload.get("type") == "event"]
+        return found
 
     def occupancies(self) -> list[Occupancy]:
         """Of all occupants of all time."""
@@ -73,6 +84,7 @@ class Evidence:
             *judge.occupancy(self.occupancies(), self.pool.machine_of),
             *judge.ledger(state),
             *judge.steps(self.steps.read(), charged),
+            *judge.reasons(self.new_events(), self.pool.silences.take_told()),
         ]
 
     def orphans(self) -> list[Finding]:

@@ -7,15 +7,19 @@ judged from the given evidence is not a finding.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from benchmarks.demo.exactness import lost_steps
 from ebbtide.agent.occupancy import Occupancy, double_occupancy_s
+from ebbtide.pool.events import Event, Move
 from ebbtide.pool.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import StepLine
 from tests.integration.kills.processes import Role
 from tests.integration.kills.users import Answer, Saw
+
+MOVES = get_args(Move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,16 @@ def occupancy(seen: Iterable[Occupancy], machine_of: Callable[[str], str]) -> li
 def ledger(state: PoolState) -> list[Finding]:
     """Promise 1 and the pool's other rules, by the ledger's own state."""
     return [Finding(1, wrong) for wrong in violations(state)]
+
+
+def reasons(events: Iterable[Event], silences: Iterable[str] = ()) -> list[Finding]:
+    """Promise 4: every move has a reason, and whoever waited was told why."""
+    found = [f"{event.body.kind} ({event.id}) has no reason" for event in events if _unreasoned(event)]
+    return [Finding(4, what) for what in (*found, *silences)]
+
+
+def _unreasoned(event: Event) -> bool:
+    return isinstance(event.body, MOVES) and not event.body.reason.strip()
 
 
 def steps(lines: Sequence[StepLine], crash_lost_steps: int) -> list[Finding]:

@@ -16,6 +16,7 @@ from ebbtide_autoscaler.local_ray import runtime_dir
 from tests.integration.conftest import MODEL, TRAIN
 from tests.integration.kills.cluster import Cluster, a_port
 from tests.integration.kills.eye import Eye, Unanswered
+from tests.integration.kills.silence import Silences
 
 JOB = "long"
 PROCESS_ENGINE = "ebbtide_serve.testing.process_engine:ProcessEngine"
@@ -72,6 +73,7 @@ class Pool:
     name: str = field(default_factory=lambda: f"k{os.getpid()}{secrets.token_hex(2)}")
     port: int = field(default_factory=a_port)
     eye: Eye = field(init=False)
+    silences: Silences = field(default_factory=Silences)
     node_machines: dict[str, str] = field(default_factory=dict)  # machine by node id, of all nodes ever seen
 
     def __post_init__(self) -> None:
@@ -150,7 +152,10 @@ class Pool:
             found: dict[str, Any] | None = self.eye.ask("status", timeout_s=timeout_s)
         except Unanswered:
             return None
-        return found if found is not None and "jobs" in found else None
+        if found is None or "jobs" not in found:
+            return None
+        self.silences.take(found, time.monotonic())
+        return found
 
     def status(self) -> dict[str, Any]:
         """The status, as soon as the arbiter answers: it may have been killed a moment ago.

@@ -9,10 +9,13 @@ import pytest
 from aiohttp import web
 
 from ebbtide.agent.occupancy import Occupancy
+from ebbtide.pool.events import Event, NodeUndrained, ParkJob
+from ebbtide.pool.ids import JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide_train.session.step_log import StepLine
 from tests.integration.kills import judge
 from tests.integration.kills.processes import Role
+from tests.integration.kills.silence import Silences
 from tests.integration.kills.users import Answer, Saw, ask, users
 
 MACHINES = {"node1": "a", "node2": "b", "node3": "a"}
@@ -90,6 +93,28 @@ def test_a_lock_without_a_lease_is_found() -> None:
     assert not judge.orphans({"a-0": ("long", 7)}, occupants)
     assert judge.orphans({"a-0": ("tiny/0", 7)}, occupants)
     assert judge.orphans({"b-0": ("long", 7)}, occupants)
+
+
+def test_a_move_without_a_reason_is_found() -> None:
+    moves = [Event(RecordId("1.1"), 0.0, None, ParkJob(JobName("long"), reason)) for reason in ("tide", " ")]
+    (found,) = judge.reasons([*moves, Event(RecordId("1.2"), 0.0, None, NodeUndrained(NodeId("n")))])
+    assert found.promise == 4 and "park_job" in found.what
+
+
+def test_a_job_that_waits_and_is_told_nothing_is_found_and_one_that_is_told_is_not() -> None:
+    def status(waits: str, frozen: bool = False) -> dict[str, object]:
+        return {"arbiter": {"frozen": frozen}, "jobs": [{"job": "long", "state": "parked", "waits": waits}]}
+
+    silences = Silences()
+    for at_s in range(20):
+        silences.take(status("no slot is free"), at_s)
+        silences.take(status("", frozen=True), at_s)
+    assert not silences.take_told()
+    for at_s in range(20, 27):
+        silences.take(status(""), at_s)
+    (told,) = silences.take_told()
+    assert "long" in told and judge.reasons([], [told])[0].promise == 4
+    assert not silences.take_told()
 
 
 def test_an_empty_ledger_breaks_nothing() -> None:
