@@ -8,6 +8,7 @@ import pytest
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Body,
+    CancelJob,
     Decision,
     EndpointDeclared,
     Event,
@@ -142,6 +143,15 @@ def test_a_replica_lives_a_multiple_of_its_measured_start() -> None:
     assert kinds(look(fold(older, SeatReady(SEAT0, ()), at_s=NOW - 60.0), for_s=5.0)) == ["DrainSeat"]
 
 
+def test_a_replica_that_still_starts_stands_in_for_none_that_serves() -> None:
+    state = with_ready(a_pool(), SEAT0, (S0,))
+    state = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "a"), at_s=NOW - 5.0)
+    one_is_enough = signals(inflight=1, last_arrival_s=NOW)
+    assert look(state, traffic=one_is_enough, for_s=30.0).moves == ()
+    both = fold(state, SeatReady(SEAT1, ()), at_s=NOW - 4.0)
+    assert kinds(look(both, traffic=one_is_enough, for_s=30.0)) == ["DrainSeat"]
+
+
 def test_replicas_min_stays() -> None:
     state = with_ready(a_pool(endpoints=(an_endpoint(replicas_min=1),)), SEAT0, (S0,))
     assert look(state, for_s=100.0).moves == ()
@@ -272,6 +282,12 @@ def test_a_replica_of_two_slots_makes_room_on_one_node() -> None:
     assert isinstance(grant, GrantSeat) and len({slot.partition(":")[0] for slot in grant.slots}) == 1
 
 
+def test_all_slots_of_a_replica_are_on_one_node() -> None:
+    state = a_pool(nodes={"n0": 1, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
+    grant = look(state, traffic=HELD).moves[0]
+    assert isinstance(grant, GrantSeat) and grant.slots == slots(2, "n1")
+
+
 def test_a_replica_larger_than_any_node_can_give_says_so_and_disturbs_nobody() -> None:
     state = a_pool(nodes={"n0": 2}, endpoints=(an_endpoint(slots_per_replica=2), an_endpoint("other")))
     state = with_ready(state, SeatId("other/0"), (S0,))
@@ -304,8 +320,9 @@ def test_room_is_made_on_the_node_that_lacks_least() -> None:
 # ---- who gets what is left
 
 
-def test_a_waiting_job_gets_what_is_free() -> None:
+def test_a_waiting_job_gets_what_is_free_unless_it_is_cancelled() -> None:
     state = fold(a_pool(), JobSubmitted(a_job(workers_max=2), "i"))
+    assert look(fold(state, CancelJob(TRAIN, "r"))).moves == ()
     grant = look(state).moves[0]
     assert isinstance(grant, GrantJob) and len(grant.slots) == 2
 

@@ -229,6 +229,17 @@ REFUSALS: Mapping[str, tuple[PoolState, Body, str]] = {
     ),
     "durable step goes back": (after(HELD, JobDurable(JOB, 4)), JobDurable(JOB, 3), "from 4 to 3"),
     "replica of the wrong size": (pool(), GrantSeat(SEAT, (S0, S1), "r"), "needs 1 slots"),
+    "replica on two nodes": (
+        after(
+            pool(),
+            NodeFound(NodeId("m"), 0),
+            SlotFound(a_slot(SlotId("m:0"))),
+            SlotFreed(SlotId("m:0")),
+            EndpointDeclared(replace(ENDPOINT, slots_per_replica=2)),
+        ),
+        GrantSeat(SEAT, (S0, SlotId("m:0")), "r"),
+        "all its slots on one node",
+    ),
     "two placements on one node": (
         after(pool(), GrantSeat(SEAT, (S0,), "r")),
         GrantSeat(SeatId("chat/1"), (S1,), "r"),

@@ -1,5 +1,7 @@
 """Series of failures: of jobs that crash without getting further, of seats whose replicas fail."""
 
+from dataclasses import replace
+
 import pytest
 
 from ebbtide.pool.backoff import backoff_s
@@ -7,6 +9,7 @@ from ebbtide.pool.events import (
     Body,
     CancelJob,
     DrainSeat,
+    EndpointDeclared,
     JobCrashed,
     JobDurable,
     JobEnded,
@@ -17,6 +20,7 @@ from ebbtide.pool.events import (
     NodeLost,
     ParkJob,
     SeatDied,
+    SeatGone,
     SeatStopped,
     SlotFreed,
     StopJob,
@@ -24,7 +28,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.promises import violations
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import SlotState
-from tests.platform.pool.builder import JOB, NODE, READY, RUNNING, S0, S1, SEAT, SPEC, after, pool
+from tests.platform.pool.builder import ENDPOINT, JOB, NODE, READY, RUNNING, S0, S1, S2, SEAT, SPEC, after, pool
 
 RAN = after(pool(), *RUNNING, JobDurable(JOB, 5))  # five steps, all durable
 
@@ -132,3 +136,11 @@ def test_a_replica_that_was_ready_for_a_minute_ends_the_series() -> None:
     assert after(failing, DrainSeat(SEAT, "r"), at_s=159.0).seats[SEAT].failures == 2
     gone = after(failing, DrainSeat(SEAT, "r"), at_s=160.0).seats[SEAT]
     assert (gone.failures, gone.last_error) == (0, "")
+
+
+def test_failures_of_one_revision_say_nothing_of_another() -> None:
+    state = after(pool(), EndpointDeclared(replace(ENDPOINT, revision="a")), READY[0], SeatStopped(SEAT, "w"))
+    state = after(state, SlotFreed(S2), SeatGone(SEAT))
+    assert after(state, READY[0]).seats[SEAT].failures == 1
+    other = after(state, EndpointDeclared(replace(ENDPOINT, revision="b")), READY[0])
+    assert (other.seats[SEAT].failures, other.seats[SEAT].revision) == (0, "b")

@@ -33,7 +33,9 @@ async def many_headers(writer: asyncio.StreamWriter) -> None:
 
 
 async def interim_first(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" + WHOLE)
+    writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+    await asyncio.sleep(0.2)
+    writer.write(WHOLE)
 
 
 async def redirect(writer: asyncio.StreamWriter) -> None:
