@@ -66,6 +66,15 @@ class Reports:
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
 
+    def take_agent(self, report: AgentReport) -> bool:
+        """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""
+        node = NodeId(report.node)
+        last = self.agents.get(node)
+        if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:
+            return False  # a lock that it calls free may have been taken since
+        self.agents[node] = heard(report)
+        return last is None or last.report.holders != report.holders
+
     def present_gateways(self) -> int:
         """How many gateways share the limits of each key now; at least the one that asks."""
         now_s = time.time()

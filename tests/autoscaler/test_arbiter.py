@@ -14,10 +14,13 @@ from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound
 from ebbtide.pool.ids import JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler import arbiter as module
+from ebbtide_autoscaler import job_desk, wishes
 from ebbtide_autoscaler.arbiter import Arbiter
+from ebbtide_autoscaler.job_desk import JobDesk
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.reports import Reports
+from ebbtide_autoscaler.seat_desk import SeatDesk
+from ebbtide_autoscaler.wishes import Wishes
 from tests.autoscaler.closed_loop import a_job
 
 N = NodeId("n")
@@ -67,15 +70,15 @@ class FakeLoop:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
-    monkeypatch.setattr(module, "TAKE_S", 0.1)
-    monkeypatch.setattr(module, "REGISTER_S", 0.1)
+    monkeypatch.setattr(wishes, "TAKE_S", 0.1)
+    monkeypatch.setattr(job_desk, "REGISTER_S", 0.1)
     return FakeLoop()
 
 
-def an_arbiter(loop: FakeLoop) -> Any:
+def an_arbiter(loop: Any) -> Any:
     found = Arbiter.__new__(Arbiter)
-    found._loop = loop  # type: ignore[assignment]
-    found._submitted = {}
+    found._loop = loop
+    found._jobs, found._seats, found._wishes = JobDesk(loop), SeatDesk(loop), Wishes(loop)
     return found
 
 
@@ -174,7 +177,7 @@ def said(incarnation: str) -> ControllerReport:
 def test_a_registration_is_answered_when_the_ledger_has_it_and_nothing_is_remembered_of_it(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     assert arbiter.register_job(a_job(), "i1", {}) == ControllerOrders(None, "just submitted")
-    assert loop.world.state.jobs[JobName("train")].incarnation == "i1" and arbiter._submitted == {}
+    assert loop.world.state.jobs[JobName("train")].incarnation == "i1" and arbiter._jobs._submitted == {}
     assert arbiter.report_controller(said("i1")) == ControllerOrders(None, "the job is waiting")
     assert arbiter.report_controller(said("i0")).cancelled
 

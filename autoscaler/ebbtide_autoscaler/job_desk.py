@@ -1,0 +1,110 @@
+"""Where jobs, their controllers and their ranks come: submissions and reports in, what to do next out.
+
+Nothing is decided here; what is answered is the last state that the ledger has confirmed. Called from many threads.
+"""
+
+import time
+
+from ebbtide.client.messages import ControllerOrders, ControllerReport, JobDirective, RankReport
+from ebbtide.pool.events import JobEnded, JobSubmitted
+from ebbtide.pool.ids import JobName
+from ebbtide.pool.spec import JobSpec
+from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.observe import directive, orders
+from ebbtide_autoscaler.reports import heard, overtaken
+
+REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
+
+
+class JobDesk:
+    """For the jobs of one pool."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
+
+    def register(self, spec: JobSpec, incarnation: str, *, restored: bool) -> ControllerOrders | None:
+        """Take a job in; asking again under the same incarnation changes nothing.
+
+        Raises:
+            ValueError: a job of that name is alive under another incarnation, or it can never run here.
+        """
+        if not self._loop.opened:
+            return None
+        known = self._loop.world.state.jobs.get(spec.name)
+        if known is not None and known.incarnation == incarnation:
+            return self._orders(spec.name)
+        if known is not None and known.state is not JobState.ENDED:
+            raise ValueError(f"job {spec.name} is {known.state.value} already; cancel it first, or choose another name")
+        slots = sum(record.state is not SlotState.LOST for record in self._loop.world.state.slots.values())
+        if slots and spec.workers_min > slots:
+            raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
+        self._submitted[spec.name] = incarnation
+        self._loop.forget_job(spec.name)
+        self._loop.submit(JobSubmitted(spec, incarnation, restored=restored))
+        self._await_journaled(spec.name, incarnation)
+        return ControllerOrders(None, "just submitted")
+
+    def _await_journaled(self, name: JobName, incarnation: str) -> None:
+        """Wait a moment: a job that was answered for outlives this arbiter, unless its ledger hangs."""
+        deadline_s = time.monotonic() + REGISTER_S
+        while time.monotonic() < deadline_s:
+            known = self._loop.world.state.jobs.get(name)
+            if known is not None and known.incarnation == incarnation:
+                if self._submitted.get(name) == incarnation:
+                    self._submitted.pop(name)
+                return
+            time.sleep(0.02)
+
+    def controller(self, report: ControllerReport) -> ControllerOrders | None:
+        """A Train controller's state; the answer is what it should do when it has no gang."""
+        if not self._loop.opened:
+            return None
+        name = JobName(report.job)
+        submitted = self._submitted.get(name)  # read first: it goes when the ledger knows the job
+        job = self._loop.world.state.jobs.get(name)
+        if job is None or job.incarnation != report.incarnation:
+            if submitted == report.incarnation:
+                return ControllerOrders(None, "just submitted")
+            why = "another submission of this job has taken over" if job else "the pool does not know this job any more"
+            return ControllerOrders(None, why, cancelled=True, kill_gang=job is None)
+        last = self._loop.reports.controllers.get(name)
+        if overtaken(last, ("incarnation",), report):
+            return self._orders(name)
+        self._loop.reports.controllers[name] = heard(report)
+        if last is None or last.report.phase is not report.phase:
+            self._loop.wake()
+        return self._orders(name)
+
+    def _orders(self, name: JobName) -> ControllerOrders:
+        state = self._loop.world.state
+        job = state.jobs.get(name)
+        if job is None:
+            return ControllerOrders(None, "just submitted")
+        return orders(state, job, self._loop.waits.get(name, ""))
+
+    def rank(self, report: RankReport) -> JobDirective | None:
+        """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
+        key = (JobName(report.job), report.rank)
+        last = self._loop.reports.ranks.get(key)
+        if overtaken(last, ("incarnation", "node", "pid"), report):
+            return directive(self._loop.world.state, report)
+        if last is None or last.report.lease_epoch <= report.lease_epoch:
+            self._loop.reports.ranks[key] = heard(report)
+        if last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive):
+            self._loop.wake()
+        return directive(self._loop.world.state, report)
+
+    def ended(self, name: JobName, incarnation: str, outcome: str, detail: str) -> None:
+        """A driver's last word.
+
+        Raises:
+            ValueError: no job ends like that.
+        """
+        known = self._loop.world.state.jobs.get(name)
+        if known is None or known.incarnation != incarnation or known.state is JobState.ENDED:
+            return
+        if outcome not in ("finished", "failed", "cancelled", "lost"):
+            raise ValueError(f"job {name} cannot end as {outcome!r}")
+        self._loop.submit(JobEnded(name, outcome, detail[:2000]))  # type: ignore[arg-type]

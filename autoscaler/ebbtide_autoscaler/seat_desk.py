@@ -1,0 +1,67 @@
+"""Where replicas and gateways come: reports in; leases, drains, routes and keys out.
+
+Nothing is decided here; what is answered is the last state that the ledger has confirmed. Called from many threads.
+"""
+
+import time
+
+from ebbtide.client.messages import GatewayOrders, GatewayReport, Lease, ReplicaOrders, ReplicaReport
+from ebbtide.pool.ids import NodeId, SeatId, slot_id
+from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.observe import lease, unheard
+from ebbtide_autoscaler.reports import heard, overtaken
+
+MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
+
+
+class SeatDesk:
+    """For the seats of one pool, and the gateways that send them requests."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def lease(self, seat: SeatId, node: NodeId, gpu_ids: tuple[int, ...]) -> Lease | None:
+        """The lease of a replica that was placed on these GPUs; None: they were not granted to it."""
+        state = self._loop.world.state
+        record = state.seats.get(seat)
+        if record is None or record.state not in MAY_HAVE_LEASE:
+            return None
+        here = {slot_id(node, index) for index in gpu_ids}
+        if here != set(record.slots):
+            self._loop.reports.misplaced[record.id] = heard(tuple(sorted(here)))
+            self._loop.wake()
+            return None
+        return lease(state, seat, record.epoch, record.slots)
+
+    def replica(self, report: ReplicaReport) -> ReplicaOrders:
+        """A replica's state."""
+        seat = SeatId(report.seat)
+        last = self._loop.reports.replicas.get(seat)
+        late = overtaken(last, ("replica", "node", "pid"), report)
+        if not late and (last is None or last.report.lease_epoch <= report.lease_epoch):
+            self._loop.reports.replicas[seat] = heard(report)
+        if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
+            self._loop.wake()
+        record = self._loop.world.state.seats.get(seat)
+        draining = record is not None and record.state in (SeatState.DRAINING, SeatState.STOPPING)
+        return ReplicaOrders(draining=draining)
+
+    def gateway(self, report: GatewayReport) -> GatewayOrders:
+        """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""
+        last = self._loop.reports.gateways.get(report.gateway)
+        if not overtaken(last, ("gateway",), report):
+            self._loop.reports.gateways[report.gateway] = heard(report)
+            self._loop.reports.gateway_last_s = time.time()
+        held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
+        if sum(part.held for part in report.traffic.values()) and not held_before:
+            self._loop.wake()
+        seen = self._loop.seen
+        unsure = not self._loop.configured or seen is None or self._settling(seen.started_s)
+        routes = None if unsure else self._loop.routing_table
+        return self._loop.keys.orders(report.keys_seen, routes, self._loop.reports.present_gateways())
+
+    def _settling(self, started_s: float) -> bool:
+        """Right after a restart, replicas that have not reported yet must not fall out of the table."""
+        seen = self._loop.seen
+        return time.time() - started_s < 10.0 and seen is not None and unheard(self._loop.world.state, seen)

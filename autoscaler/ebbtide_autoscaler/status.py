@@ -1,0 +1,38 @@
+"""What ``ebbtide status`` shows: the arbiter itself, what a person should know at a glance, and the pool (``view``)."""
+
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.notices import Heardless, notices
+from ebbtide_autoscaler.view import view
+
+
+def status(pool: str, loop: Loop) -> dict[str, Any]:
+    """The pool for people and scripts, by the arbiter's process itself."""
+    seen, state, now_s = loop.seen, loop.world.state, time.time()
+    found = view(state, seen, loop.waits, now_s) if seen else {}
+    still, file = loop.still, loop.file
+    gateway = Heardless(
+        last_s=loop.reports.gateway_last_s,
+        trouble=loop.gateway.trouble,
+        trouble_since_s=loop.gateway.trouble_since_s,
+    )
+    told = notices(state, seen, now_s, mode=file.mode, mode_since_s=file.mode_since_s, gateway=gateway) if seen else ()
+    return {
+        "pool": pool,
+        "arbiter": {
+            "epoch": loop.ledger.epoch,
+            "pid": os.getpid(),
+            "frozen": still.why,
+            "frozen_since_s": still.since_s or None,
+            "frozen_by": still.by,
+            "mode": file.mode,
+            "tick_s": round(loop.tick_took_s, 5),
+        },
+        "metrics": loop.metrics_door.status(),
+        "notices": [asdict(notice) for notice in told],
+        **found,
+    }
