@@ -165,6 +165,9 @@ def test_ttft_over_its_slo_adds_a_replica(ttft_s: float, lasting_s: float, adds:
     assert kinds(found) == (["GrantSeat"] if adds else [])
     if adds:
         assert "over its SLO of 1 s" in found.moves[0].reason
+    starting = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "a"), at_s=NOW - 10.0)
+    found = look(starting, traffic=signals(inflight=1, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
+    assert found.moves == (), "it may be cured by the one that starts"
 
 
 def test_more_demand_than_a_replica_serves_adds_one_after_a_moment() -> None:
