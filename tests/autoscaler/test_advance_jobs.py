@@ -1,0 +1,213 @@
+"""What follows for a job from what is said of it: each condition alone keeps the fact from following."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ebbtide.client.messages import ControllerPhase, ControllerReport, RankPhase, RankReport
+from ebbtide.pool.events import (
+    Body,
+    GrantJob,
+    JobCrashed,
+    JobDurable,
+    JobEnded,
+    JobParked,
+    JobRecovered,
+    JobRunning,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    ParkJob,
+    ResumeJob,
+    SlotFreed,
+    StopJob,
+)
+from ebbtide.pool.ids import NodeId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.advance_jobs import facts
+from ebbtide_autoscaler.seen import STRAGGLER_S, Heard, Limits, Seen
+from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.test_policy import S0, S1, TRAIN, a_pool, fold
+
+LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)
+T = 2_000.0  # the last event
+SPEC = a_job(grace_s=5.0, max_failures=2)
+
+STARTING = fold(a_pool(), JobSubmitted(SPEC, "i"), GrantJob(TRAIN, (S0, S1), "r"), at_s=T)
+RUNNING = fold(STARTING, JobRunning(TRAIN, 1), at_s=T)
+PARKING = fold(RUNNING, ParkJob(TRAIN, "r"), at_s=T)
+PARKING_FREE = fold(PARKING, SlotFreed(S0), SlotFreed(S1), at_s=T)
+RESUMING = fold(PARKING_FREE, JobParked(TRAIN, 5), ResumeJob(TRAIN, "r"), at_s=T)
+STOPPING = fold(RUNNING, StopJob(TRAIN, "r", preempts=True), at_s=T)
+STOPPING_FREE = fold(STOPPING, SlotFreed(S0), SlotFreed(S1), at_s=T)
+RECOVERING = fold(RUNNING, JobCrashed(TRAIN, "w", 0), at_s=T)
+RECOVERING_FREE = fold(RECOVERING, SlotFreed(S0), SlotFreed(S1), at_s=T)
+
+GANG, NO_GANG = ControllerPhase.GANG, ControllerPhase.NO_GANG
+
+
+def rank(number: int = 0, phase: RankPhase = RankPhase.RUNNING, **changes: Any) -> RankReport:
+    report = RankReport(
+        job="train",
+        incarnation="i",
+        rank=number,
+        world=2,
+        node="n0",
+        pid=number,
+        lease_epoch=1,
+        directive=1,
+        phase=phase,
+        step=5,
+        durable_step=0,
+    )
+    return replace(report, **changes)
+
+
+def said(phase: ControllerPhase = GANG, epoch: int = 1, **changes: Any) -> ControllerReport:
+    return replace(ControllerReport("train", "i", phase, epoch), **changes)
+
+
+def follow(
+    state: PoolState,
+    *ranks: RankReport,
+    controller: ControllerReport | None = None,
+    after_s: float = 1.0,
+    heard_s: float | None = None,
+    started_s: float = 0.0,
+) -> list[Body]:
+    """The facts ``after_s`` after the last event; the controller was heard then, or ``heard_s`` after that event."""
+    controller = controller or said()
+    heard = Heard(T + (after_s if heard_s is None else heard_s), controller)
+    seen = Seen(
+        started_s=started_s,
+        ranks={(TRAIN, one.rank): Heard(T + 0.5, one) for one in ranks},
+        controllers={TRAIN: heard},
+    )
+    return list(facts(state, seen, T + after_s, LIMITS))
+
+
+def types(found: list[Body]) -> list[type]:
+    return [type(one) for one in found if not isinstance(one, JobDurable)]
+
+
+# ---- coming up
+
+
+def test_a_gang_runs_when_every_rank_of_this_very_gang_trains_under_this_lease() -> None:
+    first, second = rank(0, step=7), rank(1, step=7)
+    assert follow(STARTING, first, second) == [JobRunning(TRAIN, 7)]
+    for other in (
+        None,
+        rank(1, RankPhase.STARTING),
+        rank(1, lease_epoch=0),
+        rank(1, incarnation="before"),
+        rank(1, world=3),
+    ):
+        assert follow(STARTING, *([first, other] if other else [first])) == [], other
+
+
+def test_a_parked_gang_runs_again_when_it_has_taken_its_new_lease() -> None:
+    assert follow(RESUMING, rank(0, step=5), rank(1, step=5)) == [], "their word of before the park"
+    under = [rank(number, lease_epoch=2) for number in (0, 1)]
+    assert types(follow(RESUMING, *under)) == [JobRunning]
+    assert follow(RESUMING, under[0], rank(1)) == []
+
+
+@pytest.mark.parametrize("state", [STARTING, RESUMING], ids=["starting", "resuming"])
+def test_a_gang_that_does_not_come_up_in_its_time_has_crashed(state: PoolState) -> None:
+    assert follow(state, rank(0), after_s=49.0) == []
+    assert types(follow(state, rank(0), after_s=51.0)) == [JobCrashed]
+    assert follow(state, rank(0), after_s=51.0, started_s=T + 20.0) == [], "a new arbiter has not waited for it yet"
+
+
+# ---- stepping aside
+
+
+def test_a_gang_is_parked_when_every_rank_says_so_and_no_slot_is_held_any_more() -> None:
+    both = [rank(number, RankPhase.PARKED) for number in (0, 1)]
+    assert follow(PARKING_FREE, *both) == [JobParked(TRAIN, 5)]
+    assert follow(PARKING, *both) == [], "its slots are not proven free"
+    assert follow(PARKING_FREE, both[0]) == []
+    assert follow(PARKING_FREE, both[0], rank(1)) == []
+    assert follow(PARKING_FREE, both[0], rank(1, RankPhase.PARKED, incarnation="before")) == []
+
+
+def test_a_gang_that_cannot_park_is_stopped_instead() -> None:
+    assert types(follow(PARKING, rank(0), rank(1, park_refused="it has a socket open"))) == [StopJob]
+    assert follow(PARKING, rank(0), rank(1)) == []
+
+
+def test_a_job_has_stopped_when_it_left_everything_and_its_last_step_is_durable() -> None:
+    gone = said(NO_GANG, durable_step=5)
+    assert types(follow(STOPPING_FREE, rank(0), controller=gone)) == [JobStopped]
+    assert follow(STOPPING, rank(0), controller=gone)[1:] == [], "its slots are not proven free"
+    (crash,) = [f for f in follow(STOPPING_FREE, rank(0, step=6), controller=gone) if not isinstance(f, JobDurable)]
+    assert isinstance(crash, JobCrashed) and crash.lost_steps == 1
+    for controller in (said(GANG, durable_step=5), said(NO_GANG, incarnation="before"), said(NO_GANG, 0)):
+        assert types(follow(STOPPING_FREE, rank(0), controller=controller)) == [], controller
+
+
+@pytest.mark.parametrize("state", [PARKING, STOPPING], ids=["parking", "stopping"])
+def test_a_gang_that_does_not_step_aside_in_its_grace_has_crashed(state: PoolState) -> None:
+    assert follow(state, rank(0), rank(1), after_s=4.9) == []
+    assert types(follow(state, rank(0), rank(1), after_s=5.1)) == [JobCrashed]
+    assert follow(state, rank(0), rank(1), after_s=5.1, started_s=T + 2.0) == [], "nobody could answer until then"
+
+
+# ---- crashes
+
+
+@pytest.mark.parametrize("state", [STARTING, RUNNING, PARKING, PARKING_FREE, RESUMING])
+def test_a_gang_whose_controller_has_no_worker_left_has_crashed(state: PoolState) -> None:
+    assert types(follow(state, controller=said(NO_GANG, last_error="rank 1 was killed"))) == [JobCrashed]
+    for controller in (said(GANG), said(NO_GANG, 0), said(NO_GANG, incarnation="before")):
+        assert types(follow(state, controller=controller)) == [], controller
+
+
+def test_a_gang_has_crashed_when_a_node_died_under_it() -> None:
+    dead = fold(RUNNING, NodeLost(NodeId("n0")), at_s=T)
+    (crash,) = follow(dead, rank(0, step=9), rank(1, step=9), controller=said(durable_step=0))
+    assert isinstance(crash, JobCrashed) and "its node is gone" in crash.why and crash.lost_steps == 9
+
+
+def test_a_crashed_job_has_recovered_when_nothing_of_it_is_left() -> None:
+    gone = said(NO_GANG)
+    assert follow(RECOVERING_FREE, controller=gone) == [JobRecovered(TRAIN)]
+    assert follow(RECOVERING, controller=gone) == []
+    assert follow(RECOVERING_FREE, controller=said(GANG)) == []
+    never_started = said(NO_GANG, 0)
+    assert follow(RECOVERING_FREE, controller=never_started) == [], "it may not have heard of the crash yet"
+    late_s = STRAGGLER_S + 1.0
+    assert follow(RECOVERING_FREE, controller=never_started, after_s=late_s) == [JobRecovered(TRAIN)]
+
+
+def test_a_job_that_crashes_again_and_again_is_given_up() -> None:
+    state = RECOVERING_FREE
+    worn = replace(state, jobs={TRAIN: replace(state.jobs[TRAIN], failures_in_a_row=3, last_error="no memory")})
+    (ended,) = follow(worn, controller=said(NO_GANG, log_tail="Traceback: boom"))
+    assert isinstance(ended, JobEnded) and ended.outcome == "failed"
+    assert "3 times" in ended.detail and "no memory" in ended.detail and "boom" in ended.detail
+
+
+# ---- what is durable, and who is lost
+
+
+def test_the_durable_step_is_what_any_of_the_present_job_knows() -> None:
+    assert follow(RUNNING, rank(0, durable_step=4), controller=said(durable_step=3)) == [JobDurable(TRAIN, 4)]
+    assert follow(RUNNING, rank(0, durable_step=3), controller=said(durable_step=4)) == [JobDurable(TRAIN, 4)]
+    before = said(durable_step=4, incarnation="before")
+    assert follow(RUNNING, rank(0, incarnation="before", durable_step=9), controller=before) == []
+
+
+def test_a_job_is_lost_when_its_driver_has_been_silent_for_long_since_it_registered() -> None:
+    def silent(state: PoolState, after_s: float, started_s: float = 0.0) -> list[type]:
+        return types(follow(state, heard_s=0.0, after_s=after_s, started_s=started_s))
+
+    assert silent(RUNNING, 9.9) == []
+    assert silent(RUNNING, 10.1) == [JobEnded]
+    assert silent(RUNNING, 10.1, started_s=T + 1.0) == [], "a new arbiter could not have heard it"
+    lost = fold(RUNNING, JobEnded(TRAIN, "lost", "d"), at_s=T)
+    restored = fold(lost, JobSubmitted(SPEC, "i2", restored=True), at_s=T + 60.0)
+    assert silent(restored, 69.0) == [], "its new driver has just come"
+    assert silent(restored, 71.0) == [JobEnded]
