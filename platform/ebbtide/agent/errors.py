@@ -5,7 +5,8 @@
     AgentError
     ├── SlotBusy          somebody else holds the slot lock: wait, or give the lease back
     │   └── StaleLease    the slot was leased anew since: never ask again under this lease
-    └── LockDirUnusable   the lock directory cannot be used: no GPU may be touched until a person has mended it
+    ├── LockDirUnusable   the lock directory cannot be used: no GPU may be touched until a person has mended it
+    └── GpuUnreadable     the driver does not say who is on a GPU: it counts as taken
 """
 
 from ebbtide.client.messages import LockHolder
@@ -38,3 +39,7 @@ class StaleLease(SlotBusy):
 
 class LockDirUnusable(AgentError):
     """Locks cannot be taken in this directory; the message says why and what to do."""
+
+
+class GpuUnreadable(AgentError):
+    """The driver knows the GPU and does not answer for it; the message says what it said."""

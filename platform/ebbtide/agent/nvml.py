@@ -7,6 +7,8 @@ that Ray numbers the GPUs as NVML does: it does unless CUDA_VISIBLE_DEVICES was 
 import logging
 from typing import Any
 
+from ebbtide.agent.errors import GpuUnreadable
+
 _log = logging.getLogger(__name__)
 
 
@@ -15,6 +17,7 @@ class GpuProcesses:
 
     def __init__(self) -> None:
         self._nvml: Any = None
+        self._uuids: dict[int, str] = {}  # that NVML itself gave; a logical GPU's is not among them
         try:
             import pynvml  # noqa: PLC0415 - optional: machines without a GPU do not have it
 
@@ -26,23 +29,32 @@ class GpuProcesses:
             _log.info("NVML does not start (%s): slot locks alone prove that a slot is free", error)
 
     def uuid(self, index: int) -> str:
-        """The uuid of GPU ``index``; "" if there is no such GPU, or nobody to ask."""
-        if self._nvml is None:
-            return ""
+        """The uuid of GPU ``index``; "" if there is no such GPU, or nobody to ask.
+
+        It names the slot's lock, so what NVML said once stands, also while the driver is in trouble.
+        """
+        if self._nvml is None or index in self._uuids:
+            return self._uuids.get(index, "")
         try:
             found = self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))
         except self._nvml.NVMLError as error:
             _log.info("NVML knows no GPU %d (%s): it counts as a logical one", index, error)
             return ""
-        return found.decode() if isinstance(found, bytes) else str(found)
+        self._uuids[index] = found.decode() if isinstance(found, bytes) else str(found)
+        return self._uuids[index]
 
     def pids(self, uuid: str) -> frozenset[int] | None:
-        """The processes with a compute context on GPU ``uuid``; None: it cannot be told."""
+        """The processes with a compute context on GPU ``uuid``; None: there is nobody to ask.
+
+        Raises:
+            GpuUnreadable: it is a real GPU, and the driver (lost, updated under us, in trouble) does not say.
+        """
         if self._nvml is None or not uuid:
             return None
         try:
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
             return frozenset(one.pid for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(device))
         except self._nvml.NVMLError as error:
-            _log.warning("NVML cannot tell who is on GPU %s: %s", uuid, error)
+            if uuid in self._uuids.values():
+                raise GpuUnreadable(f"NVML does not say who is on GPU {uuid}: {error}") from error
             return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ebbtide.agent.errors import LockDirUnusable
+from ebbtide.agent.errors import GpuUnreadable, LockDirUnusable
 from ebbtide.agent.process import boot_id, command_of, kill_exactly, started_ticks
 from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, holder_of, lock_file
 from ebbtide.client.messages import AgentReport, LockHolder, SlotRef
@@ -32,6 +32,7 @@ class _Watched:
     path: Path
     files: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode) -> open descriptor
     empty_until_s: float = 0.0  # NVML found it empty; not asked again before this time
+    unread_until_s: float = 0.0  # NVML did not say; the same
 
 
 class SlotWatch:
@@ -101,7 +102,16 @@ class SlotWatch:
         now_s = time.monotonic()
         if now_s < one.empty_until_s:
             return None
-        pids = self._gpu_pids(one.slot.uuid) if one.slot.uuid else None
+        if now_s < one.unread_until_s:
+            return UNKNOWN_HOLDER
+        try:
+            pids = self._gpu_pids(one.slot.uuid) if one.slot.uuid else None
+        except GpuUnreadable as error:
+            if not one.unread_until_s:
+                _log.error("%s", error)
+            one.unread_until_s = now_s + _NVML_EVERY_S
+            return UNKNOWN_HOLDER
+        one.unread_until_s = 0.0
         if pids:
             pid = min(pids)
             return LockHolder(_unlocked(pid), epoch=0, pid=pid, started=started_ticks(pid) or 0)

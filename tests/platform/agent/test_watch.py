@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.agent import watch as watch_module
+from ebbtide.agent.errors import GpuUnreadable
 from ebbtide.agent.process import boot_id
 from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, SlotLock, lock_file
 from ebbtide.agent.watch import UNLOCKED, ReportLoop, SlotWatch
@@ -74,6 +76,31 @@ def test_a_process_without_a_lock_on_a_real_gpu_is_seen(tmp_path: Path) -> None:
     assert not watch.kill_holder(1, 99), "only holders of slot locks may be killed"
     pids = None
     assert watch.observe().holders[1] is None
+
+
+def test_a_gpu_of_which_the_driver_does_not_say_who_is_on_it_is_not_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[frozenset[int] | Exception] = [GpuUnreadable("GPU is lost"), frozenset()]
+    asked = []
+
+    def pids(uuid: str) -> frozenset[int]:
+        asked.append(uuid)
+        answer = answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    watch = SlotWatch("node0", tmp_path, gpu_pids=pids)
+    watch.watch([SlotRef("node0", 0, "GPU-0")])
+    assert [watch.observe().holders[0] for _ in range(5)] == [UNKNOWN_HOLDER] * 5
+    assert asked == ["GPU-0"], "the driver is not asked fifty times a second"
+    monkeypatch.setattr(watch_module, "_NVML_EVERY_S", 0.0)
+    watch = SlotWatch("node0", tmp_path, gpu_pids=pids)
+    watch.watch([SlotRef("node0", 0, "GPU-0")])
+    assert watch.observe().holders[0] == UNKNOWN_HOLDER
+    answers.pop(0)
+    assert watch.observe().holders[0] is None
 
 
 def test_only_a_holder_of_the_named_epoch_or_an_older_one_is_killed(
