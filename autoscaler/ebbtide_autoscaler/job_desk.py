@@ -41,7 +41,7 @@ class JobDesk:
         if slots and spec.workers_min > slots:
             raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
         self._submitted[spec.name] = incarnation
-        self._loop.forget_job(spec.name)
+        self._loop.reports.forget_job(spec.name)
         self._loop.submit(JobSubmitted(spec, incarnation, restored=restored))
         self._await_journaled(spec.name, incarnation)
         return ControllerOrders(None, "just submitted")

@@ -43,6 +43,7 @@ class LedgerKeeper:
         """
         self.opened = False  # for any thread; until it was read for the first time, nothing is known
         self.ledger_id = ""
+        self.token = ""  # the secret that the gateway shows to replicas
         self._door, self._shared_dir, self._brake, self._take_over = door, shared_dir, brake, take_over
         self._journal: Journal
         self._entered = threading.Event()
@@ -82,7 +83,7 @@ class LedgerKeeper:
             self._brake.freeze(f"the ledger is broken: {again}")
 
     def _enter(self, ledger: OpenLedger) -> None:
-        self._journal, self.ledger_id = ledger.journal, ledger.ledger
+        self._journal, self.ledger_id, self.token = ledger.journal, ledger.ledger, ledger.token
         self._take_over(ledger)
         self.opened = True
         self._entered.set()

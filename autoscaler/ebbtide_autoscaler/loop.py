@@ -18,23 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.client.messages import RoutingTable
-from ebbtide.client.seats import SeatActuator, SeatPlan
 from ebbtide.config.root import PoolFile
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Body
-from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import settings
+from ebbtide_autoscaler.acting import Acting
 from ebbtide_autoscaler.agree import agree
 from ebbtide_autoscaler.brake import Brake
-from ebbtide_autoscaler.executor import Executor, Hands
 from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.file_desk import FileDesk
-from ebbtide_autoscaler.gateway_keeper import GatewayKeeper
-from ebbtide_autoscaler.instruct import Instruction, instruct
-from ebbtide_autoscaler.journal import fence_record
 from ebbtide_autoscaler.key_desk import KeyDesk
 from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
 from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
@@ -42,16 +38,14 @@ from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.notices import Standstill, standstill
-from ebbtide_autoscaler.observe import routes, slots_of_replicas, unheard
+from ebbtide_autoscaler.observe import next_routes, unheard
 from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.step import Knobs, Step, World, step
 from ebbtide_autoscaler.surroundings import Surroundings, cluster_name, load_serve, load_train
-from ebbtide_autoscaler.would import takes_a_slot
 
-GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md)
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
 
 log = logging.getLogger(__name__)
@@ -67,24 +61,33 @@ class Loop:
         self.seen: Seen | None = None
         self.routing_table = RoutingTable()
         self.tick_took_s = 0.0
-        self._lock_dir, self._writer = lock_dir, writer
+        self._writer = writer
         self._book = FenceBook()
         self._brake = Brake()
         self._remarks = Remarks()
         self.meter = ArbiterMeter(self._reading)
         self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
         self.world = World(PoolState(), Memory(), 0)
-        self._token = ""
         opener = partial(EpochLog.open, writer=writer, fsync=self.meter.fsync, write=self.meter.write)
         memory = Path(lock_dir).parent / "ledger.json"
         door = LedgerDoor(shared_dir, memory=memory, cluster=cluster_name(), open_log=opener)
         self.ledger = LedgerKeeper(door, shared_dir, self._brake, self._take_over)
         self.keys = KeyDesk(self.ledger.record)
         self.file = FileDesk(shared_dir, self.keys, self.ledger.record)
-        self._pool = pool
-        self._serve: SeatActuator = load_serve()
-        self._jobs = load_train(str(shared_dir))
-        self.gateway = GatewayKeeper(self._serve)
+        serve, self._jobs = load_serve(), load_train(str(shared_dir))
+        self._surroundings = Surroundings(pool, self.reports, self._book, serve, self._jobs, lock_dir)
+        self.acting = Acting(
+            pool,
+            lock_dir,
+            serve=serve,
+            jobs=self._jobs,
+            file=self.file,
+            ledger=self.ledger,
+            reports=self.reports,
+            book=self._book,
+            surroundings=self._surroundings,
+            state=lambda: self.world.state,
+        )
         self._stopping = False  # nothing is decided any more
         self._stopped = False  # and the loop ends
         self._wake: asyncio.Event | None = None
@@ -136,12 +139,6 @@ class Loop:
         if self._asyncio is not None and self._wake is not None:
             self._asyncio.call_soon_threadsafe(self._wake.set)
 
-    def forget_job(self, job: JobName) -> None:
-        """Forget what an earlier submission of the same name reported."""
-        self.reports.controllers.pop(job, None)
-        for key in [key for key in self.reports.ranks if key[0] == job]:
-            self.reports.ranks.pop(key, None)
-
     def forget_submission(self, job: JobName) -> None:
         """Have what was kept of a job's submission removed; returns at once. What cannot be removed is only litter."""
 
@@ -185,20 +182,6 @@ class Loop:
     async def _main(self) -> None:
         self._asyncio = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        hands = Hands(
-            pool=self._pool,
-            serve=self._serve,
-            plan=self._plan,
-            node_slots=self._node_slots,
-            replica_slots=self._replica_slots,
-            kill_holder=self._kill_holder,
-            record_fence=lambda slot, name: self.ledger.record(fence_record(slot, name)),
-            lives=lambda seat: bool(self.reports.living.get(seat)),
-            strangers=lambda slots: self._surroundings.strangers(slots),
-            restore_job=self._jobs.restore,
-        )
-        self._executor = Executor(hands, self._book)
-        self._surroundings = Surroundings(self._pool, self.reports, self._book, self._serve, self._jobs, self._lock_dir)
         self._brake.freeze("the arbiter has just started; it reads its ledger", by="start")
         self._ready.set()
         await self.ledger.open_first(lambda: self._stopped)
@@ -206,7 +189,7 @@ class Loop:
             return
         await self._surroundings.adopt()
         watching = asyncio.create_task(
-            self._surroundings.watch(self._host_bytes, lambda: self.world.state, self._executor.fencing)
+            self._surroundings.watch(self._host_bytes, lambda: self.world.state, self.acting.fencing)
         )
         self.ledger.write((), extra=[{"type": "arbiter_started", "at_s": time.time(), "writer": self._writer}])
         self.meter.started()
@@ -240,8 +223,8 @@ class Loop:
 
     async def _tick(self) -> None:
         now_s = time.time()
-        seen = self.reports.seen(self.world.state, self._book, self._executor.fencing(), self.routing_table.version)
-        bodies = tuple(self._drain())
+        seen = self.reports.seen(self.world.state, self._book, self.acting.fencing(), self.routing_table.version)
+        bodies = self.reports.take_inbox()
         try:
             knobs = self._knobs(seen)
             with self.meter.stepping():
@@ -255,12 +238,8 @@ class Loop:
         for body, why in result.refused:
             log.info("refused %s: %s", body, why)
         self.seen = seen
-        self._route(seen)
-        if self.file.config is not None and not self._stopping and self._surroundings.nodes:  # else: not counted yet
-            self.gateway.keep(
-                settings.gateway_json(self.file.config, token=self._token, nodes=self._surroundings.nodes)
-            )
-        self._executor.carry_out(self._allowed(instruct(self.world.state, seen, now_s)))
+        self.routing_table = next_routes(self.routing_table, self.world.state, seen, self.ledger.epoch)
+        self.acting.act(seen, now_s)
         if await self.ledger.keep_short():
             self.world = replace(self.world, arbiter_epoch=self.ledger.epoch, next_number=1)
 
@@ -269,18 +248,6 @@ class Loop:
             return ()
         state = self.world.state
         return agree(self.file.config, state, may_move=not (knobs.frozen or knobs.observe or state.frozen))
-
-    def _allowed(self, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-        """In observe mode what was begun is finished, and no fence is taken that the pool does not have."""
-        if self.file.config is None or self.file.config.pool.mode == "manage":
-            return instructions
-        return tuple(one for one in instructions if not takes_a_slot(self.world.state, one))
-
-    def _drain(self) -> list[Body]:
-        bodies: list[Body] = []
-        while self.reports.inbox:
-            bodies.append(self.reports.inbox.popleft())
-        return bodies
 
     def _knobs(self, seen: Seen) -> Knobs:
         if self.file.config is None:
@@ -311,7 +278,6 @@ class Loop:
     def _take_over(self, ledger: OpenLedger) -> None:
         """Go on from what the ledger says, which was opened just now."""
         found = ledger.found
-        self._token = ledger.token
         self.world = World(found.state, found.memory, ledger.epoch)
         self.meter.recovered(found.tally)
         self._book.names = dict(found.fences)
@@ -333,31 +299,6 @@ class Loop:
         )
         return Reading(self.world, self.seen, condition)
 
-    # ---- acting
-
-    def _route(self, seen: Seen) -> None:
-        found = routes(self.world.state, seen)
-        if found != dict(self.routing_table.endpoints) or not self.routing_table.version:
-            number = self.routing_table.version % 1_000_000 + 1
-            self.routing_table = RoutingTable(self.ledger.epoch * 1_000_000 + number, found)
-
-    def _plan(self, seat: SeatId) -> SeatPlan | None:
-        if self.file.config is None:
-            return None
-        plan = settings.seat_plan(self.file.config, seat, token=self._token, cache_dir=f"{self._lock_dir}/../cache")
-        record = self.world.state.seats.get(seat)
-        node = str(self.world.state.slots[record.slots[0]].slot.node) if record is not None and record.slots else ""
-        return replace(plan, node=node) if plan is not None else None
-
-    def _node_slots(self, node: NodeId) -> tuple[SlotId, ...]:
-        return tuple(name for name, record in self.world.state.slots.items() if record.slot.node == node)
-
-    def _replica_slots(self) -> frozenset[SlotId]:
-        return slots_of_replicas(self.world.state, self.reports.living)
-
-    async def _kill_holder(self, slot: SlotId, epoch: int) -> None:
-        await self._surroundings.kill_holder(self.world.state.slots[slot].slot, epoch)
-
     def _host_bytes(self) -> int | None:
         """None: nothing is to be looked at, for what is found could not be taken in, and must not pile up."""
         if self.file.config is None or self._brake.on.by == "ledger":
@@ -369,25 +310,14 @@ class Loop:
         before = self.world.state
         await self.file.put(config)
         self.wake()
-
-        def told() -> bool:
-            nodes = self._surroundings.nodes
-            return bool(nodes) and self.gateway.has(settings.gateway_json(config, token=self._token, nodes=nodes))
-
-        deadline_s = time.monotonic() + GATEWAY_S
-        while not told() and time.monotonic() < deadline_s:
-            await asyncio.sleep(0.05)
-        late = self.gateway.trouble or "it has not taken its settings yet"
         return {
             "changed": [type(body).__name__ for body in agree(config, before, may_move=False)],
-            "gateway": "" if told() else late,
+            "gateway": await self.acting.tell_gateway(config),
         }
 
     async def _stop(self) -> None:
         self._stopping = True
         self.metrics_door.close()
-        await self._serve.stop()
-        await self._executor.leave()  # else the next tick would take again what is dropped now
-        await self._surroundings.leave()
+        await self.acting.leave()
         self.ledger.close()
         self._stopped = True

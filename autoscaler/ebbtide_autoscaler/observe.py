@@ -9,6 +9,7 @@ from ebbtide.client.messages import (
     Lease,
     RankReport,
     ReplicaPhase,
+    RoutingTable,
     SeatRoute,
     SlotRef,
     Want,
@@ -58,6 +59,14 @@ def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
             route = SeatRoute(seat.id, heard.report.replica, heard.report.url)
             table[str(seat.endpoint)] = (*table[str(seat.endpoint)], route)
     return table
+
+
+def next_routes(last: RoutingTable, state: PoolState, seen: Seen, epoch: int) -> RoutingTable:
+    """``last`` while it still holds, else a new one; versions of a later epoch are higher than all before."""
+    found = routes(state, seen)
+    if last.version and found == dict(last.endpoints):
+        return last
+    return RoutingTable(epoch * 1_000_000 + last.version % 1_000_000 + 1, found)
 
 
 def as_if_ours(state: PoolState, seen: Seen) -> PoolState:

@@ -66,6 +66,19 @@ class Reports:
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
 
+    def take_inbox(self) -> tuple[Body, ...]:
+        """All facts submitted so far, in their order; they are gone from here."""
+        bodies: list[Body] = []
+        while self.inbox:
+            bodies.append(self.inbox.popleft())
+        return tuple(bodies)
+
+    def forget_job(self, job: JobName) -> None:
+        """Forget what an earlier submission of the same name reported."""
+        self.controllers.pop(job, None)
+        for key in [key for key in self.ranks if key[0] == job]:
+            self.ranks.pop(key, None)
+
     def take_agent(self, report: AgentReport) -> bool:
         """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""
         node = NodeId(report.node)

@@ -17,8 +17,8 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
     still, file = loop.still, loop.file
     gateway = Heardless(
         last_s=loop.reports.gateway_last_s,
-        trouble=loop.gateway.trouble,
-        trouble_since_s=loop.gateway.trouble_since_s,
+        trouble=loop.acting.gateway.trouble,
+        trouble_since_s=loop.acting.gateway.trouble_since_s,
     )
     told = notices(state, seen, now_s, mode=file.mode, mode_since_s=file.mode_since_s, gateway=gateway) if seen else ()
     return {

@@ -53,9 +53,6 @@ class FakeLoop:
     def wake(self) -> None:
         """Nothing is decided here."""
 
-    def forget_job(self, job: JobName) -> None:
-        """Nothing was reported here."""
-
     def forget_submission(self, job: JobName) -> None:
         self.forgotten.append(job)
 
