@@ -64,8 +64,9 @@ def said(phase: ControllerPhase, epoch: int = 1, *, at_s: float = T + 0.5, incar
 def test_a_slot_is_free_when_its_gang_is_gone_by_the_word_of_its_own_controller() -> None:
     gone = seen(PARKING, controllers=said(ControllerPhase.NO_GANG))
     assert follow(PARKING, gone) == [SlotFreed(S0)]
+    nobody: dict[Any, Any] = {}
     for controllers in (
-        {},
+        nobody,
         said(ControllerPhase.GANG),
         said(ControllerPhase.NO_GANG, at_s=T - 0.5),
         said(ControllerPhase.NO_GANG, incarnation="before"),

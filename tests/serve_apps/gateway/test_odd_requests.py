@@ -3,6 +3,7 @@
 import asyncio
 import json
 import resource
+import socket
 
 import httpx
 import pytest
@@ -69,6 +70,56 @@ async def test_a_body_that_comes_while_the_gateway_begins_to_stop_is_refused(sce
     runs[1].close()
     late[1].close()
     await asyncio.wait_for(stopping, 15)
+
+
+async def test_while_the_gateway_stops_no_body_is_waited_for(scene: Scene) -> None:
+    replica = await scene.replica(tokens=50, token_every_s=0.05)
+    await scene.route(replica)
+    runs, late = await connect(scene), await connect(scene)
+    body = json.dumps(chat()).encode()
+    runs[1].write(request(body))
+    await until(lambda: replica.running == 1)
+    stopping = asyncio.create_task(scene.server.stop(10.0))
+    await until(lambda: scene.server.gateway.stopping)
+    late[1].write(request(body)[:-5])
+    assert b" 503 " in await asyncio.wait_for(late[0].readuntil(b"\r\n"), 2)
+    runs[1].close()
+    late[1].close()
+    await asyncio.wait_for(stopping, 15)
+
+
+async def test_a_client_that_asks_again_before_its_answer_came_and_goes_frees_its_replica(scene: Scene) -> None:
+    """The server stops reading at the second request: it must see all the same that the client has gone."""
+    replica = await scene.replica(tokens=1000, token_every_s=0.05)
+    await scene.route(replica)
+    _, writer = await connect(scene)
+    one = request(json.dumps(chat()).encode())
+    writer.write(one)
+    await until(lambda: replica.running == 1)
+    writer.write(one)
+    await asyncio.sleep(0.2)
+    writer.transport.abort()
+    await until(lambda: replica.running == 0, 3.0)
+    await until(lambda: scene.traffic.inflight == 0)
+
+
+async def test_a_client_that_reads_slowly_is_not_cut_off_while_its_bytes_wait_in_the_gateway() -> None:
+    async with running_gateway(client_stall_s=0.5) as scene:
+        await scene.route(await scene.replica(tokens=15_000))  # 3 MB, and its own socket takes little of them
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        raw.connect(("127.0.0.1", scene.server.port))
+        raw.sendall(request(json.dumps(chat(stream=True)).encode()))
+        raw.setblocking(False)
+        loop = asyncio.get_running_loop()
+        last = b""
+        while not last.endswith(b"0\r\n\r\n"):
+            part = await asyncio.wait_for(loop.sock_recv(raw, 1 << 20), 20)
+            assert part, "cut off"
+            last = (last + part)[-200:]
+            await asyncio.sleep(0.01)
+        assert b"data: [DONE]" in last
+        raw.close()
 
 
 async def test_a_long_target_without_any_header_is_bounded_too() -> None:

@@ -1,0 +1,137 @@
+"""What workloads and gateways are told: nothing that was withdrawn, and nothing that is not there yet."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ebbtide.client.messages import AgentReport, LockHolder, RankPhase, RankReport, ReplicaPhase, ReplicaReport, Want
+from ebbtide.pool.events import (
+    Body,
+    CancelJob,
+    DrainSeat,
+    GrantJob,
+    GrantSeat,
+    JobCrashed,
+    JobEnded,
+    JobParked,
+    JobRunning,
+    JobSubmitted,
+    ParkJob,
+    ResumeJob,
+    SeatLanded,
+    SeatReady,
+    SeatStopped,
+    SlotFreed,
+    SlotUnfenced,
+    StopJob,
+)
+from ebbtide.pool.ids import NodeId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.observe import as_if_ours, directive, orders, routes
+from ebbtide_autoscaler.seen import Heard, Seen
+from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, TRAIN, a_pool, fold
+
+WAITING = fold(a_pool(), JobSubmitted(a_job(), "i"))
+STARTING = fold(WAITING, GrantJob(TRAIN, (S0,), "r"))
+RUNNING = fold(STARTING, JobRunning(TRAIN, 1))
+PARKING = fold(RUNNING, ParkJob(TRAIN, "r"))
+PARKED = fold(PARKING, SlotFreed(S0), JobParked(TRAIN, 5))
+RESUMING = fold(PARKED, ResumeJob(TRAIN, "r"))
+STOPPING = fold(RUNNING, StopJob(TRAIN, "r", preempts=True))
+RECOVERING = fold(RUNNING, JobCrashed(TRAIN, "w", 0))
+CANCELLED = fold(RUNNING, CancelJob(TRAIN, "r"))
+ENDED = fold(RUNNING, JobEnded(TRAIN, "finished", ""))
+
+
+def rank(**changes: Any) -> RankReport:
+    return replace(RankReport("train", "i", 0, 1, "n0", 7, 1, 1, RankPhase.RUNNING, 5, 0), **changes)
+
+
+@pytest.mark.parametrize(
+    ("state", "want", "leased"),
+    [
+        (STARTING, Want.RUN, True),
+        (RUNNING, Want.RUN, True),
+        (PARKING, Want.PARK, False),
+        (PARKED, Want.PARK, False),
+        (RESUMING, Want.RUN, True),
+        (STOPPING, Want.STOP, False),
+        (RECOVERING, Want.STOP, False),
+        (CANCELLED, Want.CANCEL, False),
+        (ENDED, Want.STOP, False),
+    ],
+)
+def test_a_rank_has_a_lease_only_while_its_gang_may_touch_its_gpus(state: PoolState, want: Want, leased: bool) -> None:
+    told = directive(state, rank())
+    assert told is not None and (told.want, told.lease is not None) == (want, leased)
+
+
+def test_a_rank_of_an_earlier_submission_or_gang_is_told_to_stop() -> None:
+    again = fold(RECOVERING, SlotFreed(S0))
+    for late in (rank(incarnation="before"), rank(lease_epoch=0)):
+        told = directive(RUNNING, late)
+        assert told is not None and (told.want, told.lease) == (Want.STOP, None)
+        assert told.number > late.directive, "else it would take it for what it has carried out already"
+    assert directive(again, rank(job="unheard of")) is None
+
+
+@pytest.mark.parametrize("state", [WAITING, RUNNING, PARKING, PARKED, RESUMING, STOPPING, RECOVERING, ENDED])
+def test_a_controller_is_granted_slots_only_for_a_gang_that_is_to_start(state: PoolState) -> None:
+    """Or a rank that was killed would come back at once on a slot that is given away already."""
+    assert orders(state, state.jobs[TRAIN], "w").lease is None
+    granted = orders(STARTING, STARTING.jobs[TRAIN], "w").lease
+    assert granted is not None and [slot.index for slot in granted.slots] == [0]
+    cancelled = replace(STARTING.jobs[TRAIN], cancelled=True)
+    assert orders(STARTING, cancelled, "w").lease is None
+
+
+def test_a_controller_kills_what_is_left_of_a_crashed_gang_and_ends_with_its_job() -> None:
+    def told(state: PoolState) -> tuple[bool, bool]:
+        found = orders(state, state.jobs[TRAIN], "")
+        return found.cancelled, found.kill_gang
+
+    assert told(RECOVERING) == (False, True)
+    assert told(ENDED) == (True, True)
+    assert told(fold(WAITING, CancelJob(TRAIN, "r"))) == (True, False)
+    assert told(WAITING) == told(STOPPING) == told(PARKED) == (False, False)
+
+
+# ---- routes
+
+PLACING: tuple[Body, ...] = (GrantSeat(SEAT0, (S0,), "r"),)
+LANDED: tuple[Body, ...] = (*PLACING, SeatLanded(SEAT0, "a"))
+READY: tuple[Body, ...] = (*LANDED, SeatReady(SEAT0, ()))
+DRAINING: tuple[Body, ...] = (*READY, DrainSeat(SEAT0, "r"))
+
+
+def sent_to(*story: Body, **changes: Any) -> bool:
+    """Whether the seat is in the table, when its replica reports that it answers."""
+    report = replace(ReplicaReport(SEAT0, "a", "n0", 7, 1, ReplicaPhase.READY, "http://r"), **changes)
+    seen = Seen(started_s=0.0, replicas={SEAT0: Heard(1.0, report)})
+    table = routes(fold(a_pool(), *story), seen)
+    assert set(table) == {"chat"}
+    return [route.url for route in table["chat"]] == ["http://r"]
+
+
+def test_requests_go_to_a_ready_seat_whose_very_replica_answers_and_nowhere_else() -> None:
+    assert sent_to(*READY)
+    for story in (PLACING, LANDED, DRAINING, (*DRAINING, SeatStopped(SEAT0, "drained"))):
+        assert not sent_to(*story), story
+    assert not sent_to(*READY, lease_epoch=0)
+    assert not sent_to(*READY, phase=ReplicaPhase.STARTING)
+    assert not sent_to(*READY, url="")
+    assert routes(fold(a_pool(), *READY), Seen(started_s=0.0)) == {"chat": ()}
+
+
+# ---- observing
+
+
+def test_an_observer_counts_as_free_what_nobody_holds() -> None:
+    state = fold(a_pool(), *(SlotUnfenced(slot) for slot in (S0, S1, S2)))
+    holder = LockHolder("somebody", 0, 9, 1)
+    report = AgentReport("n0", "b", {0: None, 1: holder, 2: None})
+    seen = Seen(started_s=0.0, agents={NodeId("n0"): Heard(10**6, report)}, strangers={S2: "a placement"})
+    assert as_if_ours(state, seen).free_slots() == (S0,)
+    assert as_if_ours(state, replace(seen, agents={})).free_slots() == ()
