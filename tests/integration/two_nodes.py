@@ -42,6 +42,8 @@ ENVIRONMENT = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
     "HF_HUB_OFFLINE": "1",
+    # Ray makes its workers yield to everything else (15): whatever runs beside a test would decide how fast they are.
+    "RAY_worker_niceness": "0",
 }
 
 CONFIG = """

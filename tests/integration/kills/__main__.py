@@ -20,7 +20,7 @@ from tests.integration.kills.judge import Finding
 from tests.integration.kills.moves import Move, trains_everywhere
 from tests.integration.kills.pool import Pool
 from tests.integration.kills.processes import Role
-from tests.integration.kills.table import show, write
+from tests.integration.kills.table import as_rows, held_before, show, write
 from tests.integration.kills.users import Users, users
 
 FIRST_TRAINING_S = 180.0  # four workers import torch on two cores
@@ -66,10 +66,9 @@ def pool_of_two_nodes(*, redis: bool, engine: str = "process", keep: bool = Fals
             shutil.rmtree(home, ignore_errors=True)
 
 
-def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> list[Cell]:
+def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> Iterator[Cell]:
     """Run cells one after another; each is told as it ends."""
     evidence = Evidence(pool)
-    cells = []
     for role, move in pairs:
         since_s = time.monotonic()
         try:
@@ -77,7 +76,6 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> list[C
         except Exception as error:  # noqa: BLE001 - the outermost loop: the other cells still say something
             traceback.print_exc()
             cell = Cell(role, move, findings=[Finding(6, f"the harness stumbled: {error!r}")])
-        cells.append(cell)
         verdict = (
             "held" if cell.clean and cell.ran else cell.why_not if cell.clean else "; ".join(map(str, cell.findings))
         )
@@ -86,7 +84,7 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> list[C
             f"{cell.lost_steps} steps again, answered {cell.answered_s:g} s, trains {cell.trained_s:g} s: {verdict}",
             flush=True,
         )
-    return cells
+        yield cell
 
 
 @click.command()
@@ -95,9 +93,16 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> list[C
 @click.option("--short", is_flag=True, help="Each process once, without the GCS that keeps its state in memory.")
 @click.option("--engine", type=click.Choice(["process", "vllm"]), default="process", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the table goes as JSON.")
+@click.option("--missing", is_flag=True, help="Only what does not stand in --out's file as held; add to that file.")
 @click.option("--keep", is_flag=True, help="Keep all logs.")
 def main(
-    roles: tuple[str, ...], moves: tuple[str, ...], short: bool, engine: str, out: Path | None, keep: bool
+    roles: tuple[str, ...],
+    moves: tuple[str, ...],
+    short: bool,
+    engine: str,
+    out: Path | None,
+    missing: bool,
+    keep: bool,
 ) -> None:
     """Kill every process in every move, and judge."""
     faulthandler.enable()
@@ -105,7 +110,8 @@ def main(
     chosen = [role for role in Role if not roles or role.name in roles]
     tide = [move for move in Move if not moves or move.name in moves]
     pairs = SHORT if short else tuple((role, move) for role in chosen for move in tide)
-    began_s = time.monotonic()
+    before = held_before(out) if missing and out is not None else {}
+    pairs = tuple(pair for pair in pairs if (pair[0].value, pair[1].value) not in before)
     cells: list[Cell] = []
     try:
         for redis in (True, False):
@@ -115,16 +121,12 @@ def main(
                     pool_of_two_nodes(redis=redis, engine=engine, keep=keep) as pool,
                     users(pool.url, exact=engine == "process") as asking,
                 ):
-                    cells += run(pool, asking, here)
+                    for cell in run(pool, asking, here):
+                        cells.append(cell)
     finally:
         show(cells)
         if out is not None:
-            write(
-                cells,
-                out,
-                command=" ".join(["python -m tests.integration.kills", *sys.argv[1:]]),
-                took_s=time.monotonic() - began_s,
-            )
+            write([*before.values(), *as_rows(cells)], out, command="make kills")
     sys.exit(0 if all(cell.clean for cell in cells) else 1)
 
 

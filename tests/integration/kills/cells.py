@@ -61,6 +61,7 @@ class Cell:
     answered_s: float = 0.0  # from the kill to the first answer to a question asked after it
     trained_s: float = 0.0  # from the kill to the first step after it
     findings: list[Finding] = field(default_factory=list)
+    at: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
 
     @property
     def clean(self) -> bool:

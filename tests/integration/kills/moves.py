@@ -164,18 +164,14 @@ def _grow(pool: Pool, users: Users) -> str:
 
 
 def _parked_beside(pool: Pool, users: Users) -> None:
-    """One replica serves a trickle, and the job, which trained beside it, is parked for a second one."""
+    """A replica serves a trickle, and the job, which trained beside it, is parked for another endpoint's."""
     _served(pool, users)
-    users.ask(tokens=ENDLESS_TOKENS, count=2 * PER_REPLICA)
-    pool.wait(
-        "parked for a second replica",
-        lambda s: pool.job(s)["state"] == "parked" and _ready(s) == 2,
-        SETTLE_S,
-    )
+    users.ask(tokens=ENDLESS_TOKENS, count=PER_REPLICA, model="side")
+    pool.wait("parked for a second endpoint", lambda s: pool.job(s)["state"] == "parked" and _ready(s) == 2, SETTLE_S)
 
 
 def _resume_beside(pool: Pool, users: Users) -> str:
-    users.hang_up(2 * PER_REPLICA)
+    users.hang_up(PER_REPLICA)
     return _catch(pool, "the job resumes beside a replica", lambda s: _job_is(pool, "resuming")(s) and _ready(s) > 0)
 
 

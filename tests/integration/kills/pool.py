@@ -27,7 +27,8 @@ pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_
 gateway: {{port: {port}, hold: {{max_age_s: 45}}}}
 policy: {{restart_cost_s: 10, grow_after_s: 2, silence_s: 10, start_timeout_s: 120, gang_timeout_s: 180}}
 endpoints:
-  - name: tiny
+  - &endpoint
+    name: tiny
     model: {model}
     replicas: {{min: 0, max: 2}}
     idle_after_s: {idle_after_s}
@@ -37,6 +38,9 @@ endpoints:
     slo: {{ttft_s: 30}}
     target_requests: 4
     {engine}
+  - <<: *endpoint
+    name: side
+    replicas: {{min: 0, max: 1}}
 jobs:
   - name: {job}
     entrypoint: mytrain:train

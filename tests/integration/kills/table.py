@@ -10,6 +10,8 @@ from rich.table import Table
 
 from benchmarks.rows import result
 from tests.integration.kills.cells import COVERS, Cell
+from tests.integration.kills.moves import Move
+from tests.integration.kills.processes import Role
 
 
 def as_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -28,6 +30,7 @@ def as_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "covered_by": list(COVERS[cell.role]),
             "findings": [str(finding) for finding in cell.findings],
             "pool_then": cell.seen,
+            "at": cell.at,
         }
         for cell in cells
     ]
@@ -67,14 +70,26 @@ def show(cells: Sequence[Cell], console: Console | None = None) -> None:
             console.print(f"{cell.role.value} x {cell.move.value}: {finding}", highlight=False, markup=False)
 
 
-def write(cells: Sequence[Cell], path: Path, *, command: str, took_s: float) -> None:
-    """Write the table as a result file."""
+def held_before(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of an earlier run's file that held, by process and move; none if there is no such file."""
+    rows = json.loads(path.read_text())["cells"] if path.exists() else []
+    return {(row["process"], row["move"]): row for row in rows if row["ran"] and not row["findings"]}
+
+
+def write(rows: Sequence[dict[str, Any]], path: Path, *, command: str) -> None:
+    """Write the table as a result file, in the order of processes and moves."""
+    roles, moves = [role.value for role in Role], [move.value for move in Move]
+    ordered = sorted(rows, key=lambda row: (roles.index(row["process"]), moves.index(row["move"])))
     found = result("kills", command, [], []) | {
-        "took_s": round(took_s),
-        "ran": sum(cell.ran for cell in cells),
-        "cannot_exist": sum(not cell.possible for cell in cells),
-        "broken": sum(not cell.clean for cell in cells),
-        "cells": as_rows(cells),
+        "ran": sum(row["ran"] for row in rows),
+        "broken": sum(bool(row["findings"]) for row in rows),
+        "missing": [f"{role} x {move}" for role, move in _missing(rows)],
+        "cells": ordered,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _missing(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    there = {(row["process"], row["move"]) for row in rows if row["ran"]}
+    return [(role.value, move.value) for role in Role for move in Move if (role.value, move.value) not in there]

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]  # 200 s on two quiet c
 
 def test_every_process_may_die_once_and_no_promise_is_broken() -> None:
     with pool_of_two_nodes(redis=True) as pool, users(pool.url) as asking:
-        cells = run(pool, asking, SHORT)
+        cells = list(run(pool, asking, SHORT))
         show(cells)
         assert {role for role, _ in SHORT} == set(Role) - {Role.GCS_MEMORY}
         assert [cell for cell in cells if not cell.clean] == []

@@ -110,10 +110,10 @@ class _Heard:
         return (Saw.HELD if self.first_s > HELD_S else Saw.OK), ""
 
 
-def question(tokens: int) -> dict[str, object]:
+def question(tokens: int, model: str = MODEL) -> dict[str, object]:
     """The body of a request for so many tokens."""
     return {
-        "model": MODEL,
+        "model": model,
         "messages": [{"role": "user", "content": "tell me"}],
         "max_tokens": tokens,
         "temperature": 0,
@@ -123,12 +123,14 @@ def question(tokens: int) -> dict[str, object]:
     }
 
 
-async def ask(http: aiohttp.ClientSession, url: str, tokens: int, *, exact: bool = True, key: str = "none") -> Answer:
+async def ask(
+    http: aiohttp.ClientSession, url: str, tokens: int, *, model: str = MODEL, exact: bool = True, key: str = "none"
+) -> Answer:
     """Ask once and listen to the end."""
     asked_s, heard, status = time.time(), _Heard(), 0
     try:
         headers = {"authorization": f"Bearer {key}"}
-        async with http.post(f"{url}/v1/chat/completions", json=question(tokens), headers=headers) as reply:
+        async with http.post(f"{url}/v1/chat/completions", json=question(tokens, model), headers=headers) as reply:
             status = reply.status
             if status == 200:
                 async for line in reply.content:
@@ -165,17 +167,17 @@ class Users:
     _trickles: list["asyncio.Task[None]"] = field(default_factory=list)
     _asking: dict["asyncio.Task[None]", None] = field(default_factory=dict)  # oldest first
 
-    def ask(self, *, tokens: int = 20, count: int = 1) -> None:
+    def ask(self, *, tokens: int = 20, count: int = 1, model: str = MODEL) -> None:
         """So many users ask once, now."""
         self._to_send += count
-        self._loop.call_soon_threadsafe(self._send_counted, tokens, count)
+        self._loop.call_soon_threadsafe(self._send_counted, tokens, count, model)
 
     def trickle(self, *, every_s: float, tokens: int = 20) -> None:
         """From now on one more user asks every ``every_s`` seconds, until :meth:`ebb`."""
 
         async def keep_asking() -> None:
             while True:
-                self._send(tokens, 1)
+                self._send(tokens, 1, MODEL)
                 await asyncio.sleep(every_s)
 
         self._loop.call_soon_threadsafe(lambda: self._trickles.append(self._loop.create_task(keep_asking())))
@@ -215,21 +217,21 @@ class Users:
         """Answers to requests that were not over at ``at_s``, or came later."""
         return [answer for answer in list(self.answers) if answer.asked_s + answer.took_s >= at_s]
 
-    def _send_counted(self, tokens: int, count: int) -> None:
-        self._send(tokens, count)
+    def _send_counted(self, tokens: int, count: int, model: str) -> None:
+        self._send(tokens, count, model)
         self._to_send -= count
 
-    def _send(self, tokens: int, count: int) -> None:
+    def _send(self, tokens: int, count: int, model: str) -> None:
         for _ in range(count):
-            task = self._loop.create_task(self._one(tokens))
+            task = self._loop.create_task(self._one(tokens, model))
             self._asking[task] = None
             task.add_done_callback(lambda done: self._asking.pop(done, None))
 
-    async def _one(self, tokens: int) -> None:
+    async def _one(self, tokens: int, model: str) -> None:
         # A connection each: a kept-alive one to a gateway that has just died is the client library's business.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE_S)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)) as http:
-            self.answers.append(await ask(http, self.url, tokens, exact=self.exact, key=self.key))
+            self.answers.append(await ask(http, self.url, tokens, model=model, exact=self.exact, key=self.key))
 
 
 @contextmanager
