@@ -20,7 +20,6 @@ from ebbtide.pool.events import (
     JobSubmitted,
     NodeDraining,
     NodeFound,
-    NodeLost,
     ParkJob,
     ResumeJob,
     SeatGone,
@@ -141,15 +140,6 @@ def test_a_replica_lives_a_multiple_of_its_measured_start() -> None:
     assert look(state, for_s=5.0).moves == ()
     older = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=NOW - 100.0)
     assert kinds(look(fold(older, SeatReady(SEAT0, ()), at_s=NOW - 60.0), for_s=5.0)) == ["DrainSeat"]
-
-
-def test_a_replica_that_still_starts_stands_in_for_none_that_serves() -> None:
-    state = with_ready(a_pool(), SEAT0, (S0,))
-    state = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "a"), at_s=NOW - 5.0)
-    one_is_enough = signals(inflight=1, last_arrival_s=NOW)
-    assert look(state, traffic=one_is_enough, for_s=30.0).moves == ()
-    both = fold(state, SeatReady(SEAT1, ()), at_s=NOW - 4.0)
-    assert kinds(look(both, traffic=one_is_enough, for_s=30.0)) == ["DrainSeat"]
 
 
 def test_replicas_min_stays() -> None:
@@ -342,15 +332,6 @@ def test_the_reserve_is_respected(reserve: int, workers: int) -> None:
     assert kinds(replica) == ["GrantSeat"], "replicas may use it"
 
 
-def test_a_parked_job_leaves_the_reserve_free_when_it_comes_back() -> None:
-    """It had all three slots before the file asked for a reserve of one."""
-    config = replace(CONFIG, reserve=1)
-    found = look(parked(RUNNING3), config=config)
-    assert found.moves == () and TRAIN in dict(found.waits)
-    (later,) = look(parked(RUNNING3, at_s=NOW - 25.0), config=config).moves
-    assert isinstance(later, StopJob) and "goes on with 2 workers" in later.reason
-
-
 def test_a_job_that_must_wait_says_why() -> None:
     state = fold(with_ready(a_pool(), SEAT0, (S0,)), JobSubmitted(a_job(workers_min=3), "i"))
     found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW))
@@ -398,15 +379,6 @@ def test_a_job_grows_when_slots_have_stayed_free() -> None:
     move = found.moves[0]
     assert isinstance(move, StopJob) and not move.preempts
     assert "3 workers instead of 2" in move.reason
-
-
-def test_a_job_does_not_grow_within_its_minimum_runtime_nor_while_a_replica_lacks_slots() -> None:
-    young = with_job(a_pool(), a_job(min_runtime_s=60.0), (S0, S1), at_s=NOW - 30.0)
-    assert look(young, for_s=20.0).moves == ()
-    n1 = slots(2, "n1")
-    state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
-    state = with_job(with_job(state, a_job("a", workers_max=1), (S0,)), a_job("b", workers_max=2), n1[:1])
-    assert [getattr(move, "job", "") for move in look(state, traffic=HELD, for_s=15.0).moves] == ["a"]
 
 
 def test_a_job_does_not_grow_into_what_a_parked_job_waits_for_nor_while_a_replica_starts() -> None:
@@ -458,25 +430,3 @@ def test_room_for_a_replica_is_made_on_a_node_that_does_not_drain() -> None:
         ("ParkJob", "b"),
         ("ParkJob", "c"),
     }
-
-
-def test_slots_of_a_node_that_drains_or_died_are_of_no_use_to_a_replica() -> None:
-    n1 = slots(2, "n1")
-    state = with_job(a_pool(nodes={"n0": 1, "n1": 2}), a_job("a", workers_max=1, priority=-1), (S0,))
-    state = with_job(state, a_job("b", workers_max=2), n1)
-    drains = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
-    assert {(type(move).__name__, getattr(move, "job", "")) for move in drains.moves} == {
-        ("StopJob", "a"),
-        ("ParkJob", "b"),
-    }
-    dead = look(fold(state, NodeLost(NodeId("n0"))), traffic=HELD)
-    assert [getattr(move, "job", "") for move in dead.moves] == ["b"]
-
-
-def test_what_a_job_leaves_by_a_drain_is_not_asked_of_another_job_too() -> None:
-    """It is on both nodes: its slot on the other one will do."""
-    n1 = slots(2, "n1")
-    state = with_job(a_pool(nodes={"n0": 1, "n1": 2}), a_job("a", workers_max=2), (S0, n1[0]))
-    state = with_job(state, a_job("b", workers_max=1), n1[1:])
-    found = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
-    assert [getattr(move, "job", "") for move in found.moves] == ["a"]
