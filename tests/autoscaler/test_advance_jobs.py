@@ -133,6 +133,15 @@ def test_a_gang_is_parked_when_every_rank_says_so_and_no_slot_is_held_any_more()
     assert follow(PARKING_FREE, both[0], rank(1, RankPhase.PARKED, incarnation="before")) == []
 
 
+def test_the_last_word_of_the_gang_before_parks_nobody() -> None:
+    second = fold(STOPPING_FREE, JobStopped(TRAIN, 5), GrantJob(TRAIN, (S0, S1), "r"), JobRunning(TRAIN, 5), at_s=T)
+    second = fold(second, ParkJob(TRAIN, "r"), SlotFreed(S0), SlotFreed(S1), at_s=T)
+    before = [rank(number, RankPhase.PARKED) for number in (0, 1)]
+    assert follow(second, *before, controller=said(epoch=2)) == []
+    now = [replace(one, lease_epoch=2) for one in before]
+    assert types(follow(second, *now, controller=said(epoch=2))) == [JobParked]
+
+
 def test_a_gang_that_cannot_park_is_stopped_instead() -> None:
     assert types(follow(PARKING, rank(0), rank(1, park_refused="it has a socket open"))) == [StopJob]
     assert follow(PARKING, rank(0), rank(1)) == []

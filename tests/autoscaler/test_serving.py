@@ -42,3 +42,17 @@ def test_a_replica_that_still_starts_stands_in_for_none_that_serves() -> None:
     assert look(state, traffic=one_is_enough, for_s=30.0).moves == ()
     both = fold(state, SeatReady(SEAT1, ()), at_s=NOW - 4.0)
     assert kinds(look(both, traffic=one_is_enough, for_s=30.0)) == ["DrainSeat"]
+
+
+def test_what_was_wanted_beyond_the_largest_number_does_not_keep_replicas_afterwards() -> None:
+    state, memory = a_pool(), Memory()
+    for number, slot in enumerate((S0, S1, S2)):
+        state = with_ready(state, seat_id(CHAT, number), (slot,))
+    flood = {CHAT: signals(held=100, last_arrival_s=NOW)}
+    for seconds in (-3.0, -2.0, -1.0):
+        found, memory = decide(NOW + seconds, Snapshot(state, flood), memory, CONFIG)
+        assert found.moves == ()
+    calm = {CHAT: signals(inflight=1, last_arrival_s=NOW)}
+    _, memory = decide(NOW, Snapshot(state, calm), memory, CONFIG)
+    found, _ = decide(NOW + 3.0, Snapshot(state, calm), memory, CONFIG)
+    assert kinds(found) == ["DrainSeat"]
