@@ -84,8 +84,7 @@ class FakeReplica:
             return web.json_response({"error": error}, status=status, headers={"x-secret": "1"})
         if body.get("stream"):
             return await self._stream(request, chat="messages" in body)
-        for _ in range(self.tokens):
-            await asyncio.sleep(self.token_every_s)
+        await asyncio.sleep(self.token_every_s * self.tokens)
         return web.json_response(_whole("messages" in body, self.tokens))
 
     async def _stream(self, request: web.Request, *, chat: bool) -> web.StreamResponse:

@@ -16,6 +16,7 @@ from tests.serve_apps.gateway.test_server import request
 
 SEAT = SeatRoute("m/0", "r", "http://127.0.0.1:1")
 PLACES = 4
+PER_SEAT = 8
 
 
 def hold_of(max_requests: int = 100, max_bytes: int = 10**6) -> Hold:
@@ -154,7 +155,7 @@ async def test_bytes_are_shared_like_places() -> None:
 async def test_b_is_served_while_a_floods_with_two_thousand_requests() -> None:
     """Over real sockets: B's requests wait for a place or two, not for A's two thousand."""
     async with running_gateway(
-        keys=(key("a"), key("b")), max_inflight_per_seat=8, hold_max_requests=256, hold_max_age_s=60.0
+        keys=(key("a"), key("b")), max_inflight_per_seat=PER_SEAT, hold_max_requests=256, hold_max_age_s=60.0
     ) as scene:
         replica = await scene.replica(tokens=1, token_every_s=0.05)  # 160 requests a second
         await scene.route(replica)
@@ -169,24 +170,21 @@ async def test_b_is_served_while_a_floods_with_two_thousand_requests() -> None:
             writer.close()
 
         flooding = [asyncio.create_task(flood()) for _ in range(2000)]
-        await until(lambda: scene.traffic.held == 256, 20)
-        loop = asyncio.get_running_loop()
-        waits_s = []
+        await until(lambda: scene.traffic.held == 256 and len(statuses) > 1000, 60)
+        overtook = []
         for _ in range(8):
+            assert scene.traffic.held > 100, "A waits all the time"
             reader, writer = await asyncio.open_connection("127.0.0.1", scene.server.port)
-            begun_s = loop.time()
+            before = len(replica.bodies)
             writer.write(request(json.dumps(chat(user="b")).encode(), f"authorization: {bearer('b')['authorization']}"))
             assert b" 200 " in await reader.readuntil(b"\r\n")
-            waits_s.append(loop.time() - begun_s)
+            users = [json.loads(body)["user"] for body in replica.bodies[before:]]
+            overtook.append(users.index("b"))
             writer.close()
-            if scene.traffic.held < 200:
-                break
         for task in flooding:
             task.cancel()
         await asyncio.gather(*flooding, return_exceptions=True)
-        before_b = [json.loads(body)["user"] for body in replica.bodies]
-        first = before_b.index("b")
-        assert first < 600, f"A's were sent before it: {first}"
-        assert max(waits_s) < 2.0, waits_s  # a place frees every 6 ms; 264 of A's would take 1.6 s at the very least
+        # First come, first served would let more than a hundred of A's go before each of them.
+        assert max(overtook) <= 4 * PER_SEAT, overtook
         assert set(statuses) <= {200, 429} and 429 in statuses
         assert scene.server.gateway.report().traffic[MODEL].arrivals > 0

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import json
-import os
 import resource
 import socket
+import sys
 import time
 
 import httpx
 import psutil
 import pytest
 
+from ebbtide_serve.gateway import server
 from tests.serve_apps.gateway.fakes import Scene, chat, running_gateway, until
 from tests.serve_apps.gateway.test_server import connect, request
 
@@ -350,12 +351,17 @@ sys.stdin.read()
 
 
 @pytest.mark.timeout(180)
-async def test_ten_thousand_idle_connections_cost_little_memory_and_no_service() -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    number = 10_000 if hard == resource.RLIM_INFINITY or hard >= 21_000 else (hard - 1000) // 2
+async def test_ten_thousand_idle_connections_cost_little_memory_and_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    number = 10_000
     before_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    import sys
-
+    hard = before_limits[1]
+    if hard != resource.RLIM_INFINITY:
+        if hard < number + 1000:
+            pytest.skip(f"a process may have only {hard} descriptors here")
+        # The gateway keeps a second descriptor for each, to serve it by (`test_odd_requests` tests that); these ask for
+        # nothing that a replica has to answer.
+        monkeypatch.setattr(server, "_affordable", lambda connections: connections)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     async with running_gateway(idle_timeout_s=60.0) as scene:
         await scene.route(await scene.replica())
         async with httpx.AsyncClient(base_url=scene.url, timeout=20, trust_env=False) as http:
@@ -383,7 +389,6 @@ async def test_ten_thousand_idle_connections_cost_little_memory_and_no_service()
             await clients.wait()
             await until(lambda: THIS.num_fds() <= descriptors + 5, 20)
     resource.setrlimit(resource.RLIMIT_NOFILE, before_limits)
-    assert os.getpid() == THIS.pid
 
 
 # ---- fail static
@@ -431,20 +436,33 @@ async def test_a_revoked_key_is_refused_by_every_gateway_within_a_second() -> No
     second = GatewayServer(settings(per_node=True, port=first.port), arbiter)  # the same port, as on one node each
     await second.start()
     assert second.port == first.port
-    async with httpx.AsyncClient(base_url=first.gateway.url, trust_env=False) as http:
-        assert (await http.get("/v1/models", headers=bearer("team"))).status_code == 200
+
+    async def ask() -> int:
+        """Over a new connection, which the kernel gives to one or the other."""
+        async with asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", first.port)
+            head = f"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: {bearer('team')['authorization']}\r\n\r\n"
+            writer.write(head.encode())
+            status = int((await reader.readuntil(b"\r\n")).split()[1])
+            writer.close()
+            return status
+
+    assert {await ask() for _ in range(20)} == {200}
     arbiter.set_keys(replace(key("team"), revoked=True))
     revoked_s = time.monotonic()
-    refused = 0
-    while refused < 20:  # in a row, over new connections, which the kernel gives to one or the other
-        async with httpx.AsyncClient(base_url=first.gateway.url, trust_env=False) as http:
-            status = (await http.get("/v1/models", headers=bearer("team"))).status_code
-        refused = refused + 1 if status == 401 else 0
-        assert time.monotonic() - revoked_s < 5.0
-    versions = {report.gateway: report.keys_seen for report in arbiter.reports[-10:]}
-    assert set(versions.values()) == {arbiter.keys_version} and len(versions) == 2
-    async with httpx.AsyncClient(base_url=first.gateway.url, trust_env=False) as http:
-        assert (await http.get("/health", headers={"x-request-id": "mine"})).status_code == 200
+    refused, let_in_s = 0, 0.0
+    while refused < 20:
+        begun_s = time.monotonic()
+        if await ask() == 401:
+            refused += 1
+        else:
+            refused, let_in_s = 0, begun_s - revoked_s
+    assert let_in_s < 1.0, f"the last one was let in {let_in_s:.1f} s after it was revoked"
+
+    def obeyed() -> list[int]:
+        return sorted({report.gateway: report.keys_seen for report in arbiter.reports[-10:]}.values())
+
+    await until(lambda: obeyed() == [arbiter.keys_version] * 2)
     await first.stop(0.0)
     async with httpx.AsyncClient(base_url=second.gateway.url, trust_env=False) as http:
         assert (await http.get("/health")).status_code == 200  # one gateway goes, the other knows all it needs
