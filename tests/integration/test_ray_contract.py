@@ -219,6 +219,18 @@ def test_the_backend_starts_when_the_group_does() -> None:
         pass  # no torch: TorchConfig's would ask CUDA before the train function runs
 
 
+def test_a_gang_can_do_without_the_manager_of_datasets() -> None:
+    from ray.train import DataConfig
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
+
+    from ebbtide_train.train_internals import needed
+
+    assert inspect.signature(RayTrainWorker.init_train_context).parameters["dataset_shard_provider"].default is None
+    stock = DatasetsCallback(SimpleNamespace(dataset_config=DataConfig()), datasets={})
+    assert needed([stock, "another"]) == ["another"]
+
+
 def test_settings_reach_the_controller_and_the_workers_by_these_variables() -> None:
     from ray.train.v2._internal.constants import (
         ENABLE_PREEMPTION_WATCHER_ENV_VAR,

@@ -15,7 +15,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ebbtide_train.entry import enter
 from ebbtide_train.lease_backend import LeaseBackendConfig
 from ebbtide_train.plan import JobPlan
-from ebbtide_train.train_internals import NODE_LABEL, GangController, controller_env, without_cleaner
+from ebbtide_train.train_internals import NODE_LABEL, GangController, controller_env, needed
 
 NO_CPU = 0.001  # a bundle must ask for something: Ray refuses empty ones
 ABORT_S = 1.0  # measured: 0.1 s; see stop_wait for what there is in all
@@ -81,4 +81,4 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
                 ray.get(controller.abort.remote(), timeout=ABORT_S)
 
     def _create_default_callbacks(self) -> list[Any]:
-        return without_cleaner(super()._create_default_callbacks())
+        return needed(super()._create_default_callbacks())

@@ -21,6 +21,7 @@ from typing import Any
 
 import ray
 from ray.train import ControllerError, ScalingConfig, WorkerGroupError
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import (
     ENABLE_PREEMPTION_WATCHER_ENV_VAR,
@@ -257,10 +258,14 @@ def controller_env() -> dict[str, str]:
     return found
 
 
-def without_cleaner(callbacks: Sequence[Any]) -> list[Any]:
-    """Train's callbacks but for its cleaner of placement groups.
+UNNEEDED = (PlacementGroupCleanerCallback, DatasetsCallback)
 
-    That is a detached actor per job that asks the dashboard once a second whether the controller lives. What it would
-    clean goes anyway: with the controller's abort, or with the driver.
+
+def needed(callbacks: Sequence[Any]) -> list[Any]:
+    """Train's callbacks but for two that start a process each.
+
+    The cleaner of placement groups is a detached actor per job that asks the dashboard once a second whether the
+    controller lives; what it would clean goes anyway, with the controller's abort or with the driver. The manager of
+    Ray datasets is started with every gang and imports Ray Data; a session feeds its ranks itself.
     """
-    return [callback for callback in callbacks if not isinstance(callback, PlacementGroupCleanerCallback)]
+    return [callback for callback in callbacks if not isinstance(callback, UNNEEDED)]
