@@ -10,6 +10,7 @@ import pytest
 
 from ebbtide_serve.gateway.server import OTHER_DESCRIPTORS
 from tests.serve_apps.gateway.fakes import Scene, chat, running_gateway, until
+from tests.serve_apps.gateway.test_broken_replicas import EVENT, HEAD, chunk, raw_replica, route
 from tests.serve_apps.gateway.test_server import connect, request
 from tests.serve_apps.gateway.test_under_fire import answer_to, status_of
 
@@ -103,21 +104,31 @@ async def test_a_client_that_asks_again_before_its_answer_came_and_goes_frees_it
     await until(lambda: scene.traffic.inflight == 0)
 
 
+async def four_megabytes(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD)
+    for _ in range(100):
+        writer.write(chunk(EVENT * (40_000 // len(EVENT))))
+        await writer.drain()
+    writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
 async def test_a_client_that_reads_slowly_is_not_cut_off_while_its_bytes_wait_in_the_gateway() -> None:
-    async with running_gateway(client_stall_s=0.5) as scene:
-        await scene.route(await scene.replica(tokens=15_000))  # 3 MB, and its own socket takes little of them
+    """The replica is far ahead of it all the time, and its own socket takes little."""
+    async with running_gateway(client_stall_s=1.5) as scene, raw_replica(four_megabytes) as (fast, _):
+        await route(scene, fast, None)
         raw = socket.socket()
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         raw.connect(("127.0.0.1", scene.server.port))
         raw.sendall(request(json.dumps(chat(stream=True)).encode()))
         raw.setblocking(False)
         loop = asyncio.get_running_loop()
-        last = b""
+        begun_s = loop.time()
+        last, received = b"", 0
         while not last.endswith(b"0\r\n\r\n"):
             part = await asyncio.wait_for(loop.sock_recv(raw, 1 << 20), 20)
-            assert part, "cut off"
-            last = (last + part)[-200:]
-            await asyncio.sleep(0.01)
+            assert part, f"cut off after {received} bytes"
+            last, received = (last + part)[-200:], received + len(part)
+            await asyncio.sleep(max(0.0, begun_s + received / 1_200_000 - loop.time()))  # 1.2 MB/s
         assert b"data: [DONE]" in last
         raw.close()
 
