@@ -5,8 +5,9 @@ fact is a consequence of the present state and of level-triggered reports alone,
 repeated or late, or an arbiter that died in between, changes nothing but the time.
 """
 
-from ebbtide.pool.events import Body, JobForgotten
-from ebbtide.pool.retention import to_forget
+from ebbtide.pool import index
+from ebbtide.pool.events import Body, JobForgotten, NodeForgotten
+from ebbtide.pool.retention import nodes_to_forget, to_forget
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import advance_jobs, advance_seats, advance_slots
 from ebbtide_autoscaler.seen import Limits, Seen
@@ -19,4 +20,5 @@ def advance(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> tuple
         *advance_seats.facts(state, seen, now_s, limits),
         *advance_slots.facts(state, seen, now_s),
         *(JobForgotten(name) for name in to_forget(state, now_s, restorable=seen.restorable)),
+        *(NodeForgotten(node, index.by_node(state.slots)[node]) for node in nodes_to_forget(state, now_s)),
     )

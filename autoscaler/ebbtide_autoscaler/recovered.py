@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, Event
+from ebbtide.pool.events import Body, Event, NodeForgotten
 from ebbtide.pool.ids import RecordId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.key_book import MadeKey, key_record, recovered_key
@@ -85,6 +85,8 @@ class Recovered:
         """Fold one event in."""
         self.tally.take(self.state, event)
         self.state = apply(self.state, event)
+        if isinstance(event.body, NodeForgotten):  # nobody took back the fences of a node that died
+            self.fences = {slot: name for slot, name in self.fences.items() if slot in self.state.slots}
 
     def copy(self) -> "Recovered":
         """One that is folded on apart from this one."""

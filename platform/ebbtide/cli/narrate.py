@@ -35,6 +35,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "drain_seat": lambda b: f"seat {b['seat']} is asked to drain: {b['reason']}",
     "node_found": lambda b: f"node {b['node'][:8]} joins the pool",
     "node_lost": lambda b: f"node {b['node'][:8]} is lost",
+    "node_forgotten": lambda b: f"node {b['node'][:8]}, lost a while ago, leaves the pool's books with its slots",
     "node_draining": lambda b: f"node {b['node'][:8]} is to be emptied: {b['reason']}",
     "node_undrained": lambda b: f"node {b['node'][:8]} may be used again",
     "pool_frozen": lambda b: f"a person stops all decisions: {b['reason']}",

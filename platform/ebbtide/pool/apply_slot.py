@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from ebbtide.pool import index
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
     Event,
     NodeDraining,
+    NodeForgotten,
     NodeFound,
     NodeLost,
     NodeUndrained,
@@ -20,6 +22,7 @@ from ebbtide.pool.events import (
     SlotUnfenced,
 )
 from ebbtide.pool.ids import Epoch, JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.retention import is_gone
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import OCCUPIED, SLOT_TABLE, SlotState, advance
 
@@ -102,6 +105,17 @@ def _node_lost(state: PoolState, event: Event, body: NodeLost) -> PoolState:
     return replace(_without_drain(state, body.node), slots=slots, nodes=nodes)
 
 
+def _node_forgotten(state: PoolState, event: Event, body: NodeForgotten) -> PoolState:
+    if not is_gone(state, body.node):
+        raise IllegalTransition(
+            f"node {body.node} is not forgotten: it is alive, or not known, or a job or seat names its slots"
+        )
+    known = index.by_node(state.slots)[body.node]
+    if set(body.slots) != set(known):
+        raise IllegalTransition(f"node {body.node} is not forgotten: it had {', '.join(known)}")
+    return replace(state, slots={name: record for name, record in state.slots.items() if name not in known})
+
+
 def _node_draining(state: PoolState, event: Event, body: NodeDraining) -> PoolState:
     if body.node not in state.nodes:
         raise IllegalTransition(f"node {body.node} is not in the pool")
@@ -177,6 +191,7 @@ def _slot_foreign(state: PoolState, event: Event, body: SlotForeign) -> PoolStat
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     NodeFound: _node_found,
     NodeLost: _node_lost,
+    NodeForgotten: _node_forgotten,
     NodeDraining: _node_draining,
     NodeUndrained: _node_undrained,
     PoolFrozen: _frozen,

@@ -112,6 +112,15 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeForgotten:
+    """A node that was lost leaves the state, and its lost slots with it; under the same id it may join as a new one."""
+
+    node: NodeId
+    slots: tuple[SlotId, ...]  # all that it had: they are told of by these names, and come no more
+    kind: Literal["node_forgotten"] = "node_forgotten"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDraining:
     """A person wants the node empty: nothing is granted there, and what is there leaves in good order."""
 
@@ -331,6 +340,7 @@ Move: TypeAlias = GrantJob | ParkJob | ResumeJob | StopJob | CancelJob | GrantSe
 Fact: TypeAlias = (
     NodeFound
     | NodeLost
+    | NodeForgotten
     | NodeDraining
     | NodeUndrained
     | PoolFrozen

@@ -60,6 +60,32 @@ def nodes_with(slots: "Mapping[SlotId, SlotRecord]", state: SlotState) -> Mappin
 
 
 @remembered
+def by_node(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, tuple[SlotId, ...]]:
+    """The slots of each node, those of lost ones too."""
+    found: defaultdict[NodeId, list[SlotId]] = defaultdict(list)
+    for name, record in slots.items():
+        found[record.slot.node].append(name)
+    return {node: tuple(names) for node, names in found.items()}
+
+
+@remembered
+def lost_since(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, float]:
+    """When each node with lost slots lost the last of them; who did so first is at the front."""
+    found: dict[NodeId, float] = {}
+    for record in slots.values():
+        if record.state is SlotState.LOST:
+            found[record.slot.node] = max(record.since_s, found.get(record.slot.node, record.since_s))
+    return dict(sorted(found.items(), key=lambda one: (one[1], one[0])))
+
+
+@remembered
+def counted_on(jobs: "Mapping[JobName, JobRecord]", seats: "Mapping[SeatId, SeatRecord]") -> frozenset[SlotId]:
+    """Every slot that a job's gang or a seat names, whatever state it is in."""
+    gangs = (slot for job in jobs.values() for slot in job.gang)
+    return frozenset((*gangs, *(slot for seat in seats.values() for slot in seat.slots)))
+
+
+@remembered
 def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
     """The parked jobs that can only resume when they get a slot back, by slot; slots without any are left out."""
     found: defaultdict[SlotId, list[JobName]] = defaultdict(list)

@@ -44,10 +44,14 @@ def violations_since(before: PoolState, state: PoolState) -> list[str]:
     were = [before.slots[one.slot.id] for one in slots if one.slot.id in before.slots]
     if any(one.state is SlotState.LOST for one in were):
         return violations(state)  # a gang may count a slot again that it had lost
+    forgotten = before.slots.keys() - state.slots.keys()
+    were += [before.slots[name] for name in forgotten]
     if len(state.jobs) < len(before.jobs):
         gone = before.jobs.keys() - state.jobs.keys()  # nobody may still be where they were
         slots += [one for one in state.slots.values() if one.occupant in gone]
     concerned = {one.occupant for one in [*slots, *were] if one.occupant is not None}
+    concerned |= {n for n, one in state.jobs.items() if not forgotten.isdisjoint(one.gang)}
+    concerned |= {n for n, one in state.seats.items() if not forgotten.isdisjoint(one.slots)}
     jobs = {n: one for n, one in state.jobs.items() if one is not before.jobs.get(n) or n in concerned}
     seats = {n: one for n, one in state.seats.items() if one is not before.seats.get(n) or n in concerned}
     held = _held(state, {*jobs, *seats})
@@ -69,8 +73,7 @@ def _more_than_records_changed(before: PoolState, state: PoolState) -> bool:
         and before.draining is state.draining
         and before.drained_from is state.drained_from
     )
-    kept = len(before.slots) <= len(state.slots) and before.next_epoch <= state.next_epoch
-    return not (same and kept)
+    return not (same and before.next_epoch <= state.next_epoch)
 
 
 def _held(state: PoolState, who: set[JobName | SeatId]) -> Held:
@@ -119,8 +122,9 @@ def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord], held_by: Held) ->
     wrong = []
     for name, job in jobs.items():
         held = held_by(name, job.epoch)
+        wrong += [f"job {name} counts on slot {s}, which is not in the pool" for s in job.gang if s not in state.slots]
         if job.state in JOB_HOLDS_SLOTS:
-            here = [s for s in job.gang if state.slots[s].state is not SlotState.LOST]
+            here = [s for s in job.gang if s in state.slots and state.slots[s].state is not SlotState.LOST]
             if sorted(held) != sorted(here):
                 wrong.append(f"job {name} is {job.state.value} with gang {job.gang} but holds {held}")
             if not job.spec.workers_min <= len(job.gang) <= job.spec.workers_max:
@@ -138,6 +142,9 @@ def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord], held_by: Held) 
     wrong = []
     for name, seat in seats.items():
         held = held_by(name, seat.epoch)
+        wrong += [
+            f"seat {name} counts on slot {s}, which is not in the pool" for s in seat.slots if s not in state.slots
+        ]
         if seat.state is SeatState.COLD and (held or seat.slots):
             wrong.append(f"seat {name} is cold but has {held or seat.slots}")
         if seat.state in SEAT_HOLDS_SLOTS:

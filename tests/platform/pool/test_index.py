@@ -20,6 +20,12 @@ def agrees(state: PoolState) -> None:
         assert state.held_by(name, epoch) == scanned
     free = {r.slot.id for r in state.slots.values() if r.state is SlotState.FREE and r.slot.node not in state.draining}
     assert set(state.free_slots()) == free and list(state.free_slots()) == sorted(free)
+    lost = {r.slot.node: r.since_s for r in state.slots.values() if r.state is SlotState.LOST}
+    assert index.lost_since(state.slots) == lost and list(index.lost_since(state.slots)) == sorted(lost, key=lost.get)  # type: ignore[arg-type]
+    here = {node: tuple(s for s in state.slots if s.startswith(f"{node}:")) for node in [*state.nodes, *lost]}
+    assert index.by_node(state.slots) == {node: slots for node, slots in here.items() if slots}
+    named = [s for job in state.jobs.values() for s in job.gang] + [s for x in state.seats.values() for s in x.slots]
+    assert index.counted_on(state.jobs, state.seats) == set(named)
     for slot in state.slots:
         claiming = [name for name, job in state.jobs.items() if job.state in JOB_CLAIMS_SLOTS and slot in job.gang]
         assert list(state.claims_on(slot)) == claiming
@@ -38,7 +44,9 @@ def test_look_ups_agree_with_a_scan_after_every_event_of_a_tide() -> None:
     loop.submit(a_job(workers_max=4))
     loop.run(10.0)
     loop.gateways[0].rates["chat"] = 2.0
-    loop.run(60.0)
+    loop.run(30.0)
+    loop.lose_node("n1")
+    loop.run(30.0)
     loop.gateways[0].rates["chat"] = 0.0
     loop.run(40.0)
     state = PoolState()

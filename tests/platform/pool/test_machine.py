@@ -32,6 +32,7 @@ from ebbtide.pool.events import (
     JobStopped,
     JobSubmitted,
     NodeDraining,
+    NodeForgotten,
     NodeFound,
     NodeLost,
     NodeUndrained,
@@ -50,7 +51,7 @@ from ebbtide.pool.events import (
     SlotUnfenced,
     StopJob,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, seat_id, slot_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
 from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
@@ -70,6 +71,10 @@ job = st.sampled_from(JOBS)
 seat = st.sampled_from(SEATS)
 step = st.integers(0, 50)
 flag = st.booleans()
+
+
+def slots_of(node: NodeId) -> tuple[SlotId, ...]:
+    return tuple(name for name in SLOTS if name.startswith(f"{node}:"))
 
 
 def specs() -> st.SearchStrategy[JobSpec]:
@@ -96,6 +101,7 @@ ANYTHING: st.SearchStrategy[Body] = st.one_of(
     st.builds(DrainSeat, seat, st.just("r")),
     st.builds(NodeFound, st.sampled_from(NODES), st.sampled_from([0, 20, 1000])),
     st.builds(NodeLost, st.sampled_from(NODES)),
+    st.builds(lambda node: NodeForgotten(node, slots_of(node)), st.sampled_from(NODES)),
     st.builds(NodeDraining, st.sampled_from(NODES), st.sampled_from(["r", "s"])),
     st.builds(NodeUndrained, st.sampled_from(NODES)),
     st.builds(PoolFrozen, st.just("r")),
@@ -167,6 +173,11 @@ class Pool(RuleBasedStateMachine):
             case NodeLost(node=node):
                 self.sitting = {s: who for s, who in self.sitting.items() if not s.startswith(f"{node}:")}
                 self.draining.discard(node)
+            case NodeForgotten(node=node, slots=slots):
+                assert node not in before.nodes and set(before.slots) - set(after.slots) == set(slots)
+                assert all(before.slots[name].state is SlotState.LOST for name in slots)
+                assert not set(slots) & {name for one in before.jobs.values() for name in one.gang}, "a gang is there"
+                assert not set(slots) & {name for one in before.seats.values() for name in one.slots}
             case NodeDraining(node=node):
                 self.draining.add(node)
             case NodeUndrained(node=node):
@@ -250,6 +261,17 @@ class Pool(RuleBasedStateMachine):
             self.send(done.get(record.state, JobRecovered(name)))
         elif record.state is JobState.PARKED:
             self.send(ResumeJob(name, "r"))
+
+    @rule(node=st.sampled_from(NODES), data=st.data())
+    def node_comes_back(self, node: NodeId, data: st.DataObject) -> None:
+        """It was lost, and perhaps forgotten; its GPUs are proven empty before anything else."""
+        here = slots_of(node)
+        way: list[Body] = [NodeLost(node)] if data.draw(flag) else []
+        way += [NodeForgotten(node, tuple(name for name in here if name in self.state.slots)), NodeFound(node, 1000)]
+        for body in [*way, *(SlotFound(a_slot(name)) for name in here), *(SlotFreed(name) for name in here)]:
+            self.send(body)
+            if data.draw(st.integers(0, 9)) == 0:
+                return
 
     @rule(name=seat, data=st.data())
     def seat_goes_its_way(self, name: SeatId, data: st.DataObject) -> None:

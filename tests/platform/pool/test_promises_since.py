@@ -46,14 +46,17 @@ def test_nothing_is_found_along_a_history_without_mistakes() -> None:
 
 def spoil(state: PoolState, random: Random) -> PoolState:
     """One record changed as no event would."""
-    kind = random.choice(["slot", "slot", "job", "seat", "gone"])
-    table: Any = {"slot": state.slots, "job": state.jobs, "seat": state.seats, "gone": state.jobs}[kind]
+    kind = random.choice(["slot", "slot", "job", "seat", "gone", "forgotten"])
+    tables = {"slot": state.slots, "forgotten": state.slots, "job": state.jobs, "seat": state.seats, "gone": state.jobs}
+    table: Any = tables[kind]
     if not table:
         return state
     name = random.choice(sorted(table))
     record = table[name]
     if kind == "gone":
         return replace(state, jobs={other: job for other, job in state.jobs.items() if other != name})
+    if kind == "forgotten":
+        return replace(state, slots={other: slot for other, slot in state.slots.items() if other != name})
     slots = sorted(state.slots)
     others: list[Any] = [*state.jobs, *state.seats, None]
     epochs = [Epoch(random.randrange(state.next_epoch + 1)), record.epoch]
