@@ -96,11 +96,19 @@ def test_a_parked_rank_that_is_killed_costs_no_promise() -> None:
 
 def test_a_gang_that_ignores_its_safe_point_is_killed_after_its_grace() -> None:
     loop, driver = training()
+    while driver.step - driver.durable < 3:
+        loop.run(0.2)
     assert driver.gang is not None
     driver.gang.hangs = True
+    lost = driver.step - driver.durable
     loop.gateways[0].offer("chat")
     events = loop.run(90.0)
-    assert any(isinstance(event.body, JobCrashed) and "grace" in event.body.why for event in events)
+    (asked,) = [event for event in events if isinstance(event.body, ParkJob)]
+    (crash,) = [event for event in events if isinstance(event.body, JobCrashed)]
+    assert isinstance(crash.body, JobCrashed) and "grace" in crash.body.why
+    assert 5.0 <= crash.at_s - asked.at_s < 10.0, "its grace_s is 5 s"
+    job = loop.state.jobs[TRAIN]
+    assert crash.body.lost_steps == job.crash_lost_steps == lost, "charged, once"
     assert loop.gateways[0].completed["chat"] == 1, loop.story()
     assert loop.state.jobs[TRAIN].state is JobState.RUNNING, loop.story()
 

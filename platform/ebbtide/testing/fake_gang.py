@@ -49,6 +49,7 @@ class FakeGang:
         self.done = 0  # number of the last directive carried out
         self.heard: JobDirective | None = None
         self.hangs = False  # never comes to a safe point again
+        self.lost_steps = driver.lost_steps
         self.over = False
         self.left = False  # in good order
         self.ranks = []
@@ -206,6 +207,8 @@ class FakeGang:
             phase=rank.phase,
             step=self.driver.step,
             durable_step=self.driver.durable,
+            step_s=0.2,
+            lost_steps=self.lost_steps,
             park_refused=refused if self.heard is not None and self.heard.want is Want.PARK else "",
         )
 
@@ -226,6 +229,7 @@ class FakeDriver:
         self.cluster, self.random = cluster, random
         self.job, self.incarnation, self.total = job, incarnation, total
         self.step = self.durable = step
+        self.lost_steps = 0  # of the gang before, which the next one has to run again
         self.finished = False
         self.cancelled = False
         self.alive = True
@@ -252,7 +256,7 @@ class FakeDriver:
             self.failures += not self.gang.left
             self.gang = None
             if not self.finished:
-                self.step = self.durable
+                self.lost_steps, self.step = self.step - self.durable, self.durable
         if self.gang is None and (self.finished or self.cancelled):
             outcome = "finished" if self.finished else "cancelled"
             self.cluster.link.call(

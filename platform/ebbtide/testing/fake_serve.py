@@ -196,6 +196,7 @@ class FakeServe:
             url=actor.name if actor.ready else "",
             inflight=actor.inflight,
             error=actor.error,
+            stages_s={"lease": 0.1, "engine": 1.0} if actor.ready else {},
         )
 
         def answered(orders: ReplicaOrders | None) -> None:
