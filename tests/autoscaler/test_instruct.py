@@ -8,6 +8,7 @@ from ebbtide.client.messages import ReplicaPhase, ReplicaReport
 from ebbtide.pool.events import (
     DrainSeat,
     GrantSeat,
+    NodeLost,
     SeatDied,
     SeatGone,
     SeatLanded,
@@ -119,6 +120,21 @@ def test_the_fence_of_a_replica_that_leaves_is_asked_for_when_its_actor_is_gone(
     leaving = fold(READY, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"))
     assert HoldFence(S0) not in told(leaving, {S0: ABSENT}, living={SEAT0: ("a",)})
     assert HoldFence(S0) in told(leaving, {S0: ABSENT})
+
+
+def test_a_look_from_before_the_order_does_not_say_that_an_actor_is_gone() -> None:
+    leaving = fold(READY, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"), at_s=NOW)
+    views = {slot: FenceView.HELD for slot in leaving.slots} | {S0: ABSENT}
+    for looked_s, asks in ((NOW - 0.5, False), (NOW + 0.5, True)):
+        seen = Seen(started_s=0.0, fences=views, living_at_s=looked_s)
+        assert (HoldFence(S0) in instruct(leaving, seen, NOW + 1.0)) is asks
+
+
+def test_nothing_is_asked_of_a_node_that_is_gone() -> None:
+    """A call to it would hang, and its slots are shown as lost for a while."""
+    lost = fold(a_pool(nodes={"n0": 1, "n1": 1}), NodeLost(NodeId("n0")))
+    asked = told(lost, dict.fromkeys(lost.slots, ABSENT))
+    assert asked == {HoldFence(slots(1, "n1")[0])}
 
 
 def test_whoever_overstays_is_killed_but_not_by_an_arbiter_that_has_just_started() -> None:

@@ -89,6 +89,9 @@ def test_a_snapshot_replaces_what_was_known_and_a_torn_one_changes_nothing() -> 
     for part in cut[:-1]:
         other.take(part)
     assert other.fences == {SlotId("gone:0"): "old"} and other.config == ""
+    for part in [*cut[:2], *cut[3:]]:  # its first and last parts are there, and one between them is not
+        other.take(part)
+    assert other.fences == {SlotId("gone:0"): "old"} and other.config == ""
     for part in [*cut[:-2], *cut]:
         other.take(part)
     assert other == before

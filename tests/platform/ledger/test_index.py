@@ -91,6 +91,16 @@ def test_a_damaged_lost_or_foreign_index_is_built_again(ledger: Path, tmp_path: 
     assert built() == before
 
 
+def test_an_index_that_is_damaged_while_it_is_open_is_built_again(ledger: Path, tmp_path: Path) -> None:
+    database = tmp_path / "i.sqlite"
+    with LedgerIndex(ledger, database) as index:
+        index.update()
+        before = ids(index)
+        database.write_bytes(b"no database at all" * 1000)
+        index.update()
+        assert ids(index) == before
+
+
 def test_another_ledger_in_the_same_place_is_not_taken_for_the_old_one(ledger: Path, tmp_path: Path) -> None:
     database = tmp_path / "i.sqlite"
     with LedgerIndex(ledger, database) as index:

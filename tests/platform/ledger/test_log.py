@@ -14,7 +14,7 @@ import pytest
 
 from ebbtide.ledger.errors import LedgerBroken, LedgerUnusable, RecordRefused
 from ebbtide.ledger.log import MAX_PENDING_BYTES, EpochLog
-from ebbtide.ledger.reader import epoch_path, replay
+from ebbtide.ledger.reader import epoch_path, list_epochs, replay
 from ebbtide.ledger.record import JSON
 
 WAIT_S = 20.0
@@ -137,6 +137,75 @@ def test_a_quota_breaks_the_log_in_mid_record_and_no_half_of_it_counts(tmp_path:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 10_000
     assert epoch_path(tmp_path, 1).stat().st_size == 10_000
     assert numbers(tmp_path) == acked == list(range(len(acked)))
+
+
+def test_what_was_queued_behind_a_failed_append_is_not_written_either(tmp_path: Path) -> None:
+    """Not by the same thread in the same round: a snapshot behind it would say what is not in the ledger."""
+    hung, released = threading.Event(), threading.Event()
+    calls = 0
+
+    def fsync(fd: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # the opening's are over
+            hung.set()
+            assert released.wait(WAIT_S)
+        if calls == 4:
+            raise OSError(errno.EIO, "Input/output error")
+        os.fsync(fd)
+
+    log = EpochLog.open(tmp_path, writer="w", fsync=fsync)
+    first = log.append([{"n": 0}])
+    assert hung.wait(WAIT_S)
+    behind = [log.append([{"n": 1}]), log.roll([{"about": "all"}]), log.append([{"n": 2}])]
+    released.set()
+    assert first.result(WAIT_S) == 1
+    assert all(isinstance(one.exception(WAIT_S), LedgerBroken) for one in behind)
+    log.close()
+    assert list_epochs(tmp_path) == [1] and calls == 4
+    assert 2 not in numbers(tmp_path)
+
+
+def test_a_write_that_takes_nothing_is_a_failure_and_not_tried_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnusable, match="write took nothing"):
+        EpochLog.open(tmp_path, writer="w", write=lambda fd, data: 0)
+
+
+def test_a_log_that_was_closed_takes_nothing_more_though_its_filesystem_hangs(tmp_path: Path) -> None:
+    hung, released = threading.Event(), threading.Event()
+    opened = False
+
+    def fsync(fd: int) -> None:
+        if opened:
+            hung.set()
+            assert released.wait(WAIT_S)
+        os.fsync(fd)
+
+    log = EpochLog.open(tmp_path, writer="w", fsync=fsync)
+    opened = True
+    before = log.append([{"n": 0}])
+    assert hung.wait(WAIT_S)
+    log.close(timeout_s=0.05)
+    late = log.append([{"n": 1}])
+    assert late.done() and "closed" in str(late.exception())
+    released.set()
+    assert before.result(WAIT_S) == 1
+    assert numbers(tmp_path) == [0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_ever_for_a_writer_that_ended_by_a_bug(tmp_path: Path) -> None:
+    opened = False
+
+    def write(fd: int, data: bytes) -> int:
+        if opened:
+            raise RuntimeError("a bug")
+        return os.write(fd, data)
+
+    log = EpochLog.open(tmp_path, writer="w", write=write)
+    opened = True
+    assert isinstance(log.append([{"n": 1}]).exception(WAIT_S), LedgerBroken)
+    assert isinstance(log.append([{"n": 2}]).exception(WAIT_S), LedgerBroken)
 
 
 def test_a_hanging_filesystem_blocks_nobody_who_appends(tmp_path: Path) -> None:

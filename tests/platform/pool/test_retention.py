@@ -42,7 +42,8 @@ def forgotten(state: PoolState, now_s: float, restorable: frozenset[JobName] = N
 
 
 def test_the_newest_are_kept_and_the_oldest_go_a_few_at_a_time() -> None:
-    assert to_forget(ended(ENDED_KEPT), LATE_S, restorable=NOBODY) == ()
+    for few in (1, ENDED_KEPT // 2 + 1, ENDED_KEPT - 1, ENDED_KEPT):
+        assert to_forget(ended(few), LATE_S, restorable=NOBODY) == ()
     assert to_forget(ended(ENDED_KEPT + 2), LATE_S, restorable=NOBODY) == ("j0", "j1")
     many = ended(5000)
     assert len(to_forget(many, LATE_S, restorable=NOBODY)) == retention.AT_ONCE

@@ -8,8 +8,10 @@ import socket
 import httpx
 import pytest
 
-from ebbtide_serve.gateway.server import OTHER_DESCRIPTORS
-from tests.serve_apps.gateway.fakes import Scene, chat, running_gateway, until
+from ebbtide.client.messages import GatewayOrders, GatewayReport
+from ebbtide_serve.gateway.server import OTHER_DESCRIPTORS, GatewayServer
+from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
+from tests.serve_apps.gateway.test_app import bearer, key
 from tests.serve_apps.gateway.test_broken_replicas import EVENT, HEAD, chunk, raw_replica, route
 from tests.serve_apps.gateway.test_server import connect, request
 from tests.serve_apps.gateway.test_under_fire import answer_to, status_of
@@ -26,6 +28,23 @@ async def test_a_request_id_that_is_no_short_word_is_replaced(
     answer = await http.post(CHAT, json=chat(), headers={b"x-request-id": given.encode("latin-1")})
     assert answer.headers["x-request-id"].startswith("req-")
     assert replica.seen[0].headers["x-request-id"] == answer.headers["x-request-id"]
+
+
+class SlowArbiter(FakeArbiter):
+    """Its first answer takes a while."""
+
+    async def report_gateway(self, report: GatewayReport) -> GatewayOrders | None:
+        await asyncio.sleep(0.4)
+        return await super().report_gateway(report)
+
+
+async def test_the_port_opens_when_the_keys_are_known() -> None:
+    """So nobody who asks at once is told that they are not."""
+    server = GatewayServer(settings(), SlowArbiter(keys=(key("full"),)))
+    await server.start()
+    async with httpx.AsyncClient(base_url=server.gateway.url, trust_env=False) as http:
+        assert (await http.get("/v1/models", headers=bearer("full"))).status_code == 200
+    await server.stop(0.0)
 
 
 async def test_an_error_says_little_of_what_a_client_said(scene: Scene, http: httpx.AsyncClient) -> None:
@@ -71,6 +90,32 @@ async def test_a_body_that_comes_while_the_gateway_begins_to_stop_is_refused(sce
     runs[1].close()
     late[1].close()
     await asyncio.wait_for(stopping, 15)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        ("content-length: {n}", "transfer-encoding: chunked"),
+        ("transfer-encoding: chunked", "content-length: {n}"),
+        ("content-length: {n}", "content-length: 1"),
+        ("content-length: {n}, {n}",),
+        ("transfer-encoding: identity, chunked, identity",),
+        ("transfer-encoding : chunked",),
+    ],
+    ids=["length first", "chunks first", "two lengths", "a list of lengths", "odd coding", "space before the colon"],
+)
+async def test_a_request_whose_length_is_in_doubt_is_refused_and_its_connection_closed(
+    scene: Scene, lengths: tuple[str, ...]
+) -> None:
+    """Another proxy might see the end elsewhere: what one calls a body is a request of its own to the other."""
+    replica = await scene.replica()
+    await scene.route(replica)
+    body = json.dumps(chat()).encode()
+    lines = [f"POST {CHAT} HTTP/1.1", "host: x", "content-type: application/json"]
+    head = "\r\n".join([*lines, *(one.format(n=len(body)) for one in lengths), "", ""])
+    answer = await answer_to(scene, head.encode() + body + b"0\r\n\r\n")
+    assert status_of(answer) == 400 and b"invalid_http" in answer and b"connection: close" in answer
+    assert replica.bodies == []
 
 
 async def test_while_the_gateway_stops_no_body_is_waited_for(scene: Scene) -> None:

@@ -128,6 +128,25 @@ async def test_a_renewed_certificate_is_shown_and_running_streams_go_on(tmp_path
             assert (await streaming).text.endswith("data: [DONE]\n\n")
 
 
+async def test_a_renewed_certificate_whose_key_has_not_come_yet_keeps_the_old_pair_in_use(tmp_path: Path) -> None:
+    """Two files cannot be replaced at once: between the two they do not fit."""
+    cert, key = make_certificate(tmp_path, "first")
+    (tmp_path / "new").mkdir()
+    new_cert, new_key = make_certificate(tmp_path / "new", "second")
+    async with running_gateway(tls_cert=str(cert), tls_key=str(key)) as scene:
+        os.replace(new_cert, cert)
+        await asyncio.sleep(1.5)
+        assert await asyncio.to_thread(common_name, scene.server.port) == "first"
+        os.replace(new_key, key)
+        shown = ""
+        for _ in range(60):
+            shown = await asyncio.to_thread(common_name, scene.server.port)
+            if shown == "second":
+                break
+            await asyncio.sleep(0.1)
+        assert shown == "second"
+
+
 async def test_a_key_that_others_may_read_or_that_does_not_fit_keeps_the_gateway_from_starting(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     key.chmod(0o640)
