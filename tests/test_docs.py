@@ -1,0 +1,90 @@
+"""What README and docs name is there: commands with their options, make targets, files, constants, metrics."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from ebbtide.cli.main import cli
+from ebbtide.telemetry.catalogue import families, series_names
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = ("platform", "autoscaler", "serve_apps", "train_jobs", "benchmarks", "tests", "configs", "docs")
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def code(text: str) -> Iterator[str]:
+    """What is set as code: lines of shell blocks, and spans."""
+    for block in re.findall(r"```(?:bash)?\n(.*?)```", text, re.S):
+        yield from (line.split(" #")[0].strip() for line in block.splitlines())
+    yield from (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S)))
+
+
+def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and the words after its name."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"there is no command {words[0]!r}"
+        command, words = found, words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_command_and_option_exists(page: Path) -> None:
+    for text in code(page.read_text()):
+        said = re.match(r"(?:eval \"\$\()?ebbtide ([a-z|]+.*)", text)
+        if said is None:
+            continue
+        for first in said[1].split()[0].split("|"):
+            command, rest = command_of([first, *said[1].rstrip(')"').split()[1:]])
+            known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+            options = {word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("-")}
+            assert options <= known | {"--help"}, f"{text}: {options - known}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_make_target_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {found[1] for text in code(page.read_text()) if (found := re.match(r"(?:\w+=\S+ )?make ([a-z-]+)", text))}
+    assert named <= targets, named - targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_file_and_module_exists(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for span in code(text):
+        for word in re.findall(r"[\w./-]+/[\w./-]*", span):
+            if word.split("/")[0] in SOURCES and "*" not in span and "<" not in span:
+                first, _, rest = word.partition("/")
+                inside = (
+                    any((ROOT / first).glob(f"*/{rest}")) if rest else False
+                )  # as rooms are told of: without the package
+                assert (ROOT / word).exists() or inside or "results/" in word, word
+        for module in re.findall(r"python -m (benchmarks[\w.]*|ebbtide[\w.]*|tests[\w.]*)", span):
+            places = [ROOT / folder / module.replace(".", "/") for folder in (".", *SOURCES[:4])]
+            assert any(p.with_suffix(".py").exists() or p.is_dir() for p in places), module
+
+
+def test_every_bound_of_the_page_of_limits_is_a_constant_of_that_module() -> None:
+    page = (ROOT / "docs" / "operating-limits.md").read_text()
+    files = [path for folder in SOURCES[:4] for path in (ROOT / folder).rglob("*.py")]
+    named = re.findall(r"`(?:([\w.]+)\.)?(_?[A-Z][A-Z_]{3,})`", page)
+    assert len(named) > 10
+    for module, name in named:
+        last = module.rpartition(".")[2]
+        there = [path for path in files if not last or path.stem == last]
+        assert any(re.search(rf"^{name}\b.* = ", path.read_text(), re.M) for path in there), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_metric_exists(page: Path) -> None:
+    known = {name for family in families().values() for name in series_names(family)} | set(families())
+    named = {span for text in code(page.read_text()) for span in re.findall(r"\bebbtide_[a-z_]+\b", text)}
+    packages = {path.name for folder in SOURCES[:4] for path in (ROOT / folder).iterdir()}
+    assert {name for name in named if not name.startswith(tuple(packages))} <= known
