@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import hmac
 import json
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from ebbtide_serve.engine import Engine, JsonReply, Route, StreamReply, error_event, error_reply
+from ebbtide_serve.engine import Engine, JsonReply, Reply, Route, StreamReply, error_event, error_reply
 from ebbtide_serve.errors import EngineFailed
 
 Scope = MutableMapping[str, Any]
@@ -31,7 +32,9 @@ WRONG_METHOD = error_reply("wrong method for this path", "invalid_request_error"
 TOO_LARGE = error_reply(f"the body is larger than {BODY_LIMIT_BYTES} bytes", "invalid_request_error", 413)
 STARTING = error_reply("this replica is starting", "server_error", 503, code="replica_starting")
 DRAINING = error_reply("this replica accepts nothing new", "server_error", 503, code="replica_draining")
+TRIPPED = error_reply("the engine could not make anything of this request", "server_error", 500, code="engine_error")
 HEALTHY = JsonReply(200, b'{"status": "ok"}')
+_log = logging.getLogger(__name__)
 
 
 class _HungUp(Exception):
@@ -125,14 +128,23 @@ class ReplicaApp:
             await asyncio.gather(work, gone, return_exceptions=True)
 
     async def _work(self, route: Route, body: bytes, send: Send) -> None:
-        assert self._engine is not None
         try:
-            reply = await self._engine.handle(route, body)
+            reply = await self._handled(route, body)
             answer = await _send_stream(send, reply) if isinstance(reply, StreamReply) else reply
         except EngineFailed as error:
             answer = error_reply(str(error), "server_error", 503, code="engine_failed")
         if answer is not None:
             await _send_whole(send, answer)
+
+    async def _handled(self, route: Route, body: bytes) -> Reply:
+        assert self._engine is not None
+        try:
+            return await self._engine.handle(route, body)
+        except EngineFailed:
+            raise
+        except Exception:  # noqa: BLE001 - outermost for one request: the engine lives on; a client is told no details
+            _log.exception("the engine tripped over one request")
+            return TRIPPED
 
 
 async def _send_stream(send: Send, reply: StreamReply) -> JsonReply | None:

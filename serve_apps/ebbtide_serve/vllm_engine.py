@@ -133,12 +133,14 @@ class VllmEngine:
         return _whole(reply)
 
     async def _answer(self, route: Route, body: bytes) -> Any:
-        raw = json.loads(body)
+        raw = json.loads(body, parse_int=_integer)
         if not isinstance(raw, dict):
             raise ValueError("the request body is not a JSON object")
+        assert self._llm is not None, "checked by who calls"
+        _check_token_ids(raw.get("prompt"), self._llm.model_config.get_vocab_size())
         if route is Route.CHAT:
-            return await self._state.openai_serving_chat.create_chat_completion(ChatCompletionRequest(**raw))
-        return await self._state.openai_serving_completion.create_completion(CompletionRequest(**raw))
+            return await self._state.openai_serving_chat.create_chat_completion(_read(ChatCompletionRequest, raw))
+        return await self._state.openai_serving_completion.create_completion(_read(CompletionRequest, raw))
 
     def stats(self) -> EngineStats:
         """See the port. An idle engine reports nothing, so its last figures are replaced by what the front knows."""
@@ -166,6 +168,34 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown, timeout_s)
+
+
+def _integer(digits: str) -> int:
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:  # the wire to the engine process has 64 bits, and says so only as a bare 500
+        raise ValueError(f"{digits[:30]} is larger than a 64-bit integer")
+    return number
+
+
+def _read(kind: Any, raw: dict[str, Any]) -> Any:
+    try:
+        return kind(**raw)
+    except (ValidationError, *REQUEST_ERRORS):
+        raise
+    except Exception as error:  # vLLM's validators trip over types that they did not think of; nothing was begun yet
+        raise ValueError(f"a field has a value of a type that is not taken: {error}") from error
+
+
+def _check_token_ids(prompt: object, vocabulary: int) -> None:
+    """Refuse ids that the model has no embedding for.
+
+    vLLM lets the first one above the vocabulary through where tokenizer and model have the same size (its
+    ``max_token_id`` is then one too high), and the look-up ends the engine process: any client could.
+    """
+    for part in prompt if isinstance(prompt, list) else ():
+        for token in part if isinstance(part, list) else (part,):
+            if isinstance(token, int) and not 0 <= token < vocabulary:
+                raise ValueError(f"prompt: the token id {token} is not within 0..{vocabulary - 1}")
 
 
 def _whole(answer: Any) -> JsonReply:

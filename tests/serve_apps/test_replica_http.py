@@ -141,3 +141,19 @@ async def test_an_engine_still_starting_gives_503(served: Served) -> None:
     served.app._engine = None
     status, body = await served.post(**SLOW)
     assert (status, body["error"]["code"]) == (503, "replica_starting")
+
+
+async def test_a_bug_in_the_engine_costs_the_one_request_that_met_it_and_tells_the_client_nothing_of_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def trips(_route: object, _body: bytes) -> None:
+        raise AttributeError("'list' object has no attribute 'get' (/home/somebody/secret.py)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.engine, "handle", trips)
+        for stream in (True, False):
+            status, body = await served.post(model="m", prompt="a", stream=stream)
+            assert status == 500 and set(body["error"]) == {"message", "type", "param", "code"}
+            assert body["error"]["code"] == "engine_error" and "secret" not in str(body)
+    assert (await served.post(model="m", prompt="a", max_tokens=1))[0] == 200
+    assert served.app.inflight == 0

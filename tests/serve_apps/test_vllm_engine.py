@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import SlotRef
+from ebbtide_serve.examples.tiny_model import VOCABULARY
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
@@ -89,6 +90,12 @@ async def test_a_prompt_over_the_context_length_gets_an_openai_shaped_400(replic
         ({}, 400, "prompt"),
         ({"prompt": "a", "temperature": -1}, 400, "temperature"),
         ({"prompt": "a", "max_tokens": "many"}, 400, "max_tokens"),
+        # Any of these would end the engine process, or come back as a traceback's 500:
+        ({"prompt": [VOCABULARY]}, 400, f"token id {VOCABULARY}"),
+        ({"prompt": [[1], [2, VOCABULARY]]}, 400, f"token id {VOCABULARY}"),
+        ({"prompt": [-1]}, 400, "token id -1"),
+        ({"prompt": "a", "structured_outputs": [1]}, 400, "type that is not taken"),
+        ({"prompt": "a", "top_k": 2**64}, 400, "64-bit"),
     ],
 )
 async def test_bad_requests_get_errors_that_name_the_place(
