@@ -1,5 +1,7 @@
 """The arbiter's ledger: what is written comes back, also across snapshots, and a replay stays short."""
 
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -124,6 +126,32 @@ def test_without_room_for_a_snapshot_the_ledger_goes_on_and_it_is_tried_again_la
     assert not keep_short(journal)
     now_s = SNAPSHOT_RETRY_S
     assert keep_short(journal)
+    journal.close()
+
+
+def test_while_a_snapshot_hangs_none_is_added_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    hung, released = threading.Event(), threading.Event()
+    hangs = False
+
+    def fsync(fd: int) -> None:
+        if hangs:
+            hung.set()
+            assert released.wait(WAIT_S)
+        os.fsync(fd)
+
+    journal = Journal(EpochLog.open(tmp_path, writer="w", fsync=fsync), Recovered(), snapshot_bytes=0)
+    journal.write(BEGIN).result(WAIT_S)
+    hangs = True
+    rolling = journal.keep_short()
+    assert rolling is not None and hung.wait(WAIT_S)
+    asked: list[object] = []
+    asking = threading.Thread(target=lambda: asked.append(journal.keep_short()), daemon=True)
+    asking.start()
+    asking.join(2.0)
+    assert asked == [None]
+    released.set()
+    rolling.result(WAIT_S)
+    assert journal.epoch == 2
     journal.close()
 
 

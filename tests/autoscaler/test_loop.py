@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 from ebbtide.client.messages import ReplicaPhase, ReplicaReport
 from ebbtide.config.root import PoolFile
 from ebbtide.ledger.log import EpochLog
-from ebbtide.pool.apply import apply
-from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.events import (
     Body,
     EndpointDeclared,
@@ -27,21 +24,15 @@ from ebbtide.pool.events import (
     SlotFreed,
 )
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
-from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler import loop as loop_module
-from ebbtide_autoscaler import step as step_module
 from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
 from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.seen import Heard, Seen
-from ebbtide_autoscaler.signals import Memory
-from ebbtide_autoscaler.step import World, step
-from tests.autoscaler.closed_loop import KNOBS, a_job
+from ebbtide_autoscaler.seen import Heard
+from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_executor import Serve
 from tests.autoscaler.test_fail_static import NoJobs, NoSurroundings
-from tests.autoscaler.test_policy import S0 as P0
-from tests.autoscaler.test_policy import a_pool
 
 NODE, TRAIN, SEAT = NodeId("n"), JobName("train"), SeatId("chat/0")
 S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
@@ -151,27 +142,3 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     until(lambda: not loop.settling_since_s)
     until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
-
-
-# ---- the last look before anything is journaled
-
-
-def breaks_a_promise(state: PoolState, event: Event) -> PoolState:
-    """A bug: a slot that is leased to nobody."""
-    changed = apply(state, event)
-    return replace(changed, slots={**changed.slots, P0: replace(changed.slots[P0], state=SlotState.LEASED)})
-
-
-def test_an_event_after_which_a_promise_would_be_broken_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(a_pool(), Memory(), 1)
-    monkeypatch.setattr(step_module, "apply", breaks_a_promise)
-    with pytest.raises(InvariantViolated, match="n0:0 is leased with occupant None"):
-        step(world, Seen(started_s=0.0), (NodeFound(NODE, 0),), 5.0, KNOBS)
-    assert world == World(a_pool(), Memory(), 1)
-
-
-def test_what_is_wrong_somewhere_else_is_found_at_the_end_of_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as one event's own changes can tell, all is well."""
-    wrong = breaks_a_promise(a_pool(), Event(RecordId("1.1"), 1.0, None, NodeFound(NODE, 0)))
-    with pytest.raises(InvariantViolated, match="n0:0"):
-        step(World(wrong, Memory(), 1), Seen(started_s=0.0), (JobSubmitted(a_job(), "i"),), 5.0, KNOBS)

@@ -1,0 +1,61 @@
+"""One tick: what an observer's decision does not do, and the last look before anything is journaled."""
+
+from dataclasses import replace
+
+import pytest
+
+from ebbtide.client.messages import GatewayReport, Traffic
+from ebbtide.pool.apply import apply
+from ebbtide.pool.errors import InvariantViolated
+from ebbtide.pool.events import Event, JobSubmitted, NodeFound, ParkJob
+from ebbtide.pool.ids import NodeId, RecordId
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import SlotState
+from ebbtide_autoscaler import step as step_module
+from ebbtide_autoscaler.seen import FenceView, Heard, Seen
+from ebbtide_autoscaler.signals import Memory
+from ebbtide_autoscaler.step import World, step
+from tests.autoscaler.closed_loop import KNOBS, a_job
+from tests.autoscaler.test_policy import NOW, RUNNING3, S0, a_pool
+
+NODE = NodeId("n")
+HELD = Heard(NOW, GatewayReport("g", "n0", 1.0, "http://g", 1, {"chat": Traffic(held=1, last_arrival_s=NOW)}))
+
+
+def test_an_observer_decides_what_could_be_done_at_once_and_does_it_not() -> None:
+    world = World(RUNNING3, Memory(), 1)
+    seen = Seen(started_s=NOW, fences=dict.fromkeys(RUNNING3.slots, FenceView.HELD), gateways={"g": HELD})
+    manages = step(world, seen, (), NOW, KNOBS)
+    observes = step(world, seen, (), NOW, replace(KNOBS, observe=True))
+    assert [type(event.body) for event in manages.events] == [ParkJob]
+    assert observes.events == () and observes.decision.moves == manages.decision.moves
+    assert observes.world.state == RUNNING3
+
+
+def broken(state: PoolState) -> PoolState:
+    """A slot that is leased to nobody."""
+    return replace(state, slots={**state.slots, S0: replace(state.slots[S0], state=SlotState.LEASED)})
+
+
+def test_an_event_after_which_a_promise_would_be_broken_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if a later event of the same tick would hide it: the ledger would say that it was so."""
+    world = World(a_pool(), Memory(), 1)
+
+    def breaks_for_a_moment(state: PoolState, event: Event) -> PoolState:
+        if event.id == "1.1":
+            return broken(apply(state, event))
+        return apply(replace(state, slots=world.state.slots), event)
+
+    monkeypatch.setattr(step_module, "apply", breaks_for_a_moment)
+    with pytest.raises(InvariantViolated, match="n0:0 is leased with occupant None"):
+        step(world, Seen(started_s=0.0), (NodeFound(NODE, 0), NodeFound(NodeId("m"), 0)), 5.0, KNOBS)
+    assert world == World(a_pool(), Memory(), 1)
+
+
+def test_what_is_wrong_somewhere_else_is_found_at_the_end_of_the_tick() -> None:
+    """As far as one event's own changes can tell, all is well."""
+    wrong = World(broken(a_pool()), Memory(), 1)
+    event = Event(RecordId("1.1"), 5.0, None, JobSubmitted(a_job(), "i"))
+    assert apply(wrong.state, event).jobs
+    with pytest.raises(InvariantViolated, match="n0:0"):
+        step(wrong, Seen(started_s=0.0), (event.body,), 5.0, KNOBS)
