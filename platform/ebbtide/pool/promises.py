@@ -45,7 +45,6 @@ def violations_since(before: PoolState, state: PoolState) -> list[str]:
     if any(one.state is SlotState.LOST for one in were):
         return violations(state)  # a gang may count a slot again that it had lost
     forgotten = before.slots.keys() - state.slots.keys()
-    were += [before.slots[name] for name in forgotten]
     if len(state.jobs) < len(before.jobs):
         gone = before.jobs.keys() - state.jobs.keys()  # nobody may still be where they were
         slots += [one for one in state.slots.values() if one.occupant in gone]

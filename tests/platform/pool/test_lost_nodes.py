@@ -94,8 +94,9 @@ def test_a_node_is_as_old_as_the_last_loss_of_its_slots() -> None:
     slots = {**lost(LOST_KEPT), **lost(1, first=500, since_s=500.0)}
     again = Slot(slot_id(NodeId("n500"), 1), NodeId("n500"), 1)
     assert nodes_to_forget(PoolState(slots=slots), LATE_S) == ("n500",)
-    state = PoolState(slots={**slots, again.id: SlotRecord(again, SlotState.LOST, since_s=5000.0)})
-    assert nodes_to_forget(state, LATE_S) == ("n0",)
+    later = {again.id: SlotRecord(again, SlotState.LOST, since_s=5000.0)}
+    for both in ({**slots, **later}, {**later, **slots}):
+        assert nodes_to_forget(PoolState(slots=both), LATE_S) == ("n0",)
 
 
 def test_those_that_are_spared_are_bounded_too() -> None:
