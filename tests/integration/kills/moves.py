@@ -166,6 +166,12 @@ def _grow(pool: Pool, users: Users) -> str:
 def _parked_beside(pool: Pool, users: Users) -> None:
     """A replica serves a trickle, and the job, which trained beside it, is parked for another endpoint's."""
     _served(pool, users)
+    pool.wait(
+        "the job trains on all that one replica leaves",
+        lambda s: _ready(s) == 1 and pool.job(s)["state"] == "running" and len(pool.job(s)["slots"]) == _slots(s) - 1,
+        SETTLE_S,
+        every_s=0.1,
+    )
     users.ask(tokens=ENDLESS_TOKENS, count=PER_REPLICA, model="side")
     pool.wait("parked for a second endpoint", lambda s: pool.job(s)["state"] == "parked" and _ready(s) == 2, SETTLE_S)
 
