@@ -4,11 +4,13 @@ import asyncio
 import json
 import resource
 import socket
+from typing import Any
 
 import httpx
 import pytest
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport
+from ebbtide_serve.gateway import app
 from ebbtide_serve.gateway.server import OTHER_DESCRIPTORS, GatewayServer
 from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
 from tests.serve_apps.gateway.test_app import bearer, key
@@ -31,19 +33,32 @@ async def test_a_request_id_that_is_no_short_word_is_replaced(
 
 
 class SlowArbiter(FakeArbiter):
-    """Its first answer takes a while."""
+    """Answers when it may."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.may = asyncio.Event()
 
     async def report_gateway(self, report: GatewayReport) -> GatewayOrders | None:
-        await asyncio.sleep(0.4)
+        self.calls += 1
+        await self.may.wait()
         return await super().report_gateway(report)
 
 
-async def test_the_port_opens_when_the_keys_are_known() -> None:
+async def test_the_port_opens_when_the_keys_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody who asks at once is told that they are not."""
-    server = GatewayServer(settings(), SlowArbiter(keys=(key("full"),)))
-    await server.start()
-    async with httpx.AsyncClient(base_url=server.gateway.url, trust_env=False) as http:
-        assert (await http.get("/v1/models", headers=bearer("full"))).status_code == 200
+    monkeypatch.setattr(app, "FIRST_ORDERS_S", 20.0)
+    arbiter = SlowArbiter(keys=(key("full"),))
+    server = GatewayServer(settings(), arbiter)
+    async with httpx.AsyncClient(trust_env=False) as http:
+        starting = asyncio.create_task(server.start())
+        await until(lambda: arbiter.calls > 0)
+        await asyncio.sleep(0.3)
+        assert not starting.done()
+        arbiter.may.set()
+        await asyncio.wait_for(starting, 10)
+        url = f"{server.gateway.url}/v1/models"
+        assert (await http.get(url, headers=bearer("full"))).status_code == 200
     await server.stop(0.0)
 
 
