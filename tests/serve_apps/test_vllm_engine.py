@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest_asyncio
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.examples.tiny_model import VOCABULARY
+from tests.serve_apps.odd_bodies import odd_bodies
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
@@ -104,6 +106,17 @@ async def test_bad_requests_get_errors_that_name_the_place(
     answered, text = await ask(replica, "/v1/completions", **body)
     assert answered == status, text
     assert named in json.loads(text)["error"]["message"]
+
+
+async def test_no_body_whatever_is_answered_with_a_5xx_or_ends_the_engine(replica: ReplicaUnderTest) -> None:
+    """``EBBTIDE_ODD_BODIES=3000`` makes a longer run of it."""
+    number = int(os.environ.get("EBBTIDE_ODD_BODIES", "150"))
+    for path, body in odd_bodies(1, number):
+        status, text = await ask(replica, path, **body)
+        assert status < 500, (path, body, text[:300])
+        assert status == 200 or json.loads(text)["error"]["message"], (path, body)
+    status, _ = await ask(replica, "/v1/completions", prompt="a", max_tokens=1)
+    assert status == 200
 
 
 async def test_a_client_that_hangs_up_stops_the_engine_itself(replica: ReplicaUnderTest) -> None:
