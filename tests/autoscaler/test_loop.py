@@ -9,6 +9,7 @@ import pytest
 
 from ebbtide.client.messages import ReplicaPhase, ReplicaReport
 from ebbtide.config.root import PoolFile
+from ebbtide.ledger import epoch_file
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.events import (
     Body,
@@ -26,6 +27,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler import fences
+from ebbtide_autoscaler import journal as journal_module
 from ebbtide_autoscaler import loop as loop_module
 from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
 from ebbtide_autoscaler.loop import Loop
@@ -142,3 +144,17 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     until(lambda: not loop.settling_since_s)
     until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
+
+
+def test_without_room_for_a_snapshot_the_pool_moves_on(
+    start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_FILES", 0)
+    monkeypatch.setattr(epoch_file, "free_bytes", lambda _: 0)
+    loop = start(*SLOTS)
+    epoch = loop.ledger.epoch
+    for number in range(3):
+        loop.submit(NodeFound(NodeId(f"m{number}"), 0))
+        until(lambda number=number: NodeId(f"m{number}") in loop.world.state.nodes)  # type: ignore[misc]
+        ticks(loop, 2)
+    assert (loop.still.by, loop.ledger.epoch) == ("", epoch)
