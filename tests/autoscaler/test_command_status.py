@@ -11,7 +11,7 @@ from rich.console import Console
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.client.join import ClusterUnreachable
 from ebbtide.ledger.log import EpochLog
-from ebbtide.pool.events import Event, JobSubmitted, NodeFound
+from ebbtide.pool.events import Body, Event, JobSubmitted, NodeFound
 from ebbtide.pool.ids import NodeId, RecordId
 from ebbtide_autoscaler import command_status
 from ebbtide_autoscaler.command_status import look, render
@@ -61,7 +61,7 @@ class Nobody:
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterRecord:
     """Of a pool whose ledger has one job, and whose arbiter is away."""
     journal = Journal(EpochLog.open(tmp_path / "ledger", writer="w"), Recovered())
-    bodies = (NodeFound(NodeId("n"), 0), JobSubmitted(a_job(), "i"))
+    bodies: tuple[Body, ...] = (NodeFound(NodeId("n"), 0), JobSubmitted(a_job(), "i"))
     journal.write([Event(RecordId(f"1.{n}"), time.time(), None, body) for n, body in enumerate(bodies)]).result(20)
     journal.close()
     monkeypatch.setattr(command_status, "join", lambda record: None)
