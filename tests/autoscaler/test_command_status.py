@@ -89,6 +89,7 @@ def test_a_lost_cluster_is_told_with_the_way_back(record: ClusterRecord, monkeyp
 def test_a_shared_directory_that_hangs_too_hangs_nobody(record: ClusterRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(_path: Path) -> None:
         time.sleep(3)
+        raise OSError("it gives up in the end, and nobody listens any more")
 
     monkeypatch.setattr(command_status, "recover", hangs)
     monkeypatch.setattr(command_status, "LEDGER_S", 0.2)
