@@ -1,4 +1,4 @@
-"""A stream in which the engine itself reports an error, as vLLM does: a status before it begins, the last word after."""
+"""A stream in which the engine itself reports an error: a status before it begins, the last word afterwards."""
 
 import json
 from collections.abc import AsyncGenerator
