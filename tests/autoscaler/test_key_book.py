@@ -166,6 +166,20 @@ async def test_changes_at_the_same_time_lose_none() -> None:
     assert len(journal.records) == 20
 
 
+async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -> None:
+    """Both were told that it is theirs otherwise, and only the last secret would open anything."""
+    records: list[Mapping[str, Any]] = []
+
+    async def slowly(record: Mapping[str, Any]) -> None:
+        await asyncio.sleep(0.02)
+        records.append(record)
+
+    desk = KeyDesk(slowly)
+    desk.obey((), frozenset({"chat"}))
+    made = await asyncio.gather(*[desk.create(grant("team", f"{n:064x}")) for n in range(2)], return_exceptions=True)
+    assert [type(one) for one in made] == [dict, ValueError] and len(records) == 1
+
+
 async def test_before_any_file_is_in_force_no_keys_are_known() -> None:
     desk = KeyDesk(Journal().write)
     assert desk.orders(-1, None, 2).keys is None and desk.orders(-1, None, 2).keys_version == 0
