@@ -129,7 +129,7 @@ def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
     if record.state is SeatState.DRAINING:
         raise IllegalTransition(f"seat {body.seat} is draining already")
     moved = replace(_move(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
-    if is_sound(record, event.at_s):
+    if record.state is SeatState.READY:  # it did all that was asked of it, however short the tide was
         moved = replace(moved, failures=0, last_error="")
     return _put(reclaim(state, record.slots, event.at_s), moved)
 
