@@ -33,6 +33,10 @@ class SeatLost(GatewayError):
     """A replica took the request and died before the first byte of an answer."""
 
 
+class EngineFailed(SeatLost):
+    """The replica is still there to say that its engine is not: this replica never serves again."""
+
+
 class StreamBroken(GatewayError):
     """A replica died, or said nothing more, after its answer had begun."""
 

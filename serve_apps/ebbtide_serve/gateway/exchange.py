@@ -19,6 +19,7 @@ from ebbtide.telemetry.family import UNKNOWN
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.counters import Counters
 from ebbtide_serve.gateway.errors import (
+    EngineFailed,
     Refusal,
     SeatLost,
     SeatUnreachable,
@@ -35,6 +36,7 @@ from ebbtide_serve.gateway.sse import total_tokens
 # How long a seat is left alone: one that refused may be draining or starting, one that died will leave the table soon.
 SHUN_REFUSED_S = 0.25
 SHUN_LOST_S = 1.0
+SHUN_DEAD_S = 60.0  # until it has surely left the table: its successor has another address
 TRIES = 2  # of a request that a dying replica may have begun: once more elsewhere (promise 3), or it may kill them all
 # A replica's 401 and 403 are about our token, its 3xx about nothing that a client should follow.
 NOT_FOR_CLIENTS = (401, 403)
@@ -169,7 +171,8 @@ class Exchange(Response):
             except SeatUnreachable:
                 means.hold.shun(errand.endpoint, seated.seat, SHUN_REFUSED_S)
             except SeatLost as error:
-                means.hold.shun(errand.endpoint, seated.seat, SHUN_LOST_S)
+                for_s = SHUN_DEAD_S if isinstance(error, EngineFailed) else SHUN_LOST_S
+                means.hold.shun(errand.endpoint, seated.seat, for_s)
                 lost += 1
                 self._account.retries += lost < TRIES
                 if lost == TRIES:

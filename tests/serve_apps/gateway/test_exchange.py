@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from ebbtide_serve.gateway.exchange import SHUN_LOST_S
 from tests.serve_apps.gateway.fakes import MODEL, TOKEN, Scene, chat, running_gateway, until
 
 HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
@@ -190,6 +191,16 @@ async def test_a_request_whose_only_replica_is_dead_is_held_until_the_next_one(
     await scene.route(await scene.replica())
     assert (await asking).status_code == 200
     assert scene.traffic.recent_ttft_s[0] < 0.5
+
+
+async def test_a_replica_whose_engine_is_dead_is_never_asked_again(scene: Scene, http: httpx.AsyncClient) -> None:
+    dead = await scene.replica("engine_failed")
+    await scene.route(dead)
+    asking = asyncio.create_task(http.post("/v1/chat/completions", json=chat()))
+    await asyncio.sleep(SHUN_LOST_S + 0.5)  # one that vanished would be tried again by now, and the request be lost
+    assert not asking.done() and len(dead.bodies) == 1
+    await scene.route(await scene.replica())
+    assert (await asking).status_code == 200
 
 
 async def test_a_replica_that_takes_nothing_now_is_passed_by(scene: Scene, http: httpx.AsyncClient) -> None:
