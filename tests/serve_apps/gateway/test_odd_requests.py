@@ -205,6 +205,7 @@ async def test_no_more_connections_are_taken_than_the_process_may_have_descripto
 ) -> None:
     limit = 2 * 5 + OTHER_DESCRIPTORS
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: None)  # the tests after this one need theirs
     async with running_gateway(max_connections=1000) as scene:
         idle = [await connect(scene) for _ in range(5)]
         answer = await answer_to(scene, b"")
