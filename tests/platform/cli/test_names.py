@@ -2,8 +2,8 @@
 
 import json
 import os
+import resource
 import sys
-import time
 from pathlib import Path
 from subprocess import run
 
@@ -80,12 +80,18 @@ def test_a_shell_is_offered_names_quickly_and_without_ray(pool: Path, words: str
     )
     took_s = []
     for _ in range(3):
-        started_s = time.monotonic()
+        before_s = children_s()
         done = run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
-        took_s.append(time.monotonic() - started_s)
+        took_s.append(children_s() - before_s)
         assert {line.partition(",")[2] for line in done.stdout.splitlines()} == offered
         assert done.stderr == "set()\n"
-    assert min(took_s) < 1.0, "0.2 s on a quiet machine; a shell waits for it at every TAB"
+    assert min(took_s) < 1.0, "0.2 s of CPU on a quiet machine; a shell waits for it at every TAB"
+
+
+def children_s() -> float:
+    """CPU time of all children so far: unlike the clock it says little about what else the machine does."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_without_a_pool_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:
