@@ -116,21 +116,7 @@ def test_2_a_request_parks_the_job_in_place_and_the_ebb_brings_it_back(
     pool.check_promises()
 
 
-def test_3_the_arbiter_is_killed_while_a_job_parks_and_while_a_replica_starts(pool: Pool) -> None:
-    running(pool)
-    epoch = pool.status()["arbiter"]["epoch"]
-    asking = Asking(pool)
-    pool.wait("parking begins", lambda: pool.job(JOB)["state"] in ("parking", "parked"), limit_s=30)
-    os.kill(pool.ask("pid"), signal.SIGKILL)
-    pool.wait("the replica starts", lambda: any(s["state"] == "starting" for s in pool.seats()), limit_s=60)
-    os.kill(pool.ask("pid"), signal.SIGKILL)
-    assert asking.answered(), asking.error
-    assert pool.status()["arbiter"]["epoch"] >= epoch + 2
-    running(pool)
-    pool.check_promises()
-
-
-def test_4_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) -> None:
+def test_3_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) -> None:
     running(pool)
     assert Asking(pool).answered()
     seat = next(seat for seat in pool.seats() if seat["state"] == "ready")
@@ -149,7 +135,7 @@ def test_4_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) 
     pool.check_promises()
 
 
-def test_5_a_parked_worker_is_killed_and_nothing_durable_is_lost(pool: Pool) -> None:
+def test_4_a_parked_worker_is_killed_and_nothing_durable_is_lost(pool: Pool) -> None:
     running(pool)
     asking = Asking(pool)
     pool.wait(
@@ -164,28 +150,14 @@ def test_5_a_parked_worker_is_killed_and_nothing_durable_is_lost(pool: Pool) -> 
     pool.check_promises()
 
 
-def test_6_a_training_worker_is_killed_just_as_the_job_is_asked_to_park(pool: Pool) -> None:
-    running(pool)
-    crashes, pids = pool.job(JOB)["crashes"], pool.job(JOB)["pids"]
-    asking = Asking(pool)
-    deadline_s = time.monotonic() + 10
-    while pool.job(JOB)["state"] == "running" and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    os.kill(pids["1"], signal.SIGKILL)
-    assert asking.answered(), asking.error
-    pool.wait("the crash was seen", lambda: pool.job(JOB)["crashes"] > crashes)
-    running(pool)
-    pool.check_promises()
-
-
-def test_7_no_step_was_lost_and_repeated_steps_gave_the_same_losses(pool: Pool) -> None:
+def test_5_no_step_was_lost_and_repeated_steps_gave_the_same_losses(pool: Pool) -> None:
     lines = step_lines(pool.shared / "train" / JOB)
     crash_lost = pool.job(JOB)["crash_lost_steps"]
     assert lost_steps(lines, crash_lost) == 0
     assert repeat_difference(lines) == ""
 
 
-def test_8_what_a_running_pool_cannot_take_is_refused_and_changes_nothing(pool: Pool, tmp_path: Path) -> None:
+def test_6_what_a_running_pool_cannot_take_is_refused_and_changes_nothing(pool: Pool, tmp_path: Path) -> None:
     other = (pool.folder / "pool.yaml").read_text().replace("slots: 3", "slots: 2")
     (pool.folder / "other.yaml").write_text(other)
     before = pool.ask("config")
