@@ -207,8 +207,10 @@ def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config
         return
     parked_s = now_s - job.asked_s
     who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
+    lacks = f"{len(missing)} of its slots are taken by {who}" if missing else "its slots are free"
+    kept = f", {config.reserve} slots are kept free as the reserve" if config.reserve else ""
     if parked_s < config.restart_cost_s:
-        draft.waits.append((name, f"parked: {len(missing)} of its slots are taken by {who}"))
+        draft.waits.append((name, f"parked: {lacks}{kept}"))
         return
     others = unclaimed(state, draft.free, name)
     room = min(len(others), max(0, len(draft.free) - config.reserve))
@@ -218,7 +220,7 @@ def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config
         draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
         _take(draft, others[:count])
     else:
-        draft.waits.append((name, f"parked: {who} has its slots, and {room} others are too few to restart on"))
+        draft.waits.append((name, f"parked: {lacks}{kept}, and the {room} that it could restart on are too few"))
 
 
 def _start(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft, config: PolicyConfig) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 SCOPE_MODELS = "models"  # GET /v1/models
 SCOPE_GENERATE = "generate"  # POST /v1/chat/completions, /v1/completions
 SCOPE_ADMIN = "admin"  # GET /metrics
-SCOPE_ADMIN = "admin"  # GET /metrics
 
 
 @dataclass(frozen=True, slots=True)
