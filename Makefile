@@ -26,7 +26,7 @@ demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.p
 RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests)
 
 test: setup ## all tests that need no GPU
-	$(PY) -m pytest -m 'not ray'
+	$(PY) -m pytest -n 2 --dist loadfile -m 'not ray'
 	@for module in $(RAY_TESTS); do echo "$$module"; $(PY) -m pytest -q -m ray $$module || exit 1; done
 
 check: setup ## format, lint, types, import contracts, file lengths
