@@ -5,7 +5,7 @@ One section per room. Nothing here starts a cluster: what only shows in a runnin
 
 import inspect
 import zipfile
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,6 +169,7 @@ def test_a_worker_group_can_be_placed_worker_by_worker() -> None:
     import ray
     from ray.train.v2._internal.execution.context import DistributedContext
     from ray.train.v2._internal.execution.worker_group import ActorMetadata, Worker, WorkerGroup
+    from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
     from ray.train.v2._internal.execution.worker_group.state import WorkerGroupContext
     from ray.util.placement_group import placement_group
 
@@ -176,12 +177,9 @@ def test_a_worker_group_can_be_placed_worker_by_worker() -> None:
 
     assert NODE_LABEL == ray._raylet.RAY_NODE_ID_KEY
     assert parameters(WorkerGroup._create_placement_group) == ["scaling_config", "worker_group_context"]
-    context = WorkerGroupContext(run_attempt_id="a", train_fn_ref=None, num_workers=2, resources_per_worker={})
-    assert replace(context, label_selector=[{"a": "b"}] * 2).label_selector == [{"a": "b"}] * 2
-    assert "bundle_label_selector=worker_group_context.label_selector" in inspect.getsource(
-        WorkerGroup._create_placement_group
-    )
-    assert "bundle_label_selector" in parameters(placement_group)
+    assert {"resources_per_worker", "placement_strategy"} <= {f.name for f in fields(WorkerGroupContext)}
+    assert parameters(DefaultPlacementGroupHandle.__init__) == parameters(DefaultPlacementGroupHandle) == ["pg"]
+    assert {"name", "strategy", "bundle_label_selector"} <= set(parameters(placement_group))
     assert {"actor", "metadata", "distributed_context", "placement_group_bundle_index"} <= {
         f.name for f in fields(Worker)
     }

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from ray.util.placement_group import placement_group_table
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
@@ -166,6 +167,8 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_
         durable = ref.step if ref is not None else 0
     pool.grant(name, 0)
     assert pool.ranks(name, RankPhase.RUNNING, 1)[0].durable_step == durable > 0
+    left = [entry["name"] for entry in placement_group_table().values() if entry["state"] != "REMOVED"]
+    assert len([one for one in left if one.startswith("gang:")]) == 1, "a dead controller's gang keeps its CPUs"
     pool.call("cancel", name)
     printed = pool.finish(driver, name)
     assert printed.count("its Train controller died") >= 4, printed

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from ebbtide_train import gang_place
 from ebbtide_train.entry import enter
 from ebbtide_train.lease_backend import LeaseBackendConfig
 from ebbtide_train.plan import JobPlan
@@ -70,6 +71,8 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
             raise
         finally:
             ray.kill(controller)  # its gang must not outlive this call
+            with suppress(RayError):
+                gang_place.remove_left(self._plan.incarnation)
 
     def _leave(self, controller: Any, running: Any) -> None:
         patience_s = self._ask_to_leave() if running is not None else 0.0

@@ -16,7 +16,6 @@ The driver's side is ``leased_trainer``; it overrides private methods of Train's
 import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -43,9 +42,11 @@ from ray.train.v2._internal.execution.controller.state import (
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease
+from ebbtide_train import gang_place
 from ebbtide_train.blame import CONTROLLER, ProcessDied, culprits, describe
 from ebbtide_train.controller_link import ControllerLink
 from ebbtide_train.durable_watch import DurableWatch
@@ -70,13 +71,15 @@ class LeasedWorkerGroup(WorkerGroup):  # type: ignore[misc] # Ray is not typed f
     """A worker group whose rank ``i`` runs on the node of slot ``i`` of the gang's lease."""
 
     gang: Gang
+    incarnation: str
 
     def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> Any:
         assert self.gang.lease is not None
         nodes = [{NODE_LABEL: slot.node} for slot in self.gang.lease.slots]
-        handle = super()._create_placement_group(scaling_config, replace(worker_group_context, label_selector=nodes))
-        self.gang.placed(handle.placement_group)
-        return handle
+        context = worker_group_context
+        group = gang_place.make(self.incarnation, context.resources_per_worker, nodes, context.placement_strategy)
+        self.gang.placed(group)
+        return DefaultPlacementGroupHandle(group)
 
     def _create_workers(self, *args: Any, **kwargs: Any) -> list[Any]:
         workers: list[Any] = super()._create_workers(*args, **kwargs)
@@ -168,7 +171,9 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
             note=self._gang_failed,
         )
         super().__init__(**given)
-        self.worker_group_cls = type("LeasedWorkerGroup", (LeasedWorkerGroup,), {"gang": self._gang})
+        self.worker_group_cls = type(
+            "LeasedWorkerGroup", (LeasedWorkerGroup,), {"gang": self._gang, "incarnation": plan.incarnation}
+        )
 
     async def run(self) -> None:
         """Run the job to its end."""
@@ -265,7 +270,7 @@ def needed(callbacks: Sequence[Any]) -> list[Any]:
     """Train's callbacks but for two that start a process each.
 
     The cleaner of placement groups is a detached actor per job that asks the dashboard once a second whether the
-    controller lives; what it would clean goes anyway, with the controller's abort or with the driver. The manager of
+    controller lives; what it would clean goes with the controller's abort, or the driver removes it. The manager of
     Ray datasets is started with every gang and imports Ray Data; a session feeds its ranks itself.
     """
     return [callback for callback in callbacks if not isinstance(callback, UNNEEDED)]
