@@ -55,7 +55,8 @@ def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: 
         if report is not None:
             return SeatLanded(seat.id, report.replica)
         if waited_s > limits.placement_timeout_s:
-            return SeatStopped(seat.id, f"no replica landed on {', '.join(seat.slots)} within {waited_s:.0f} s")
+            lacks = "; perhaps its node lacks the CPUs that it asks for (cpus_per_replica)"
+            return SeatStopped(seat.id, f"no replica landed on {', '.join(seat.slots)} within {waited_s:.0f} s{lacks}")
     if seat.state is SeatState.STARTING:
         return _starting(seat, report if _since(seat, seen) else None, waited_s, limits)
     if seat.state is SeatState.READY:
