@@ -44,7 +44,7 @@ SHORT = (
 
 @contextmanager
 def pool_of_two_nodes(*, redis: bool, engine: str = "process", keep: bool = False) -> Iterator[Pool]:
-    """A pool with its job running on all slots; every process is ended and, unless it failed, every file removed."""
+    """A pool with its job running on all slots; every process is ended and, unless something was broken, every file removed."""
     home = Path(tempfile.mkdtemp(prefix="ebkh-", dir="/tmp"))
     pool = Pool(Cluster(redis=redis), home, engine)
     failed = True
@@ -55,7 +55,7 @@ def pool_of_two_nodes(*, redis: bool, engine: str = "process", keep: bool = Fals
         pool.submit()
         pool.wait("the job trains on all slots", lambda s: trains_everywhere(pool, s), FIRST_TRAINING_S)
         yield pool
-        failed = False
+        failed = pool.broken
     finally:
         pool.close()
         if failed or keep:
@@ -76,6 +76,7 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> Iterat
         except Exception as error:  # noqa: BLE001 - the outermost loop: the other cells still say something
             traceback.print_exc()
             cell = Cell(role, move, findings=[Finding(6, f"the harness stumbled: {error!r}")])
+        pool.broken = pool.broken or not cell.clean
         verdict = (
             "held" if cell.clean and cell.ran else cell.why_not if cell.clean else "; ".join(map(str, cell.findings))
         )

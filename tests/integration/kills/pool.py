@@ -77,6 +77,7 @@ class Pool:
     name: str = field(default_factory=lambda: f"k{os.getpid()}{secrets.token_hex(2)}")
     port: int = field(default_factory=a_port)
     eye: Eye = field(init=False)
+    broken: bool = False  # something was: its files are to be kept
     silences: Silences = field(default_factory=Silences)
     node_machines: dict[str, str] = field(default_factory=dict)  # machine by node id, of all nodes ever seen
 
