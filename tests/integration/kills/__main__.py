@@ -44,7 +44,7 @@ SHORT = (
 
 @contextmanager
 def pool_of_two_nodes(*, redis: bool, engine: str = "process", keep: bool = False) -> Iterator[Pool]:
-    """A pool whose job runs on all slots; all processes are ended, and all files removed unless something was broken."""
+    """A pool whose job runs on all slots; its processes are ended, its files removed unless something was broken."""
     home = Path(tempfile.mkdtemp(prefix="ebkh-", dir="/tmp"))
     pool = Pool(Cluster(redis=redis), home, engine)
     failed = True
