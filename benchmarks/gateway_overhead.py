@@ -35,7 +35,7 @@ from benchmarks.rows import Bar, Row, result, row, write
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "overhead"
-LOADS = (Load(1, 12, 64), Load(16, 64, 64), Load(64, 192, 48), Load(256, 512, 32))
+LOADS = (Load(1, 40, 32), Load(16, 64, 64), Load(64, 192, 48), Load(256, 512, 32))
 QUICK = (Load(1, 4, 32), Load(16, 32, 32))
 ROUNDS, STARTS = 3, 2
 TTFT_GOAL_MS = 5.0
