@@ -206,6 +206,7 @@ def test_nobody_waits_for_ever_for_a_writer_that_ended_by_a_bug(tmp_path: Path) 
     opened = True
     assert isinstance(log.append([{"n": 1}]).exception(WAIT_S), LedgerBroken)
     assert isinstance(log.append([{"n": 2}]).exception(WAIT_S), LedgerBroken)
+    log.close()  # when its thread is gone, its last words have been heard, and count for no other test
 
 
 def test_a_hanging_filesystem_blocks_nobody_who_appends(tmp_path: Path) -> None:
