@@ -64,7 +64,7 @@ class Acting:
             kill_holder=self._kill_holder,
             record_fence=lambda slot, name: ledger.record(fence_record(slot, name)),
             lives=lambda seat: bool(reports.living.get(seat)),
-            strangers=lambda slots: surroundings.strangers(slots),
+            strangers=surroundings.strangers,
             restore_job=jobs.restore,
         )
         self._executor = Executor(hands, book)

@@ -33,7 +33,7 @@ class SeatLost(GatewayError):
     """A replica took the request and died before the first byte of an answer."""
 
 
-class EngineFailed(SeatLost):
+class SeatDead(SeatLost):
     """The replica is still there to say that its engine is not: this replica never serves again."""
 
 

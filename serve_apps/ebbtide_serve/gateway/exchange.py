@@ -19,8 +19,8 @@ from ebbtide.telemetry.family import UNKNOWN
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.counters import Counters
 from ebbtide_serve.gateway.errors import (
-    EngineFailed,
     Refusal,
+    SeatDead,
     SeatLost,
     SeatUnreachable,
     StreamBroken,
@@ -171,7 +171,7 @@ class Exchange(Response):
             except SeatUnreachable:
                 means.hold.shun(errand.endpoint, seated.seat, SHUN_REFUSED_S)
             except SeatLost as error:
-                for_s = SHUN_DEAD_S if isinstance(error, EngineFailed) else SHUN_LOST_S
+                for_s = SHUN_DEAD_S if isinstance(error, SeatDead) else SHUN_LOST_S
                 means.hold.shun(errand.endpoint, seated.seat, for_s)
                 lost += 1
                 self._account.retries += lost < TRIES

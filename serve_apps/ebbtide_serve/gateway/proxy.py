@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ebbtide.client.messages import SeatRoute
-from ebbtide_serve.gateway.errors import EngineFailed, SeatLost, SeatUnreachable, StreamBroken
+from ebbtide_serve.gateway.errors import SeatDead, SeatLost, SeatUnreachable, StreamBroken
 from ebbtide_serve.gateway.sse import EventSplitter
 from ebbtide_serve.gateway.wire import Wire
 
@@ -77,7 +77,7 @@ class Upstream:
         Raises:
             SeatUnreachable: not executed: no connection, or the replica drains or is not ready yet.
             SeatLost: it may have been executed, but no answer came.
-            EngineFailed: the same, and nothing will ever come from there.
+            SeatDead: the same, and nothing will ever come from there.
         """
         loop = asyncio.get_running_loop()
         host, port = _address(seat.url)
@@ -160,4 +160,4 @@ def _check_unavailable(status: int, body: bytes, seat: SeatRoute) -> None:
     if status == 503 and any(code in body for code in _REFUSED):
         raise SeatUnreachable(f"{seat.seat} takes no requests now")
     if status == 503 and any(code in body for code in _LOST):
-        raise EngineFailed(f"the engine of {seat.seat} failed")
+        raise SeatDead(f"the engine of {seat.seat} failed")
