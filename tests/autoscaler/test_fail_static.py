@@ -53,6 +53,10 @@ class NoSurroundings:
         """For ever."""
         await asyncio.Event().wait()
 
+    async def strangers(self, *_: object) -> dict[object, str]:
+        """None."""
+        return {}
+
     async def leave(self) -> None:
         """No fences."""
 
