@@ -1,0 +1,34 @@
+"""Pickle is recognised and refused: opening one runs whatever program its author put in it."""
+
+from pathlib import Path
+
+from ebbtide.storage.errors import Refused
+
+_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".joblib", ".dill")
+# A zip archive (torch.save), and the pickle protocols 2 to 5, which begin with their number.
+_MAGICS = (b"PK\x03\x04", b"PK\x05\x06", *(bytes((0x80, protocol)) for protocol in range(2, 6)))
+MAGIC_BYTES = 4
+
+
+def refuse_pickle(path: Path, first_bytes: bytes) -> None:
+    """Refuse a file of weights or state that is, or looks like, a pickle.
+
+    Args:
+        path: the file; only its name is looked at.
+        first_bytes: at least its first four bytes, or all of it.
+
+    Raises:
+        Refused: says how to convert it.
+    """
+    if path.suffix.lower() in _SUFFIXES:
+        why = f"files named *{path.suffix.lower()} may hold pickled Python objects"
+    elif first_bytes.startswith(_MAGICS):
+        why = "it begins like a pickle or a zip archive, whatever its name says"
+    else:
+        return
+    raise Refused(
+        f"{str(path)!a} is refused: {why}, and opening one can run any program. Convert it once, where you trust "
+        'it, and import the result: python -c "import torch; from safetensors.torch import save_file; '
+        "save_file({name: t.contiguous() for name, t in torch.load('IN', weights_only=True).items()}, "
+        "'OUT.safetensors')\""
+    )

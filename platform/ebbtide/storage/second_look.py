@@ -1,0 +1,46 @@
+"""Reading a chunk once more, past the page cache, after its hash was wrong.
+
+A wrong hash may come from a bad page in this node's cache or from a transfer that went wrong, while the file is right.
+A second, direct read tells the two cases apart: the same wrong bytes again mean that the file is damaged.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+from ebbtide.storage.chunks import down, up
+from ebbtide.storage.transport import ALIGNMENT_BYTES, Range
+
+
+def read_again(path: Path, part: Range) -> bytes:
+    """The bytes of ``part`` as the storage has them now; fewer if the file ends before.
+
+    Where the filesystem refuses O_DIRECT its cached pages are dropped first, which it may not heed.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return _read(os.open(path, flags | os.O_DIRECT), part)
+    except OSError:
+        fd = os.open(path, flags)
+        os.posix_fadvise(fd, part.offset, part.length, os.POSIX_FADV_DONTNEED)
+        return _read(fd, part)
+
+
+def _read(fd: int, part: Range) -> bytes:
+    start, end = down(part.offset, ALIGNMENT_BYTES), up(part.end, ALIGNMENT_BYTES)
+    try:
+        with mmap.mmap(-1, end - start) as memory:  # aligned to a page, as O_DIRECT wants it
+            done = 0
+            with memoryview(memory) as view:
+                while done < end - start:
+                    count = os.preadv(fd, [view[done:]], start + done)
+                    if count == 0 or (done + count) % ALIGNMENT_BYTES:  # the end of the file
+                        done += count
+                        break
+                    done += count
+            return memory[part.offset - start : min(done, part.end - start)]
+    finally:
+        os.close(fd)

@@ -1,0 +1,142 @@
+"""An open object: what it says of itself, and its files, read and checked."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.storage.container import PREFIX_BYTES, Header, header_bytes, parse_header
+from ebbtide.storage.errors import Refused
+from ebbtide.storage.index import Index
+from ebbtide.storage.leases import Lease
+from ebbtide.storage.manifest import Manifest
+from ebbtide.storage.names import ObjectId
+from ebbtide.storage.opening import Contents
+from ebbtide.storage.reading import StoredFile, read_stored
+from ebbtide.storage.report import TransferReport
+from ebbtide.storage.tensor_views import array_views
+from ebbtide.storage.transport import Consume, Range, Transport
+
+
+class StoredObject:
+    """An object that was found whole (but for the content of its files) and is leased until it is closed.
+
+    A context manager; may be used by several threads.
+    """
+
+    def __init__(self, contents: Contents, transport: Transport, lease: Lease, held: ExitStack) -> None:
+        """Made by `ObjectStore.open`; ``held`` is what is given up at the end."""
+        self._contents, self._transport, self._lease, self._held = contents, transport, lease, held
+        self._headers: dict[str, Header] = {}
+
+    @property
+    def id(self) -> ObjectId:
+        """Its id."""
+        return self._contents.id
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it consists of."""
+        return self._contents.manifest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lease; the object may be collected from now on."""
+        self._held.close()
+
+    def file(self, name: str) -> StoredFile:
+        """One file: where it lies, how long it is, its chunk hashes.
+
+        Raises:
+            Refused: there is none of that name.
+        """
+        entry = self.manifest.file(name)
+        directory, kind = self._contents.directory, self.manifest.content_hash
+        return StoredFile(self.id, directory / entry.name, entry, self._contents.indexes.get(entry.name), kind)
+
+    def index(self, name: str) -> Index:
+        """The chunk hashes of a file, for who checks them on a device.
+
+        Raises:
+            Refused: there is no such file, or it is so small that it has none.
+        """
+        index = self.file(name).index
+        if index is None:
+            raise Refused(f"file {name} of object {self.id} has no index: small files are checked as a whole")
+        return index
+
+    def read_file(
+        self,
+        name: str,
+        *,
+        consume: Consume | None = None,
+        into: memoryview | None = None,
+        ranges: Iterable[Range] | None = None,
+        verify: bool = True,
+        deadline_s: float | None = None,
+    ) -> TransferReport:
+        """Read a file, or the chunks that hold some ranges of it, see `read_stored`.
+
+        Raises:
+            Corrupt: bytes are not those that were published.
+            NotPublished: the object was removed meanwhile.
+            Superseded: this process was taken for dead, so the object may have been removed.
+            TransferFailed: they cannot be read.
+        """
+        self._lease.check()
+        return read_stored(
+            self._transport,
+            self.file(name),
+            consume=consume,
+            into=into,
+            ranges=ranges,
+            verify=verify,
+            deadline_s=deadline_s,
+        )
+
+    def read_bytes(self, name: str) -> bytes:
+        """All of a file in fresh memory: for configuration and tokenizers. Raises as `read_file` does."""
+        found = np.empty(self.manifest.file(name).size_bytes, dtype=np.uint8)
+        self.read_file(name, into=found.data)
+        return found.tobytes()
+
+    def read_arrays(self, name: str) -> dict[str, NDArray[np.generic]]:
+        """All tensors of a safetensors file in fresh memory (see `array_views` for their types).
+
+        Fresh memory costs more than reading into it (``memory``): loaders give their own by ``read_file(into=...)``
+        and take `header`. Raises as `read_file` does.
+        """
+        header = self.header(name)
+        found = np.empty(header.file_bytes, dtype=np.uint8)
+        self.read_file(name, into=found.data)
+        return array_views(header, found.data)
+
+    def header(self, name: str) -> Header:
+        """The header of a safetensors file: where its tensors lie. Read once, checked. Raises as `read_file` does."""
+        if name not in self._headers:
+            file = self.file(name)
+            prefix = self._read_part(name, min(PREFIX_BYTES, file.entry.size_bytes))
+            length = header_bytes(prefix, file.entry.size_bytes, file.path)
+            raw = self._read_part(name, length)
+            self._headers[name] = parse_header(raw, file.entry.size_bytes, file.path)
+        return self._headers[name]
+
+    def _read_part(self, name: str, length: int) -> bytes:
+        found = bytearray(length)
+
+        def keep(offset: int, memory: memoryview) -> None:
+            part = memory[: max(0, length - offset)]
+            found[offset : offset + len(part)] = part
+
+        self.read_file(name, consume=keep, ranges=[Range(0, length)])
+        return bytes(found)

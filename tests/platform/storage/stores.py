@@ -1,0 +1,97 @@
+"""Stores for tests: small chunks, real files, and leases that need no heartbeat."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
+from ebbtide.storage.durable import Disk
+from ebbtide.storage.leases import Lease
+from ebbtide.storage.manifest import FileEntry, Kind
+from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.staging import Staging
+from ebbtide.storage.transport import Transport
+
+CHUNK = 64 << 10
+POOL = BufferPool(4, CHUNK)
+KEY = {"model": "org/model", "dtype": "bfloat16"}
+
+
+class HeldForEver:
+    """A lease that nobody can take."""
+
+    def check(self) -> None: ...
+
+    def confirm(self) -> None: ...
+
+
+class LocalLeases:
+    """Leases within one process, without files."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Lock()
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, subject: str) -> Iterator[Lease]:
+        with self._changed:
+            self._held[subject] += 1
+        try:
+            yield HeldForEver()
+        finally:
+            with self._changed:
+                self._held[subject] -= 1
+
+    def living(self) -> frozenset[str]:
+        with self._changed:
+            return frozenset(+self._held)
+
+
+def store_at(
+    root: Path, *, transport: Transport | None = None, disk: Disk | None = None, leases: LocalLeases | None = None
+) -> ObjectStore:
+    """A store with leases of its own."""
+    return ObjectStore.at(root, transport or PosixTransport(POOL, threads=2), leases=leases or LocalLeases(), disk=disk)
+
+
+def random_bytes(count: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).bytes(count)
+
+
+def tensors(seed: int = 0) -> dict[str, np.ndarray]:
+    """Some 300 KiB: several chunks of `CHUNK`, whole pages and odd sizes."""
+    rng = np.random.default_rng(seed)
+    return {
+        "norm": rng.standard_normal(97).astype(np.float32),
+        "layer.weight": rng.standard_normal((128, 512)).astype(np.float32),
+        "bias": rng.integers(0, 255, 5, dtype=np.uint8),
+        "empty": np.empty((0, 4), dtype=np.float32),
+    }
+
+
+_NAMES = {"float32": "F32", "uint8": "U8"}
+
+
+def stage_tensors(staging: Staging, name: str, arrays: Mapping[str, np.ndarray]) -> FileEntry:
+    """A safetensors file of ours with these arrays."""
+    plan = plan_container(
+        [TensorSpec(key, _NAMES[value.dtype.name], value.shape) for key, value in arrays.items()], {"format": "pt"}
+    )
+    buffers = {key: value.reshape(-1).view(np.uint8).data for key, value in arrays.items()}
+    return staging.write(name, plan.file_bytes, filling(plan, from_buffers(buffers)))
+
+
+def publish_model(
+    store: ObjectStore, *, seed: int = 0, tag: str | None = "latest", key: Mapping[str, str] = KEY
+) -> str:
+    """A model of two files; the id."""
+    with store.publication(Kind.MODEL, key, chunk_bytes=CHUNK) as work:
+        work.add(stage_tensors(work.staging, "model.safetensors", tensors(seed)))
+        work.add(work.staging.write_bytes("config.json", b'{"layers": 1}'))
+        return work.publish([("org/model", tag)] if tag else [])

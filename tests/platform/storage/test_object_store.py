@@ -1,0 +1,66 @@
+"""Publishing and reading: the round trip."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ebbtide.storage.errors import NotPublished, Refused
+from ebbtide.storage.names import COMMIT
+from tests.platform.storage.stores import publish_model, store_at, tensors
+
+
+def test_what_was_published_is_read_again_by_ref_and_by_id(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    object_id = publish_model(store)
+    for found in (store.open_ref("org/model", "latest"), store.open(object_id)):
+        with found:
+            assert found.id == object_id
+            assert found.read_bytes("config.json") == b'{"layers": 1}'
+            arrays = found.read_arrays("model.safetensors")
+            assert arrays.keys() == tensors().keys()
+            for name, array in tensors().items():
+                np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_any_tool_opens_the_files(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    path = store.paths.object(store.open(publish_model(store)).id) / "model.safetensors"
+    stock = safetensors.numpy.load_file(path)
+    for name, array in tensors().items():
+        np.testing.assert_array_equal(stock[name], array)
+
+
+def test_the_same_content_is_the_same_object(tmp_path: Path) -> None:
+    one, other = store_at(tmp_path / "one"), store_at(tmp_path / "other")
+    assert publish_model(one) == publish_model(one, tag="again") == publish_model(other)
+    assert publish_model(one, seed=1) != publish_model(one)
+    assert [str(ref) for ref in one.refs.list()] == ["org/model:again", "org/model:latest"]
+    assert list(one.paths.incoming.iterdir()) == []
+
+
+def test_only_the_owner_can_look_inside(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    publish_model(store)
+    for path in [store.paths.root, *store.paths.root.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_what_is_not_there_is_not_published(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with pytest.raises(NotPublished, match="tags of org/model: none"):
+        store.open_ref("org/model", "latest")
+    with pytest.raises(NotPublished, match="is not published"):
+        store.open("0" * 64)
+    object_id = publish_model(store)
+    (store.paths.object(store.open(object_id).id) / COMMIT).unlink()
+    with pytest.raises(NotPublished, match="never committed"):
+        store.open_ref("org/model", "latest")
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(Refused, match=r"thesis\.tex"):
+        store_at(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
