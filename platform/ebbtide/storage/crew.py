@@ -62,8 +62,7 @@ class Crew:
         try:
             ended = self._wait_for_end()
         except BaseException:  # an interrupt in the caller's thread: as with any failure, first let all calls end
-            with self._changed:
-                self._stop = True
+            self._halt()
             if not self._wait_for_end():
                 self._give_up()
             raise
@@ -110,6 +109,14 @@ class Crew:
                 raise Stopped
             self._doing[threading.get_ident()] = (time.monotonic(), action, offset)
 
+    def fail(self, error: BaseException) -> None:
+        """End the transfer because of ``error``; the first one counts. Said early, it lets the others stop sooner."""
+        with self._changed:
+            if self._failure is None and not isinstance(error, Stopped):
+                self._failure = error
+            self._stop = True
+            self._changed.notify_all()
+
     def pause(self, seconds: float) -> None:
         """Wait a little before asking again; raises `Stopped` if there is no point any more."""
         with self._changed:
@@ -141,6 +148,11 @@ class Crew:
             self._lent.remove(buffer)
         self._pool.give_back(buffer)
 
+    def _halt(self) -> None:
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+
     def _wait_for_end(self) -> bool:
         with self._changed:
             left = min(max(self._until - time.monotonic(), 0), threading.TIMEOUT_MAX)
@@ -161,18 +173,11 @@ class Crew:
             _, action, offset = min(self._doing.values(), default=(0, "open", None))
         return TransferTimeout(action, self._path, after_s=self._deadline_s, offset=offset)
 
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            if self._failure is None and not isinstance(error, Stopped):
-                self._failure = error
-            self._stop = True
-            self._changed.notify_all()
-
     def _run_lead(self, lead: Callable[[], None]) -> None:
         try:
             lead()
         except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
-            self._fail(error)
+            self.fail(error)
         finally:
             with self._changed:
                 self._ended = True
@@ -182,7 +187,7 @@ class Crew:
         try:
             work(items)
         except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
-            self._fail(error)
+            self.fail(error)
         finally:
             with self._changed:
                 self._doing.pop(threading.get_ident(), None)

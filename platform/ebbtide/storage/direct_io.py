@@ -32,13 +32,13 @@ class DirectIo:
     why_not: str = ""
 
 
-def direct_io(reported: tuple[int, int] | None) -> DirectIo:
-    """What to make of what the kernel reported for memory and offsets (None: nothing)."""
+def direct_io(reported: tuple[int, int] | None, chunk_bytes: int = CHUNK_BYTES) -> DirectIo:
+    """What to make of what the kernel reported for memory and offsets (None: nothing), for chunks of this size."""
     if reported is None:
         return DirectIo()
     if 0 in reported:
         return DirectIo(why_not="the kernel says that this file cannot be read or written with O_DIRECT")
     alignment = max(LEAST_ALIGNMENT_BYTES, *reported)
-    if alignment & (alignment - 1) or alignment > CHUNK_BYTES:
+    if alignment & (alignment - 1) or chunk_bytes % alignment:
         return DirectIo(why_not=f"O_DIRECT asks for an alignment of {alignment} bytes here, which chunks do not have")
     return DirectIo(alignment)

@@ -29,7 +29,7 @@ Register = Callable[[int, int], None]
 
 
 class Arena:
-    """One stretch of memory that is never given back.
+    """One stretch of memory, as a rule never given back.
 
     Attributes:
         address: of its first byte, a multiple of 2 MiB.
@@ -64,6 +64,11 @@ class Arena:
     def view(self) -> memoryview:
         """All of its bytes, writable."""
         return self._view
+
+    def unmap(self) -> None:
+        """Give it back after all. A view of it that still exists is deadly: only for who can prove that none does."""
+        self._view.release()
+        libc.unmap_memory(self.address, self.size_bytes)
 
     def huge_bytes(self) -> int:
         """How much of it lies in huge pages now, as /proc/self/smaps tells; 0 where that cannot be read.

@@ -19,6 +19,8 @@ from ebbtide.storage.posix_calls import Requests, SystemCalls, error_name
 
 _ANOTHER_FILE = "another file has taken its place meanwhile; start the transfer again if that is the one you want"
 
+NEW_FILE_MODE = 0o600  # checkpoints hold secrets
+
 
 @dataclass(frozen=True, slots=True)
 class Handle:
@@ -31,9 +33,9 @@ class Handle:
 class OpenedFile:
     """Made by `open`; shared by the threads of one transfer; closed once, when all their calls have ended."""
 
-    def __init__(self, path: Path, requests: Requests, calls: SystemCalls, *, flags: int, create_mode: int = 0) -> None:
+    def __init__(self, path: Path, requests: Requests, calls: SystemCalls, *, flags: int, chunk_bytes: int) -> None:
         self._path, self._requests, self._calls = path, requests, calls
-        self._flags, self._create_mode = flags, create_mode
+        self._flags = flags
         self._lock = threading.Lock()  # held while opening: whoever needs the new handle must wait for it anyway
         self._generation = 0
         self._all: list[int] = []
@@ -41,7 +43,7 @@ class OpenedFile:
         self._way = DirectIo()
         try:
             self._buffered, self.status = self._open_cached()
-            self._way = direct_io(calls.direct_io_alignment(self._buffered))
+            self._way = direct_io(calls.direct_io_alignment(self._buffered), chunk_bytes)
         except BaseException:
             self.close_quietly()
             raise
@@ -123,7 +125,7 @@ class OpenedFile:
 
     def _open(self, flags: int) -> int:
         def call() -> int:
-            return self._calls.open(self._path, flags | os.O_CLOEXEC, self._create_mode)
+            return self._calls.open(self._path, flags | os.O_CLOEXEC, NEW_FILE_MODE)
 
         try:
             fd = self._requests.ask("open", None, call)

@@ -96,7 +96,7 @@ class PosixTransport:
 
         def lead() -> None:
             nonlocal why_not
-            file = OpenedFile(path, requests, self._calls, flags=os.O_RDONLY)
+            file = OpenedFile(path, requests, self._calls, flags=os.O_RDONLY, chunk_bytes=self._pool.buffer_bytes)
             try:
                 if file.status.st_size < end:
                     raise nothing(file.status.st_size)
@@ -121,8 +121,8 @@ class PosixTransport:
 
         Raises:
             NoRoom: no space or quota, wherever it showed.
-            TransferFailed: anything else; TransferTimeout if the deadline passed, and then a late request may still
-                write what it was given into the file.
+            TransferFailed: anything else; after TransferTimeout a late request may still write what it was given
+                into the file: try again under another name.
             Refused: ranges that are none, or beyond the size.
         """
         wanted, began = checked([Range(0, size_bytes)] if ranges is None else ranges), time.monotonic()
@@ -139,7 +139,9 @@ class PosixTransport:
 
         def lead() -> None:
             nonlocal why_not
-            file = OpenedFile(path, requests, self._calls, flags=os.O_WRONLY | os.O_CREAT, create_mode=0o600)
+            file = OpenedFile(
+                path, requests, self._calls, flags=os.O_WRONLY | os.O_CREAT, chunk_bytes=self._pool.buffer_bytes
+            )
             try:
                 spans = Spans("write", file, requests, self._calls.pwritev, nothing=nothing, reopen=False)
                 plan = WritePlan(file, spans, requests, self._calls, crew, fill)

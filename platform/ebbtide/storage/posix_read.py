@@ -58,6 +58,9 @@ class ChunkReader:
                 memory, mode = self._fetch(chunk)
                 self._hand_over(chunk, memory)
                 self._plan.requests.finish(mode, chunk.length)
+        except BaseException as error:
+            self._plan.crew.fail(error)  # before what may yet go wrong below, and so that the others stop now
+            raise
         finally:
             with contextlib.ExitStack() as last:  # each happens, whatever the others raise
                 last.callback(self._drop)
@@ -115,10 +118,10 @@ class ChunkReader:
     def _hand_over(self, chunk: Range, memory: memoryview) -> None:
         self._plan.crew.doing("consume", chunk.offset)
         pending = self._plan.consume(chunk.offset, memory)
-        with contextlib.suppress(BufferError):  # whoever kept a view of it keeps it; a plain reference turns invalid
-            memory.release()
         self._settle()
         if pending is None:
+            with contextlib.suppress(BufferError):  # so that a reference that was kept raises, and does not show bytes
+                memory.release()  # of another chunk; who made a view of it has promised to have dropped that
             self._drop()
         else:
             self._waiting, self._filling = (self._filling, pending), None

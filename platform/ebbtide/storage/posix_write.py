@@ -62,7 +62,7 @@ class WritePlan:
                 memory = buffer.memory[: chunk.end - start]
                 self.crew.doing("fill", chunk.offset)
                 self.fill(chunk.offset, memory[chunk.offset - start :])
-                self.requests.finish(*self._write(chunk, memory, start))
+                self._write(chunk, memory, start)
             finally:
                 self.crew.give_back(buffer)
 
@@ -96,11 +96,12 @@ class WritePlan:
     def _ask(self, action: str, call: Callable[[], Answer]) -> Answer:
         return self.requests.ask(action, None, call, io_errors_borne=0)
 
-    def _write(self, chunk: Range, memory: memoryview, start: int) -> tuple[Mode, int]:
+    def _write(self, chunk: Range, memory: memoryview, start: int) -> None:
         parts, mode = split(chunk, self.file.alignment), Mode.BUFFERED
         if parts.middle.length:
             part = memory[parts.middle.offset - start : parts.middle.end - start]
             mode = self.spans.move(part, parts.middle.offset, parts.middle.length, direct=True)
         for edge in parts.edges:
             self.spans.move(memory[edge.offset - start : edge.end - start], edge.offset, edge.length, direct=False)
-        return mode, chunk.length
+        self.requests.finish(mode, parts.middle.length)
+        self.requests.finish(Mode.BUFFERED, chunk.length - parts.middle.length)
