@@ -10,6 +10,7 @@
     ├── NotPublished      no such object or ref, or one that nobody committed
     ├── NoRoom            the filesystem, the quota or the store's budget is full; nothing was left behind
     ├── Refused           the caller's or the user's input cannot be used: a bad name, a pickle, a newer format
+    ├── WaitTimeout       a wait for others did not end before its deadline; nothing is known to be wrong
     └── Superseded        another holder took over (a lease, a flight, an epoch): leave everything as it is
 """
 
@@ -76,6 +77,19 @@ class NotPublished(StorageError):
 
 class Refused(StorageError, ValueError):
     """The input cannot be used; nothing was changed."""
+
+
+class WaitTimeout(StorageError):
+    """Others kept this process waiting until its deadline.
+
+    Attributes:
+        why: what it waited for last.
+        after_s: how long.
+    """
+
+    def __init__(self, what: str, *, why: str, after_s: float) -> None:
+        self.why, self.after_s = why, after_s
+        super().__init__(f"gave up {what} after {after_s:.3g} s: {why}")
 
 
 class Superseded(StorageError):
