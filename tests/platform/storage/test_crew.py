@@ -21,7 +21,7 @@ def pool() -> BufferPool:
 
 
 def test_all_items_are_shared_out_once(pool: BufferPool) -> None:
-    crew, seen, names = Crew(PATH, pool, threads=3, deadline_s=LONG_S), [], set()
+    crew, seen, names = Crew(PATH, pool, threads=3, deadline_s=LONG_S), list[int](), set[str]()
     both = threading.Barrier(3)
 
     def work(items: Iterator[int]) -> None:
@@ -184,7 +184,7 @@ def test_fewer_threads_will_do_where_no_more_can_be_had(pool: BufferPool, monkey
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    crew, seen = Crew(PATH, pool, threads=4, deadline_s=LONG_S), []
+    crew, seen = Crew(PATH, pool, threads=4, deadline_s=LONG_S), list[int]()
     crew.run(lambda: crew.share(range(9), lambda items: seen.extend(items), threads=4))
     assert seen == list(range(9))
 
@@ -192,7 +192,7 @@ def test_fewer_threads_will_do_where_no_more_can_be_had(pool: BufferPool, monkey
 def test_an_interrupt_in_the_callers_thread_waits_for_calls_to_end_before_it_goes_on(
     pool: BufferPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew, ended = Crew(PATH, pool, threads=1, deadline_s=LONG_S), []
+    crew, ended = Crew(PATH, pool, threads=1, deadline_s=LONG_S), list[str]()
     really, begun = crew._wait_for_end, threading.Event()
     answers: list[object] = []
 
@@ -208,13 +208,13 @@ def test_an_interrupt_in_the_callers_thread_waits_for_calls_to_end_before_it_goe
     def lead() -> None:
         begun.set()
         time.sleep(0.2)
-        ended.append(True)
+        ended.append("ended")
         crew.check()
         ended.append("went on")
 
     with pytest.raises(KeyboardInterrupt):
         crew.run(lead)
-    assert ended == [True]
+    assert ended == ["ended"]
 
 
 def test_an_infinite_deadline_is_none(pool: BufferPool) -> None:

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from ebbtide.storage.posix_read import address_of
 
 BLOCK = 4096
 SCRIBBLE = 0xEE
+WAIT_S = 60.0
 
 # Decides about one call, given its name, the descriptor's file offset (or None) and whether it is direct: an errno to
 # fail with, a number of bytes to move at most, or None for the truth.
@@ -189,3 +191,25 @@ class LyingSystem:
         if fd not in self.flags:
             self.violations.append(f"a call on descriptor {fd}, which is closed")
             raise OSError(errno.EBADF, "")
+
+
+class Hang:
+    """Calls of one name at one offset wait for an event."""
+
+    def __init__(self, name: str, offset: int | None = None) -> None:
+        self.name, self.offset = name, offset
+        self.answer, self.begun = threading.Event(), threading.Event()
+
+    def __call__(self, name: str, offset: int | None, direct: bool) -> Errno | Most | None:
+        if name == self.name and (self.offset is None or offset == self.offset):
+            self.begun.set()
+            self.answer.wait(WAIT_S)
+        return None
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for it."""
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
