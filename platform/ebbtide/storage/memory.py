@@ -106,6 +106,11 @@ class Arena:
         return True
 
 
+def address_of(memory: memoryview) -> int:
+    """Of its first byte."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
 def _huge_bytes(smaps: str, address: int, size_bytes: int) -> int:
     found, inside = 0, False
     for line in smaps.splitlines():

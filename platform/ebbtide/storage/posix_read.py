@@ -6,7 +6,6 @@ byte of the caller's memory outside the wanted range is ever written.
 """
 
 import contextlib
-import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 from ebbtide.storage.buffers import Buffer
 from ebbtide.storage.chunks import down, split, up
 from ebbtide.storage.crew import Crew
+from ebbtide.storage.memory import address_of
 from ebbtide.storage.opened_file import OpenedFile
 from ebbtide.storage.posix_calls import Requests, SystemCalls
 from ebbtide.storage.report import Mode
@@ -148,8 +148,3 @@ class ChunkReader:
         if self._filling is not None:
             buffer, self._filling = self._filling, None
             self._plan.crew.give_back(buffer)
-
-
-def address_of(memory: memoryview) -> int:
-    """Of its first byte."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
