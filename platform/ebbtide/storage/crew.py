@@ -58,7 +58,8 @@ class Crew:
                 is its cause.
             BaseException: what ``lead`` or any of its threads raised first, unchanged; all threads have ended.
         """
-        threading.Thread(target=self._run_lead, args=(lead,), name=f"lead {self._path.name}", daemon=True).start()
+        thread = threading.Thread(target=self._run_lead, args=(lead,), name=f"lead {self._path.name}", daemon=True)
+        thread.start()
         try:
             ended = self._wait_for_end()
         except BaseException:  # an interrupt in the caller's thread: as with any failure, first let all calls end
@@ -68,6 +69,7 @@ class Crew:
             raise
         if not ended and self._give_up():
             raise self._timeout() from self._failure
+        thread.join()  # it is past its last statement; with it go its references to the caller's memory
         failure, self._failure = self._failure, None  # else failure, traceback and crew would keep each other alive
         try:
             if failure is not None:
