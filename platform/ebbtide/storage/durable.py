@@ -133,6 +133,12 @@ class Disk:
             self.sync_directory(source.parent)
         return True
 
+    def move_over(self, source: Path, target: Path) -> None:
+        """Put one synced file in another's place; readers find the one or the other."""
+        with telling("rename", source):
+            self._calls.rename(source, target)
+        self.sync_directory(target.parent)
+
     def touch(self, path: Path) -> None:
         """Set a file's time of modification to now, as the filesystem's clock has it."""
         with telling("touch", path):

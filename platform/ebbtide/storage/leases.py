@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from ebbtide.storage.holding import DEFAULT_PACE, REAL, System, hold, living
+from ebbtide.storage.holding import DEFAULT_PACE, REAL, Observer, System, hold, living
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.names import Attempt, ObjectId
 
@@ -29,6 +29,9 @@ class Leases(Protocol):
 
     def living(self) -> frozenset[str]:
         """The subjects that somebody holds; may take as long as a holder may be silent."""
+
+    def present(self) -> frozenset[str]:
+        """The subjects of all leases, also of holders that may be dead; quick."""
 
 
 def of_object(object_id: ObjectId) -> str:
@@ -59,3 +62,8 @@ class SharedLeases:
     def living(self) -> frozenset[str]:
         """See `Leases`; raises StorageError where nobody may be taken for dead."""
         return living(self._directory, pace=self._pace, system=self._system)
+
+    def present(self) -> frozenset[str]:
+        """See `Leases`."""
+        observer = Observer(self._directory, pace=self._pace, system=self._system)
+        return frozenset(one.file.name for one in observer.look())

@@ -79,7 +79,7 @@ class StoredFile:
 class Checker:
     """Stands between a transport and whoever consumes its chunks."""
 
-    def __init__(self, file: StoredFile, consume: Consume | None, read_again: ReadAgain) -> None:
+    def __init__(self, file: StoredFile, consume: Consume | None, read_again: ReadAgain = read_again) -> None:
         self._file, self._consume, self._read_again = file, consume, read_again
         self._changed = threading.Lock()
         self.mended = 0  # chunks that were right at the second look

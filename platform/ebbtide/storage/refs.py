@@ -8,6 +8,7 @@ either cannot replace or depends on how each client was mounted. Whoever must no
 an epoch into the ref's name, so that the stale one writes where nobody looks any more: ``train/<run>/e<epoch>``.
 """
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.storage.durable import Disk, read_small, telling
-from ebbtide.storage.errors import Corrupt, NotPublished, Refused
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
 from ebbtide.storage.names import (
     ObjectId,
     RefName,
@@ -83,9 +84,13 @@ class Refs:
         for directory, new in ((self._paths.refs, path.parent.name), (path.parent, path.name)):
             if clash := case_collision([*_names_in(directory), new]):
                 raise Refused(f"{ref} cannot be written: {clash[0]!r} is there already, and differs only in case")
-        self._disk.make_directory(path.parent)
-        fields = {"schema": SCHEMA, "name": ref.name, "tag": ref.tag, "object": ref.object}
-        self._disk.replace(path, (json.dumps(fields) + "\n").encode())
+        raw = (json.dumps({"schema": SCHEMA, "name": ref.name, "tag": ref.tag, "object": ref.object}) + "\n").encode()
+        try:
+            self._write(path, raw)
+        except TransferFailed as error:
+            if error.errno != errno.ENOENT:
+                raise
+            self._write(path, raw)  # somebody deleted the name's last ref, and its directory with it
         return ref
 
     def delete(self, name: str, tag_text: str) -> bool:
@@ -95,6 +100,10 @@ class Refs:
         with suppress(OSError):  # it holds other tags, or somebody just made one
             path.parent.rmdir()
         return there
+
+    def _write(self, path: Path, raw: bytes) -> None:
+        self._disk.make_directory(path.parent)
+        self._disk.replace(path, raw)
 
     def tags(self, name: str) -> list[Tag]:
         """The tags of a name, sorted; empty if there is no such name."""
@@ -109,6 +118,10 @@ class Refs:
                 found.append(name)
         return sorted(found)
 
+    def pairs(self, prefix: str = "") -> list[tuple[RefName, Tag]]:
+        """Names and tags of all refs whose name begins with ``prefix``, sorted, whatever is in their files."""
+        return [(name, text) for name in self.names() if name.startswith(prefix) for text in self.tags(name)]
+
     def list(self, prefix: str = "") -> list[Ref]:
         """All refs whose name begins with ``prefix``, sorted; those that are deleted meanwhile are left out.
 
@@ -116,10 +129,9 @@ class Refs:
             Corrupt: one of them makes no sense.
         """
         found = []
-        for name in self.names():
-            for tag_text in self.tags(name) if name.startswith(prefix) else ():
-                with suppress(NotPublished):
-                    found.append(self.read(name, tag_text))
+        for name, text in self.pairs(prefix):
+            with suppress(NotPublished):
+                found.append(self.read(name, text))
         return found
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import safetensors
 
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
@@ -52,12 +53,21 @@ class LocalLeases:
         with self._changed:
             return frozenset(+self._held)
 
+    def present(self) -> frozenset[str]:
+        return self.living()
+
 
 def store_at(
     root: Path, *, transport: Transport | None = None, disk: Disk | None = None, leases: LocalLeases | None = None
 ) -> ObjectStore:
     """A store with leases of its own."""
     return ObjectStore.at(root, transport or PosixTransport(POOL, threads=2), leases=leases or LocalLeases(), disk=disk)
+
+
+def stock_tensors(content: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """What the reference implementation reads: type, shape and bytes by name; it raises for what it refuses."""
+    found = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
+    return {name: (info["dtype"], tuple(info["shape"]), bytes(info["data"])) for name, info in found}
 
 
 def random_bytes(count: int, seed: int = 0) -> bytes:

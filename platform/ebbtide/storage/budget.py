@@ -1,0 +1,139 @@
+"""Room for what is to be written: asked for before the first byte, since a full filesystem hurts everybody on it.
+
+A reservation is a small file in the work directory that says how much it will need. Whoever reserves writes its own
+first and counts all of them then: two that come at once may both be refused, but never both be let in beyond the
+budget. It ends with its work directory, whether that is published, dropped, or collected after a kill.
+
+Not guaranteed: room against writers outside the store. The transport allocates each file before it writes it, so these
+show as `NoRoom` at that point, and not as a torn file.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.storage.collecting import survey, tree_bytes
+from ebbtide.storage.durable import read_small, telling
+from ebbtide.storage.errors import NoRoom
+from ebbtide.storage.garbage import Fate, Grace, Verdict, plan
+from ebbtide.storage.names import Attempt
+from ebbtide.storage.ports import StorePorts
+
+RESERVATION = ".reserved"  # in a work directory; no name that `names` lets through
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much the store may take.
+
+    Attributes:
+        max_bytes: of all that is in it; None for no bound but the filesystem's.
+        keep_free_bytes: what must stay free on the filesystem for others, such as logs and the ledger.
+    """
+
+    max_bytes: int | None = None
+    keep_free_bytes: int = GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is.
+
+    Attributes:
+        free_bytes: on the filesystem, for us.
+        stored_bytes: in the store, work directories not counted.
+        written_bytes: in work directories.
+        reserved_bytes: by work directories, what is written of it included.
+    """
+
+    free_bytes: int
+    stored_bytes: int
+    written_bytes: int
+    reserved_bytes: int
+
+
+def lack_bytes(room: Room, budget: Budget) -> int:
+    """How many bytes are missing for all reservations; 0 if there is room for them."""
+    to_come = max(0, room.reserved_bytes - room.written_bytes)
+    on_filesystem = to_come + budget.keep_free_bytes - room.free_bytes if to_come else 0
+    if budget.max_bytes is None:
+        return max(0, on_filesystem)
+    in_budget = room.stored_bytes + max(room.reserved_bytes, room.written_bytes) - budget.max_bytes
+    return max(0, on_filesystem, in_budget)
+
+
+def measure(ports: StorePorts) -> Room:
+    """What there is now.
+
+    Raises:
+        TransferFailed: it cannot be told.
+    """
+    paths = ports.paths
+    with telling("look at", paths.root):
+        state = os.statvfs(paths.root)
+        stored = sum(tree_bytes(path) for path in (paths.objects, paths.trash, paths.quarantine))
+        written = reserved = 0
+        for work in paths.incoming.iterdir():
+            size = tree_bytes(work)
+            written += size
+            reserved += max(size, _reserved(work))
+    return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
+
+
+def reserve(
+    ports: StorePorts, attempt: Attempt, size_bytes: int, budget: Budget, *, grace: Grace | None = None
+) -> None:
+    """Set room aside for a work directory; a second time replaces the first.
+
+    Args:
+        ports: of the store.
+        attempt: whose work directory, which must be there.
+        size_bytes: of all that will be in it.
+        budget: what the store may take.
+        grace: of the collector, for telling what it would free.
+
+    Raises:
+        NoRoom: says how much is missing and what could be collected; nothing is reserved then.
+    """
+    path = ports.paths.work(attempt) / RESERVATION
+    ports.disk.write(path, b"%d\n" % size_bytes)
+    room = measure(ports)
+    if lack := lack_bytes(room, budget):
+        ports.disk.remove(path)
+        verdicts = plan(survey(ports, judge=False), grace or Grace())
+        limit = "no budget" if budget.max_bytes is None else f"budget {_shown(budget.max_bytes)}"
+        raise NoRoom(
+            f"no room for {_shown(size_bytes)} in {ports.paths.root}: {_shown(lack)} are missing "
+            f"({_shown(room.free_bytes)} free, {_shown(budget.keep_free_bytes)} of it kept for others; "
+            f"{_shown(room.stored_bytes)} stored, {limit}). {what_to_collect(verdicts, lack)}"
+        )
+
+
+def what_to_collect(verdicts: Iterable[Verdict], lack: int) -> str:
+    """In words: what the collector would free of what is missing, and what else could go."""
+    known = list(verdicts)
+    free = [one for one in known if one.fate in (Fate.TRASH, Fate.REMOVE)]
+    kept = sorted((one for one in known if one.fate is Fate.KEEP), key=lambda one: -one.size_bytes)
+    total = sum(one.size_bytes for one in free)
+    told = f"Collecting garbage would free {_shown(total)}"
+    if total < lack and kept:
+        largest = "; ".join(f"{one.path.name} ({_shown(one.size_bytes)}: {one.why})" for one in kept[:3])
+        return f"{told}, which is not enough. The largest that it keeps: {largest}"
+    return f"{told}."
+
+
+def _reserved(work: Path) -> int:
+    try:
+        return max(0, int(read_small(work / RESERVATION, 32)))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return 0
+
+
+def _shown(size_bytes: int) -> str:
+    """Bytes for people, in decimal units as disks are sold."""
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} bytes"

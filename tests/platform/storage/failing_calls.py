@@ -1,0 +1,85 @@
+"""The operating system's calls with one that fails, or at which the process dies."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from ebbtide.storage.durable import Calls
+
+
+class CountedCalls:
+    """Does what module `os` does, and ``before`` each call first that changes something; counts these."""
+
+    def __init__(self, before: Callable[[int, str], None] = lambda number, name: None) -> None:
+        self._before = before
+        self.count = 0
+        self.names: list[str] = []
+
+    def _at(self, name: str) -> None:
+        self.names.append(name)
+        self.count += 1
+        self._before(self.count, name)
+
+    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            self._at("create")
+        return os.open(path, flags, mode)
+
+    def write(self, fd: int, data: Any, /) -> int:
+        self._at("write")
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        self._at("fsync")
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def mkdir(self, path: Any, mode: int = 0o777) -> None:
+        self._at("mkdir")
+        os.mkdir(path, mode)
+
+    def rename(self, src: Any, dst: Any) -> None:
+        self._at("rename")
+        os.rename(src, dst)
+
+    def unlink(self, path: Any) -> None:
+        self._at("unlink")
+        os.unlink(path)
+
+    def rmdir(self, path: Any) -> None:
+        self._at("rmdir")
+        os.rmdir(path)
+
+    def utime(self, path: Any) -> None:
+        self._at("utime")
+        os.utime(path)
+
+
+def conforms(calls: CountedCalls) -> Calls:
+    """For the type checker."""
+    return calls
+
+
+def failing_at(number: int, code: int, *, for_ever: bool = False) -> CountedCalls:
+    """The ``number``-th call fails with an errno; all after it too, if that is for ever (but what removes)."""
+
+    def fail(at: int, name: str) -> None:
+        full = code in (errno.ENOSPC, errno.EDQUOT)
+        if at == number or (for_ever and at > number and not (full and name in ("unlink", "rmdir"))):
+            raise OSError(code, os.strerror(code))
+
+    return CountedCalls(fail)
+
+
+def dying_at(number: int) -> CountedCalls:
+    """The process kills itself before the ``number``-th call."""
+
+    def die(at: int, _name: str) -> None:
+        if at == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return CountedCalls(die)
