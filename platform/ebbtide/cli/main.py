@@ -20,6 +20,7 @@ from ebbtide.config.errors import ConfigErrors
 
 OWN: Mapping[str, str] = {
     "completion": "ebbtide.cli.completion:completion",
+    "doctor": "ebbtide.cli.doctor:doctor",
     "events": "ebbtide.cli.history:events",
     "schema": "ebbtide.cli.schema:schema",
     "validate": "ebbtide.cli.validate:validate",
