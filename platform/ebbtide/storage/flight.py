@@ -117,7 +117,7 @@ def fly(
         WaitTimeout: nobody finished before the deadline, or within ``tries`` attempts.
         Refused, NoRoom, NotPublished: of one's own work, or as another's work met it.
         TransferFailed: this node cannot write to ``directory``.
-        Exception: what else ``work`` or ``look`` raised here; of a `StorageError` only ``tries`` in a row.
+        Exception: what else ``work`` or ``look`` raised here; another `StorageError` of ``work`` only after ``tries``.
     """
     return _Flight(directory, key, work, look, terms, on_wait).run()
 
@@ -134,7 +134,7 @@ class _Flight(Generic[T]):
         terms: Terms,
         on_wait: Callable[[Waiting], None] | None,
     ) -> None:
-        self._directory, self._key, self._name = directory, key, _file_name(key)
+        self._directory, self._key, self._name = directory, key, file_name(key)
         self._work, self._look, self._terms, self._on_wait = work, look, terms, on_wait
         self._clock_s, self._sleep = terms.system.observer_clock_s, terms.system.sleep
         self._observer = Observer(directory, name=self._name, pace=terms.pace, system=terms.system)
@@ -245,7 +245,7 @@ class _Flight(Generic[T]):
         raise AssertionError(instruction)
 
 
-def _file_name(key: str) -> str:
-    """Readable, and different for different keys."""
+def file_name(key: str) -> str:
+    """What the files of a key's attempts are called: readable, and different for different keys."""
     readable = re.sub(r"[^A-Za-z0-9_.-]", "_", key).lstrip(".-")[:60]
     return f"{readable or '_'}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

@@ -166,6 +166,8 @@ def _seen(course: Course, seen: Seen, now_s: float, limits: Limits) -> Step:
             if seen.number - arrived < limits.tries and now_s < course.patient_until_s:
                 return _pause(course, f"{seen.what}; trying again soon", now_s, limits)
     if seen.number - arrived >= limits.tries:
+        if seen.number == course.failed_itself:
+            return replace(course, state=State.FAILED), RaiseOwn()
         why = f"{limits.tries} attempts have come to nothing; the last: {seen.what or seen.standing.value}"
         return replace(course, state=State.FAILED), GiveUp(why)
     return replace(course, state=State.CLAIMING, number=seen.number + 1), Claim(seen.number + 1)

@@ -1,0 +1,93 @@
+"""A process that holds leases, flies, or loads, for tests that kill and pause it; each step is a line of JSON.
+
+    python lease_process.py hold DIRECTORY NAME
+    python lease_process.py claim DIRECTORY NAME NUMBER
+    python lease_process.py fly DIRECTORY KEY STEPS STEP_S MODE
+    python lease_process.py load DIRECTORY SLOTS HOLD_S DEADLINE_S
+
+`hold` and `claim` check every 10 ms, and say so once they have lost. `fly` makes a file by a rename onto a free name.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from ebbtide.storage.errors import Refused, StorageError, Superseded, TransferFailed
+from ebbtide.storage.flight import Leading, Terms, Waiting, fly
+from ebbtide.storage.holding import Holding, claim, hold
+from ebbtide.storage.lease import Pace
+
+# Half of stale_after_s must be longer than a busy machine ever keeps a ready process waiting.
+PACE = Pace(beat_s=0.1, stale_after_s=5.0, answer_s=10.0)
+
+
+def say(**what: object) -> None:
+    print(json.dumps({"pid": os.getpid(), "at_s": time.monotonic(), **what}), flush=True)
+
+
+def believe(holding: Holding | None) -> None:
+    if holding is None:
+        say(event="taken")
+        return
+    with holding:
+        say(event="held")
+        while True:
+            try:
+                holding.check()
+            except Superseded as error:
+                say(event="lost", why=str(error))
+                return
+            time.sleep(0.01)
+
+
+def make(directory: Path, key: str, steps: int, step_s: float, mode: str) -> None:
+    who = f"process {os.getpid()}"
+    result = directory / f"{key}.made"
+
+    def work(leading: Leading) -> str:
+        say(event="begun", attempt=leading.attempt)
+        for step in range(steps):
+            leading.report("copying", step, steps)
+            time.sleep(step_s)
+            leading.check()
+        if mode == "refuse":
+            raise Refused("the weights are a pickle")
+        if mode == "fail" and leading.attempt <= 2:
+            raise TransferFailed("read", "source", errno=5)
+        made = directory / f"{key}.{leading.attempt}.{os.getpid()}.tmp"
+        made.write_text(who)
+        leading.confirm()
+        os.link(made, result)  # raises if it is there: published once
+        say(event="published", attempt=leading.attempt)
+        return who
+
+    def look() -> str | None:
+        return result.read_text() if result.exists() else None
+
+    def waits(waiting: Waiting) -> None:
+        progress = waiting.progress
+        say(event="waits", why=waiting.why, done=progress.done_bytes if progress else None)
+
+    say(event="asks")
+    try:
+        found = fly(directory / "flights", key, work=work, look=look, terms=Terms(who, 120.0, pace=PACE), on_wait=waits)
+        say(event="has", what=found)
+    except StorageError as error:
+        say(event="error", kind=type(error).__name__, text=str(error))
+
+
+def main() -> None:
+    verb, directory, *rest = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
+    who = f"process {os.getpid()}"
+    if verb == "hold":
+        believe(hold(directory, rest[0], who=who, pace=PACE))
+    elif verb == "claim":
+        believe(claim(directory, rest[0], int(rest[1]), who=who, pace=PACE))
+    elif verb == "fly":
+        make(directory, rest[0], int(rest[1]), float(rest[2]), rest[3])
+
+
+if __name__ == "__main__":
+    main()
