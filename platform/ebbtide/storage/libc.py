@@ -65,11 +65,11 @@ def madvise(address: int, size_bytes: int, advice: int) -> None:
     _checked(_MADVISE(address, size_bytes, advice))
 
 
-def mincore(address: int, pages: int, page_bytes: int) -> int:
-    """How many of the mapped pages are resident."""
+def mincore(address: int, pages: int, page_bytes: int) -> bytes:
+    """One byte for each mapped page; its lowest bit says whether the page is resident."""
     vector = ctypes.create_string_buffer(pages)
     _checked(_MINCORE(address, pages * page_bytes, vector))
-    return sum(byte & 1 for byte in vector.raw)
+    return vector.raw
 
 
 def fallocate(fd: int, offset: int, size_bytes: int) -> None:

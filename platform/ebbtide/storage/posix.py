@@ -105,6 +105,7 @@ class PosixTransport:
                 chunks = list(cut(wanted, self._pool.buffer_bytes))
                 crew.share(chunks, lambda items: ChunkReader(plan).read(items), threads=len(chunks))
                 why_not = file.why_not_direct
+                crew.doing("close", None)
             finally:
                 file.close_quietly()
 

@@ -120,8 +120,9 @@ class ChunkReader:
         pending = self._plan.consume(chunk.offset, memory)
         self._settle()
         if pending is None:
-            with contextlib.suppress(BufferError):  # so that a reference that was kept raises, and does not show bytes
-                memory.release()  # of another chunk; who made a view of it has promised to have dropped that
+            if self._filling is not None:
+                with contextlib.suppress(BufferError):  # so that a reference that was kept raises and does not show
+                    memory.release()  # bytes of another chunk; who made a view of it promised to have dropped that
             self._drop()
         else:
             self._waiting, self._filling = (self._filling, pending), None

@@ -151,6 +151,8 @@ def test_every_fault_ends_in_right_bytes_or_in_one_error_that_says_where(
         elif one.row == "no fault":
             mode = "posix buffered" if one.column == "read cached" else "posix direct"
             assert next(iter(one.detail["modes"])) == mode, one
+        elif ": short" in one.row:
+            assert one.detail["why_not_better"] == "", "the fault was another one: direct requests were refused"
         elif one.row.startswith("O_DIRECT refused") and "later" not in one.row:
             assert "O_DIRECT was refused" in str(one.detail["why_not_better"])
             assert list(one.detail["modes"]) == ["posix buffered"], one

@@ -185,6 +185,18 @@ def test_too_many_hanging_transfers_turn_new_ones_away_at_once(
     assert transport.read(PATH, ALL, ignore, deadline_s=LONG_S).bytes == len(BYTES)
 
 
+@pytest.mark.parametrize("action", ["open", "read", "close"])
+def test_a_hanging_read_says_at_what(pool: BufferPool, action: str) -> None:
+    hang = Hang(action)
+    system = LyingSystem(bytearray(BYTES), hang)
+    with pytest.raises(TransferTimeout) as caught:
+        PosixTransport(pool, threads=2, calls=system.calls()).read(PATH, ALL, ignore, deadline_s=0.4)
+    assert caught.value.action == action
+    hang.answer.set()
+    until(lambda: system.flags == {} and pool.free == 4)
+    assert system.violations == []
+
+
 @pytest.mark.parametrize("action", ["open", "allocate", "write", "sync", "close"])
 def test_a_hanging_write_ends_in_time_and_says_where(pool: BufferPool, action: str) -> None:
     hang = Hang(action)

@@ -152,3 +152,10 @@ def test_threads_share_one_transport(pool: BufferPool, system: LyingSystem) -> N
     for thread in threads:
         thread.join(LONG_S)
     assert failures == [] and pool.free == 4
+
+
+def test_views_of_the_callers_own_memory_may_be_kept(transport: PosixTransport) -> None:
+    kept: dict[int, memoryview] = {}
+    memory = memoryview(bytearray(len(BYTES)))
+    transport.read(PATH, ALL, lambda offset, chunk: kept.update({offset: chunk}), into=memory, deadline_s=LONG_S)
+    assert b"".join(kept[offset] for offset in sorted(kept)) == BYTES

@@ -155,20 +155,28 @@ static size_t less(const struct verdict *v, size_t length) {
     return length;
 }
 
+/* A direct request of odd length would be refused: it is made in full, and what it is said to have moved is odd. */
+static ssize_t odd_direct(const struct verdict *v, void *memory, ssize_t result) {
+    ssize_t said = result > 0 ? (ssize_t)less(v, result) : result;
+    if (memory && said < result) memset((char *)memory + said, 0xEE, result - said);
+    return said;
+}
+
 /* Python asks for one vector; more are passed on as they are. */
-#define MOVE(NAME, OP)                                                                \
-    ssize_t NAME(int fd, const struct iovec *v, int count, off64_t at, int flags) {   \
-        if (count != 1) return REAL(NAME)(fd, v, count, at, flags);                   \
-        struct verdict verdict = judge_fd(OP, fd);                                    \
-        if (verdict.failed) return -1;                                                \
-        if (is(&verdict, "zero")) return 0;                                           \
-        struct iovec one = {v->iov_base, less(&verdict, v->iov_len)};                 \
-        ssize_t result = REAL(NAME)(fd, &one, 1, at, flags);                          \
-        done(&verdict, 0);                                                            \
-        return result;                                                                \
+#define MOVE(NAME, OP, TO)                                                                        \
+    ssize_t NAME(int fd, const struct iovec *v, int count, off64_t at, int flags) {               \
+        if (count != 1) return REAL(NAME)(fd, v, count, at, flags);                               \
+        struct verdict verdict = judge_fd(OP, fd);                                                \
+        if (verdict.failed) return -1;                                                            \
+        if (is(&verdict, "zero")) return 0;                                                       \
+        int odd = is(&verdict, "odd") && fcntl(fd, F_GETFL) & O_DIRECT;                           \
+        struct iovec one = {v->iov_base, odd ? v->iov_len : less(&verdict, v->iov_len)};          \
+        ssize_t result = REAL(NAME)(fd, &one, 1, at, flags);                                      \
+        done(&verdict, 0);                                                                        \
+        return odd ? odd_direct(&verdict, TO, result) : result;                                   \
     }
-MOVE(preadv64v2, "read")
-MOVE(pwritev64v2, "write")
+MOVE(preadv64v2, "read", v->iov_base)
+MOVE(pwritev64v2, "write", NULL)
 
 #define MOVE_PLAIN(NAME, OP, PARAMETERS, ...)               \
     ssize_t NAME PARAMETERS {                               \
