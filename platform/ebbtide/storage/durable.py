@@ -139,10 +139,14 @@ class Disk:
             self._calls.rename(source, target)
         self.sync_directory(target.parent)
 
-    def touch(self, path: Path) -> None:
-        """Set a file's time of modification to now, as the filesystem's clock has it."""
+    def touch(self, path: Path) -> bool:
+        """Set a file's time of modification to now, as the filesystem's clock has it. Whether there is one."""
         with telling("touch", path):
-            self._calls.utime(path)
+            try:
+                self._calls.utime(path)
+            except FileNotFoundError:
+                return False
+        return True
 
     def remove(self, path: Path) -> bool:
         """Remove one file, durably.

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from ebbtide.storage.durable import Disk, read_small
+from ebbtide.storage.durable import Disk, read_small, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
 from ebbtide.storage.index import check_chunk_bytes
 from ebbtide.storage.leases import Leases, SharedLeases, of_object
@@ -72,7 +72,7 @@ class ObjectStore:
         ports = StorePorts(paths, transport, leases or SharedLeases(paths.leases, who=who), disk)
         if not _is_store(paths.marker):
             disk.make_directory(root)
-            if strangers := sorted({one.name for one in root.iterdir()} - {one.name for one in paths.directories}):
+            if strangers := _strangers(paths):
                 raise Refused(
                     f"{root} is no store, and not empty ({strangers[0]} is there): name a directory of its own"
                 )
@@ -176,6 +176,14 @@ class ObjectStore:
             except Refused:
                 continue
         return sorted(found)
+
+
+def _strangers(paths: StorePaths) -> list[str]:
+    """What is at the root and does not come from making a store there, at once or cut off."""
+    ours = {paths.marker.name, *(one.name for one in paths.directories)}
+    with telling("list", paths.root):
+        found = {one.name for one in paths.root.iterdir()}
+    return sorted(name for name in found - ours if not name.startswith(f".{paths.marker.name}."))
 
 
 def _is_store(marker: Path) -> bool:

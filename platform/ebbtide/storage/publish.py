@@ -119,6 +119,8 @@ class Publication:
             for used in self._uses:
                 self._held.enter_context(self._ports.leases.hold(of_object(used)))
                 read_manifest(self._ports.paths.object(used), used)
+            if not self._keep:
+                undo.callback(self._remove_work)
             self._ports.disk.make_directory(self._work)
             undo.pop_all()
         return self
@@ -165,8 +167,7 @@ class Publication:
                 book.write(name, text, manifest.id)
             if self._still_there(manifest.id):
                 self._go(Stage.NAMED)
-                with suppress(StorageError):  # it was published before, by somebody else; the collector gets the rest
-                    self._ports.disk.remove_tree(self._work)
+                self._remove_work()  # it is still there if somebody else published the same before
                 return manifest.id
             self._go(Stage.SEALED)
         raise NotPublished(f"object {manifest.id} was taken away {MOST_TURNS} times while it was being published")
@@ -204,9 +205,9 @@ class Publication:
             self._lease.confirm()
             if disk.move(self._work, target):
                 break
-            if self._stands(manifest.id):
+            # Young again for the collector first, and then looked at.
+            if disk.touch(target / COMMIT) and self._stands(manifest.id):
                 disk.sync_directory(target.parent)  # whoever placed it may not have come that far
-                disk.touch(target / COMMIT)  # young again, for the collector
                 break
             if not self._work.is_dir():
                 raise Superseded(f"the work directory {self._work} was taken away: this process was taken for dead")
@@ -218,8 +219,11 @@ class Publication:
     def _drop(self, *, remove: bool) -> None:
         self._go(Stage.DROPPED)
         if remove:
-            with suppress(StorageError):  # the error that led here is the one to tell; the collector gets the rest
-                self._ports.disk.remove_tree(self._work)
+            self._remove_work()
+
+    def _remove_work(self) -> None:
+        with suppress(StorageError):  # whatever led here is what is to be told; the collector gets the rest
+            self._ports.disk.remove_tree(self._work)
 
     def _go(self, stage: Stage) -> None:
         if stage not in EDGES[self.stage]:

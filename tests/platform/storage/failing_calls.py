@@ -17,45 +17,45 @@ class CountedCalls:
         self.count = 0
         self.names: list[str] = []
 
-    def _at(self, name: str) -> None:
+    def at(self, name: str) -> None:
         self.names.append(name)
         self.count += 1
         self._before(self.count, name)
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         if flags & os.O_CREAT:
-            self._at("create")
+            self.at("create")
         return os.open(path, flags, mode)
 
     def write(self, fd: int, data: Any, /) -> int:
-        self._at("write")
+        self.at("write")
         return os.write(fd, data)
 
     def fsync(self, fd: int) -> None:
-        self._at("fsync")
+        self.at("fsync")
         os.fsync(fd)
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
-        self._at("mkdir")
+        self.at("mkdir")
         os.mkdir(path, mode)
 
     def rename(self, src: Any, dst: Any) -> None:
-        self._at("rename")
+        self.at("rename")
         os.rename(src, dst)
 
     def unlink(self, path: Any) -> None:
-        self._at("unlink")
+        self.at("unlink")
         os.unlink(path)
 
     def rmdir(self, path: Any) -> None:
-        self._at("rmdir")
+        self.at("rmdir")
         os.rmdir(path)
 
     def utime(self, path: Any) -> None:
-        self._at("utime")
+        self.at("utime")
         os.utime(path)
 
 

@@ -10,10 +10,14 @@ import numpy as np
 import safetensors
 
 from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
 from ebbtide.storage.durable import Disk
+from ebbtide.storage.errors import NotPublished
+from ebbtide.storage.garbage import Grace, plan
 from ebbtide.storage.leases import Lease
 from ebbtide.storage.manifest import FileEntry, Kind
+from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.staging import Staging
@@ -70,6 +74,40 @@ def stock_tensors(content: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes
     return {name: (info["dtype"], tuple(info["shape"]), bytes(info["data"])) for name, info in found}
 
 
+def model_is_right(store: ObjectStore, *, seed: int = 0, tag: str = "latest") -> bool:
+    """Whether the model can be read by its ref and is what `publish_model` published; False: it is not there."""
+    try:
+        found = store.open_ref("org/model", tag)
+    except NotPublished:
+        return False
+    with found:
+        arrays = found.read_arrays("model.safetensors")
+        assert arrays.keys() == tensors(seed).keys()
+        for name, array in tensors(seed).items():
+            np.testing.assert_array_equal(arrays[name], array)
+        assert found.read_bytes("config.json") == b'{"layers": 1}'
+    return True
+
+
+NO_GRACE = Grace(object_s=-1, work_s=-1, trash_s=-1, quarantine_s=-1)
+
+
+def collect_all(store: ObjectStore) -> None:
+    """Two rounds of the collector that grant nothing any time."""
+    for _ in range(2):
+        result = collect(store.ports, plan(survey(store.ports), NO_GRACE))
+        assert not result.failed
+
+
+def leftovers(store: ObjectStore) -> list[Path]:
+    """What is in the store beside objects, refs and its mark."""
+    paths = store.paths
+    found = [
+        path for place in (paths.incoming, paths.trash, paths.quarantine, paths.leases) for path in place.iterdir()
+    ]
+    return found + [path for path in paths.root.rglob("*.tmp")]
+
+
 def random_bytes(count: int, seed: int = 0) -> bytes:
     return np.random.default_rng(seed).bytes(count)
 
@@ -99,7 +137,7 @@ def stage_tensors(staging: Staging, name: str, arrays: Mapping[str, np.ndarray])
 
 def publish_model(
     store: ObjectStore, *, seed: int = 0, tag: str | None = "latest", key: Mapping[str, str] = KEY
-) -> str:
+) -> ObjectId:
     """A model of two files; the id."""
     with store.publication(Kind.MODEL, key, chunk_bytes=CHUNK) as work:
         work.add(stage_tensors(work.staging, "model.safetensors", tensors(seed)))

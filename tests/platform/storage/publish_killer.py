@@ -1,0 +1,81 @@
+"""A publisher that dies before its n-th change of the filesystem; run as a program by test_publish.py.
+
+usage: publish_killer.py ROOT FIRST STEP LAST MODE
+
+For n = FIRST, FIRST + STEP, ... a forked child publishes into ROOT/<n> and kills itself with SIGKILL before its n-th
+change (small files, renames, syncs, and each chunk of large files). MODE says what stood there before: ``fresh``
+nothing, ``again`` the same object without the ref. Prints {"n", "ended"}; ended: the publication came to its end.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.durable import Disk
+from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.report import TransferReport
+from ebbtide.storage.transport import Fill, Range
+from tests.platform.storage.failing_calls import CountedCalls
+from tests.platform.storage.stores import CHUNK, publish_model, store_at
+
+
+class CountedTransport(PosixTransport):
+    """Counts each chunk that is written, and the end of each file, as a change."""
+
+    def __init__(self, calls: CountedCalls) -> None:
+        super().__init__(BufferPool(2, CHUNK), threads=1)  # its own: a pool does not live on in a forked process
+        self._counted = calls
+
+    def write(
+        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
+    ) -> TransferReport:
+        def counted(offset: int, memory: memoryview) -> None:
+            self._counted.at("chunk")
+            fill(offset, memory)
+
+        report = super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
+        self._counted.at("file")
+        return report
+
+
+def publish(root: Path, die_at: int) -> int:
+    """Publish, and die before change ``die_at``; how many changes there were."""
+
+    def before(number: int, _name: str) -> None:
+        if number == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    calls = CountedCalls(before)
+    publish_model(store_at(root, transport=CountedTransport(calls), disk=Disk(calls)), seed=7)
+    return calls.count
+
+
+def main() -> None:
+    root, first, step, last, mode = Path(sys.argv[1]), *map(int, sys.argv[2:5]), sys.argv[5]
+    for n in range(first, last + 1, step):
+        store = root / str(n)
+        if mode == "again":
+            publish_model(store_at(store), seed=7, tag=None)
+        child = os.fork()
+        if child == 0:
+            code = 3
+            try:
+                publish(store, n)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            print(json.dumps({"n": n, "ended": False}), flush=True)
+        elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+            print(json.dumps({"n": n, "ended": True}), flush=True)
+        else:
+            raise SystemExit(f"the publisher that was to die at {n} ended with {status}")
+
+
+if __name__ == "__main__":
+    main()

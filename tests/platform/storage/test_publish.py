@@ -1,0 +1,362 @@
+"""Publishing that is cut off: by kill -9 before any change, by a full disk at any change, by others doing the same."""
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ebbtide.storage.durable import Disk
+from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed
+from ebbtide.storage.manifest import Kind
+from ebbtide.storage.names import COMMIT
+from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.publish import EDGES, Stage
+from tests.platform.storage.failing_calls import CountedCalls, failing_at
+from tests.platform.storage.stores import (
+    CHUNK,
+    KEY,
+    LocalLeases,
+    collect_all,
+    leftovers,
+    model_is_right,
+    publish_model,
+    random_bytes,
+    store_at,
+)
+
+# Changes of a publication of two files into a store that is not there yet; more than there are, so that some end well.
+MOST_CHANGES = 80
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where syncing costs nothing; a kill loses nothing that was written, synced or not."""
+    shm = Path("/dev/shm")
+    if not shm.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=shm, prefix="ebbtide-test-") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("mode", ["fresh", "again"])
+def test_a_publisher_killed_before_any_change_leaves_right_content_or_none(quick: Path, mode: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.platform.storage.publish_killer", str(quick), "1", "1", str(MOST_CHANGES), mode],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=Path(__file__).parents[3],
+    )
+    assert ran.returncode == 0, ran.stderr
+    ended = {one["n"]: one["ended"] for one in map(json.loads, ran.stdout.splitlines())}
+    assert len(ended) == MOST_CHANGES and ended[MOST_CHANGES] and not ended[1]
+    there = []
+    for n in ended:
+        store = store_at(quick / str(n))
+        found = model_is_right(store, seed=7)
+        there.append(found)
+        assert found or not ended[n]
+        publish_model(store, seed=7, tag="second")
+        assert model_is_right(store, seed=7, tag="second")
+        publish_model(store, seed=7)
+        collect_all(store)
+        assert leftovers(store) == [] and len(store.list_objects()) == 1, n
+        assert model_is_right(store, seed=7)
+        shutil.rmtree(quick / str(n))
+    assert there == sorted(there), "from some change on it is there, and before it is not"
+    assert there.count(False) > (20 if mode == "fresh" else 10)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_or_failing_disk_at_any_change_leaves_the_store_as_it_was(quick: Path, code: int) -> None:
+    calls = CountedCalls()
+    publish_model(store_at(quick / "count", disk=Disk(calls)), seed=3)
+    before = CountedCalls()
+    store_at(quick / "before", disk=Disk(before))
+    first, last = before.count + 1, calls.count
+    assert last - first > 15
+    store = store_at(quick / "store")
+    publish_model(store, tag="old")
+    for number in range(1, last - first + 2):
+        failing = store_at(quick / "store", disk=Disk(failing_at(number, code, for_ever=True)))
+        try:
+            publish_model(failing, seed=3)
+        except StorageError as error:
+            assert isinstance(error, TransferFailed if code == errno.EIO else NoRoom), (number, error)
+            assert str(quick) in str(error)
+        else:
+            assert number > (last - first) - 3, "only what comes after the end may fail unnoticed"
+        assert model_is_right(store, tag="old")
+        if code != errno.EIO:
+            assert list(store.paths.incoming.iterdir()) == [], number
+        if not model_is_right(store, seed=3):
+            publish_model(store, seed=3)
+        assert model_is_right(store, seed=3)
+        store.refs.delete("org/model", "latest")
+        collect_all(store)
+        assert leftovers(store) == [] and len(store.list_objects()) == 1
+    publish_model(store, seed=3)
+
+
+def test_no_room_for_a_file_removes_all_of_the_work(tmp_path: Path) -> None:
+    class Full:
+        def __init__(self, inner: object) -> None:
+            self._inner, self.files = inner, 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+        def write(self, *arguments: object, **more: object) -> object:
+            self.files += 1
+            if self.files == 2:
+                raise NoRoom("the filesystem is full")
+            return self._inner.write(*arguments, **more)  # type: ignore[attr-defined]
+
+    good = store_at(tmp_path / "store")
+    store = store_at(tmp_path / "store", transport=Full(good.ports.transport))  # type: ignore[arg-type]
+    for keep in (False, True):
+        with pytest.raises(NoRoom), store.publication(Kind.MODEL, KEY, keep=keep, chunk_bytes=CHUNK) as work:
+            work.add(work.staging.write_bytes("a.safetensors", random_bytes(CHUNK)))
+            work.add(work.staging.write_bytes("b.safetensors", random_bytes(CHUNK)))
+            work.publish([("org/model", "latest")])
+        store.ports.transport.files = 0  # type: ignore[attr-defined]
+        assert list(store.paths.incoming.iterdir()) == []
+    assert store.refs.list() == [] and store.list_objects() == []
+
+
+def test_many_publishers_of_one_object_and_one_ref_all_succeed_with_one_content(quick: Path) -> None:
+    def publish(_: int) -> str:
+        return publish_model(store_at(quick / "store"))
+
+    with ThreadPoolExecutor(6) as pool:
+        ids = set(pool.map(publish, range(18)))
+    store = store_at(quick / "store")
+    assert len(ids) == 1 and store.list_objects() == sorted(ids)
+    assert model_is_right(store) and leftovers(store) == []
+
+
+def test_publishers_of_different_objects_under_one_ref_leave_one_of_them_whole(quick: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: publish_model(store_at(quick / "store"), seed=seed % 2), range(8)))
+    store = store_at(quick / "store")
+    assert len(store.list_objects()) == 2 and len(store.refs.list()) == 1
+    assert store.refs.read("org/model", "latest").object in store.list_objects()
+
+
+def test_publishing_over_a_damaged_object_replaces_it_and_keeps_the_damaged_one_for_a_look(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    object_id = publish_model(store)
+    for damage in ("COMMIT", "model.safetensors.idx", "config.json"):
+        (store.paths.object(object_id) / damage).unlink()
+        with pytest.raises((Corrupt, NotPublished)):
+            store.open(object_id)
+        assert publish_model(store) == object_id
+        assert model_is_right(store)
+    assert len(list(store.paths.quarantine.iterdir())) == 3
+
+
+def test_a_quarantined_object_is_gone_until_it_is_published_again(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    object_id = publish_model(store)
+    assert store.quarantine(object_id).is_dir()
+    with pytest.raises(NotPublished, match="org/model:latest points to object"):
+        store.open_ref("org/model", "latest")
+    with pytest.raises(NotPublished):
+        store.quarantine(object_id)
+    publish_model(store, tag=None)
+    assert model_is_right(store), "the ref leads to it again"
+
+
+class Stealing(CountedCalls):
+    """A collector that takes the object that stands there, at the worst moments."""
+
+    def __init__(self, root: Path, times: int, moment: str) -> None:
+        super().__init__()
+        self.root, self.times = root, times
+        self.call = {"before it is looked at": "utime", "after the ref": "rename"}[moment]
+
+    def at(self, name: str) -> None:
+        super().at(name)
+        if self.times > 0 and name == self.call:
+            [there] = list((self.root / "objects").iterdir())
+            if name == "utime" or list((self.root / "refs").rglob(".latest.*")):
+                there.rename(self.root / "trash" / f"{there.name}.{self.times}")
+                self.times -= 1
+
+
+@pytest.mark.parametrize("moment", ["before it is looked at", "after the ref"])
+def test_an_object_found_there_and_collected_meanwhile_is_placed_anew(tmp_path: Path, moment: str) -> None:
+    publish_model(store_at(tmp_path / "store"), tag=None)
+    stealing = Stealing(tmp_path / "store", 1, moment)
+    publish_model(store_at(tmp_path / "store", disk=Disk(stealing)))
+    assert stealing.times == 0
+    assert model_is_right(store_at(tmp_path / "store"))
+
+
+def test_a_work_directory_taken_from_a_paused_publisher_ends_its_publication(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with pytest.raises((Superseded, TransferFailed)), store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
+        work.add(work.staging.write_bytes("config.json", b"{}"))
+        seal = work._seal
+
+        def pause() -> object:
+            manifest = seal()
+            shutil.rmtree(store.paths.work(work.attempt))
+            return manifest
+
+        work._seal = pause  # type: ignore[method-assign, assignment]
+        work.publish([("org/model", "latest")])
+    assert store.refs.list() == [] and store.list_objects() == [] and leftovers(store) == []
+
+
+def test_a_publisher_that_lost_its_lease_publishes_nothing(tmp_path: Path) -> None:
+    class Lost(LocalLeases):
+        def hold(self, subject: str):  # type: ignore[no-untyped-def]
+            class Gone:
+                def __enter__(self):  # type: ignore[no-untyped-def]
+                    return self
+
+                def __exit__(self, *_: object) -> None: ...
+
+                def check(self) -> None: ...
+
+                def confirm(self) -> None:
+                    raise Superseded("taken for dead")
+
+            return Gone()
+
+    with pytest.raises(Superseded):
+        publish_model(store_at(tmp_path / "store", leases=Lost()))
+    assert store_at(tmp_path / "store").list_objects() == []
+
+
+def test_what_is_given_up_leaves_nothing_unless_it_is_to_be_kept(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
+        work.staging.write_bytes("a", b"1")
+    assert work.stage is Stage.DROPPED and leftovers(store) == []
+    data = random_bytes(5 * CHUNK)
+    kept = {"chunk_bytes": CHUNK, "attempt_name": "import-of-x", "keep": True}
+    with pytest.raises(KeyboardInterrupt), store.publication(Kind.MODEL, KEY, **kept) as work:  # type: ignore[arg-type]
+        work.staging.write_bytes("a.safetensors", data)
+        (store.paths.incoming / "import-of-x" / "half.safetensors").write_bytes(b"torn")
+        raise KeyboardInterrupt
+    with store.publication(Kind.MODEL, KEY, **kept) as work:  # type: ignore[arg-type]
+        work.add(work.staging.adopt("a.safetensors"))
+        object_id = work.publish()
+    assert leftovers(store) == []
+    with store.open(object_id) as found:
+        assert found.read_bytes("a.safetensors") == data
+        assert {path.name for path in store.paths.object(object_id).iterdir()} == {
+            "a.safetensors",
+            "a.safetensors.idx",
+            "manifest.json",
+            COMMIT,
+        }
+
+
+def test_several_processes_stage_files_of_one_object(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.TRAINING, {"run": "r", "step": "5"}, chunk_bytes=CHUNK) as work:
+        entries = []
+
+        def rank(number: int) -> None:
+            other = store_at(tmp_path / "store")
+            staging = other.join(work.attempt, Kind.TRAINING, {"step": "5", "run": "r"}, chunk_bytes=CHUNK)
+            entries.append(staging.write_bytes(f"rank{number}.safetensors", random_bytes(100_000, number)))
+
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        work.add(*entries)
+        object_id = work.publish([("train/r/e1", "step-5")])
+    with store.open_ref("train/r/e1", "step-5") as found:
+        assert found.id == object_id
+        for number in range(3):
+            assert found.read_bytes(f"rank{number}.safetensors") == random_bytes(100_000, number)
+    with pytest.raises(NotPublished, match="whoever led this publication has ended"):
+        store.join(work.attempt, Kind.TRAINING, {})
+
+
+def test_files_that_are_not_as_they_were_staged_are_not_published(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    for change in ("gone", "longer", "index"):
+        with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
+            work.add(work.staging.write_bytes("a.safetensors", random_bytes(CHUNK)))
+            path = store.paths.work(work.attempt) / "a.safetensors"
+            if change == "gone":
+                path.unlink()
+            elif change == "longer":
+                path.write_bytes(random_bytes(CHUNK + 1))
+            else:
+                path.with_name("a.safetensors.idx").write_bytes(b"")
+            with pytest.raises((Refused, Corrupt), match=r"a\.safetensors"):
+                work.publish()
+    assert store.list_objects() == [] and leftovers(store) == []
+
+
+def test_bad_refs_are_refused_before_anything_is_published(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.MODEL, KEY) as work, pytest.raises(Refused):
+        work.publish([("org/model", "latest"), ("../x", "latest")])
+    assert store.list_objects() == [] and store.refs.list() == []
+
+
+def test_an_object_that_uses_another_needs_it_there(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with pytest.raises(NotPublished), store.publication(Kind.FLAT, KEY, uses=["1" * 64]):
+        raise AssertionError("not reached")
+    base = publish_model(store)
+    with store.publication(Kind.FLAT, KEY, uses=[base]) as work:
+        flat = work.publish()
+    assert store.manifest(flat).uses == (base,)
+    assert leftovers(store) == []
+
+
+def test_stages_follow_the_table_and_a_publication_is_used_once(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.MODEL, KEY) as work:
+        work.publish()
+        for act in (work.publish, lambda: work.add()):
+            with pytest.raises(Refused, match="named"):
+                act()
+    assert work.stage is Stage.NAMED
+    for stage in Stage:
+        for target in Stage:
+            work.stage = stage
+            if target in EDGES[stage]:
+                work._go(target)
+                assert work.stage is target
+            else:
+                with pytest.raises(Refused, match=f"is {stage.value} cannot become {target.value}"):
+                    work._go(target)
+                assert work.stage is stage
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    store.paths.marker.write_text('{"schema": 2}')
+    with pytest.raises(Refused, match="update it"):
+        store_at(tmp_path / "store")
+    store.paths.marker.write_text("nonsense")
+    with pytest.raises(Corrupt, match=r"store\.json"):
+        store_at(tmp_path / "store")
+
+
+def test_a_store_is_made_by_several_at_once(quick: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        stores: list[ObjectStore] = list(pool.map(lambda _: store_at(quick / "deep" / "store"), range(16)))
+    publish_model(stores[0])
+    assert all(model_is_right(store) for store in stores)
