@@ -46,6 +46,17 @@ def cut(ranges: Iterable[Range], chunk_bytes: int) -> Iterator[Range]:
             start = end
 
 
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Neighbours that follow each other made one; their order stays."""
+    result: list[Range] = []
+    for each in ranges:
+        if result and result[-1].end == each.offset:
+            result[-1] = Range(result[-1].offset, result[-1].length + each.length)
+        else:
+            result.append(each)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """A chunk as an aligned middle and the unaligned edges around it; each may be empty, and none overlaps another."""

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide.storage.checking import Checker
 from ebbtide.storage.chunk_hash import content_hash, device_hash, place_seed
+from ebbtide.storage.chunks import joined
 from ebbtide.storage.durable import telling
 from ebbtide.storage.errors import Corrupt, TransferFailed, TransferTimeout
 from ebbtide.storage.index import Index, IndexBuilder
@@ -20,7 +22,7 @@ from ebbtide.storage.manifest import FileEntry, Manifest, hashing_for
 from ebbtide.storage.names import ObjectId, object_id
 from ebbtide.storage.opening import read_index, read_manifest
 from ebbtide.storage.ports import StorePorts
-from ebbtide.storage.reading import Checker, StoredFile, joined
+from ebbtide.storage.reading import StoredFile
 from ebbtide.storage.staging import deadline_for
 from ebbtide.storage.transport import CHUNK_BYTES, Range
 
