@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.storage.collecting import survey, tree_bytes
-from ebbtide.storage.durable import read_small, telling
+from ebbtide.storage.durable import is_real_directory, read_small, telling
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.garbage import Fate, Grace, Verdict, plan
 from ebbtide.storage.names import Attempt
@@ -76,7 +76,7 @@ def measure(ports: StorePorts) -> Room:
         stored = sum(tree_bytes(path) for path in (paths.objects, paths.trash, paths.quarantine))
         written = reserved = 0
         for work in paths.incoming.iterdir():
-            size = tree_bytes(work)
+            size = tree_bytes(work, but=RESERVATION)
             written += size
             reserved += max(size, _reserved(work))
     return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
@@ -125,9 +125,11 @@ def what_to_collect(verdicts: Iterable[Verdict], lack: int) -> str:
 
 
 def _reserved(work: Path) -> int:
+    if not is_real_directory(work):
+        return 0
     try:
         return max(0, int(read_small(work / RESERVATION, 32)))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, ValueError):
         return 0
 
 

@@ -62,6 +62,11 @@ def content_hash(data: memoryview | bytes, kind: ContentHash) -> bytes:
     return xxhash.xxh3_128_digest(data).ljust(CONTENT_BYTES, b"\0")
 
 
+def small_digest(data: memoryview | bytes, kind: ContentHash) -> str:
+    """The digest of a file of at most one chunk: the same that its index would give."""
+    return hashlib.sha256(content_hash(data, kind) if len(data) else b"").hexdigest()
+
+
 def device_hash(data: memoryview | bytes, seed: int) -> int:
     """The device hash, computed by the host (0.3 CPU s/GB)."""
     return finish_device_hash(_device_sum(data), len(data), seed)

@@ -8,13 +8,15 @@ Not guaranteed: that a round is quick. It waits for holders that are silent unti
 """
 
 import os
+import secrets
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.storage.durable import TEMPORARY_SUFFIX, telling
+from ebbtide.storage.durable import TEMPORARY_SUFFIX, is_real_directory, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
 from ebbtide.storage.garbage import Fate, FoundAside, FoundObject, FoundWork, Survey, Verdict
 from ebbtide.storage.leases import of_work
@@ -66,7 +68,7 @@ def survey(ports: StorePorts, *, judge: bool = True) -> Survey:
     objects = tuple(one for path in _listed(paths.objects) if (one := _object(path, now_s)) is not None)
     temporaries = tuple(
         _aside(path, now_s)
-        for folder in [paths.root, *_listed(paths.refs)]
+        for folder in [paths.root, paths.trash, *_listed(paths.refs)]
         for path in _listed(folder, hidden=True)
         if path.name.endswith(TEMPORARY_SUFFIX)
     )
@@ -92,7 +94,7 @@ def collect(ports: StorePorts, verdicts: Iterable[Verdict]) -> Collected:
 
 def filesystem_now_s(ports: StorePorts) -> float:
     """The time that the filesystem gives to a file made now: its server's clock, not this node's."""
-    path = ports.paths.trash / f".clock.{os.getpid()}{TEMPORARY_SUFFIX}"
+    path = ports.paths.trash / f".clock.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     ports.disk.write(path, b"")
     with telling("look at", path):
         now_s = path.stat().st_mtime
@@ -100,13 +102,9 @@ def filesystem_now_s(ports: StorePorts) -> float:
     return now_s
 
 
-def tree_bytes(path: Path) -> int:
-    """The length of all files below a directory, or of one file."""
-    if not path.is_dir():
-        with suppress(FileNotFoundError):
-            return path.lstat().st_size
-        return 0
-    return sum(one.stat(follow_symlinks=False).st_size for one in _entries(path) if not one.is_dir())
+def tree_bytes(path: Path, *, but: str = "") -> int:
+    """The length of all files below a directory, or of one file; those called ``but`` are left out."""
+    return sum(one.st_size for place, one in _tree(path) if not stat.S_ISDIR(one.st_mode) and place.name != but)
 
 
 def _do(ports: StorePorts, verdict: Verdict) -> bool:
@@ -114,12 +112,13 @@ def _do(ports: StorePorts, verdict: Verdict) -> bool:
     match verdict.fate:
         case Fate.TRASH:
             name = verdict.object or of_work(Attempt(verdict.path.name))
-            disk.touch(verdict.path)  # its age in the trash counts from now
+            if is_real_directory(verdict.path):
+                disk.touch(verdict.path)  # its age in the trash counts from now
             return disk.move(verdict.path, paths.aside(paths.trash, name))
         case Fate.RESTORE:
             assert verdict.object is not None
             return disk.move(verdict.path, paths.object(verdict.object))
-        case Fate.REMOVE if verdict.path.is_dir():
+        case Fate.REMOVE if is_real_directory(verdict.path):
             disk.remove_tree(verdict.path)
             return True
         case Fate.REMOVE:
@@ -180,19 +179,16 @@ def _aside(path: Path, now_s: float) -> FoundAside:
 
 def _newest_s(path: Path) -> float:
     """When something in a directory changed last."""
-    times = [path.stat().st_mtime] if path.exists() else [0.0]
-    for one in _entries(path):
-        with suppress(FileNotFoundError):
-            times.append(one.stat(follow_symlinks=False).st_mtime)
-    return max(times)
+    return max((one.st_mtime for _, one in _tree(path)), default=0.0)
 
 
-def _entries(path: Path) -> Iterator["os.DirEntry[str]"]:
-    with suppress(FileNotFoundError), os.scandir(path) as entries:
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(Path(entry.path))
+def _tree(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """A file, or a directory with all in it; links are not followed, and what goes meanwhile is left out."""
+    with suppress(FileNotFoundError):
+        yield path, path.lstat()
+        if is_real_directory(path):
+            for name in os.listdir(path):
+                yield from _tree(path / name)
 
 
 def _listed(folder: Path, *, hidden: bool = False) -> list[Path]:

@@ -10,6 +10,7 @@ acdirmax (60 s by default); `read_small` looks twice, and writers order their st
 import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -168,19 +169,21 @@ class Disk:
             self._remove_tree(path)
 
     def _remove_tree(self, path: Path) -> None:
-        try:
-            with os.scandir(path) as entries:
-                inside = list(entries)
-        except FileNotFoundError:
-            return
-        for entry in inside:
-            if entry.is_dir(follow_symlinks=False):
-                self._remove_tree(Path(entry.path))
-            else:
-                with suppress(FileNotFoundError):
-                    self._calls.unlink(entry.path)
         with suppress(FileNotFoundError):
+            if not is_real_directory(path):
+                self._calls.unlink(path)
+                return
+            for name in os.listdir(path):
+                self._remove_tree(path / name)
             self._calls.rmdir(path)
+
+
+def is_real_directory(path: Path) -> bool:
+    """Whether there is a directory, and not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def read_small(

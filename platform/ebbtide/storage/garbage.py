@@ -36,12 +36,14 @@ class Grace:
         work_s: a work directory without a living holder. A day: an import that was killed can go on until then.
         trash_s: what was trashed. Twice the 60 s for which NFS clients may show what was (acdirmax).
         quarantine_s: a damaged object. A week: time to repair it.
+        temporary_s: a file of a replacement that was cut off. An hour: longer than any replacement takes.
     """
 
     object_s: float = 3600.0
     work_s: float = 86400.0
     trash_s: float = 120.0
     quarantine_s: float = 7 * 86400.0
+    temporary_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def plan(survey: Survey, grace: Grace) -> tuple[Verdict, ...]:
             for one in survey.quarantine
         ),
         *(
-            _by_age(one, grace.object_s, "left of a replacement that was cut off", "maybe being written")
+            _by_age(one, grace.temporary_s, "left of a replacement that was cut off", "maybe being written")
             for one in survey.temporaries
         ),
     )

@@ -7,7 +7,7 @@ Not guaranteed: anything about the moment after a chunk was read.
 """
 
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +66,8 @@ class ScrubProgress:
     damage: tuple[Damage, ...]
 
 
-def scrub(ports: StorePorts, wanted: str, *, deep: bool = False) -> Iterator[ScrubProgress]:
-    """Check all of an object; it is leased meanwhile.
+def scrub(ports: StorePorts, wanted: str, *, deep: bool = False) -> Generator[ScrubProgress, None, None]:
+    """Check all of an object; it is leased until the end, or until the generator is closed.
 
     Args:
         ports: of the store.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from ebbtide.storage.chunk_hash import content_hash
+from ebbtide.storage.chunk_hash import small_digest
 from ebbtide.storage.container import SUFFIX
 from ebbtide.storage.durable import Disk, read_small, telling
 from ebbtide.storage.errors import Corrupt, Refused, StorageError
@@ -36,12 +36,6 @@ def deadline_for(size_bytes: int) -> float:
 def needs_index(name: str, size_bytes: int, chunk_bytes: int) -> bool:
     """Whether a file gets an index: every safetensors file, so that loaders find one, and every large one."""
     return name.endswith(SUFFIX) or size_bytes > min(SMALL_BYTES, chunk_bytes)
-
-
-def small_digest(data: bytes | memoryview, hashing: Hashing) -> str:
-    """The digest of a file of at most one chunk: the same that its index would give."""
-    chunks = content_hash(data, hashing.content_kind) if len(data) else b""
-    return sha256(chunks).hexdigest()
 
 
 class Staging:
@@ -106,7 +100,7 @@ class Staging:
             self._discard(path)
             raise
         self._disk.sync_directory(path.parent)
-        return FileEntry(name=name, size_bytes=len(data), digest=small_digest(data, self.hashing))
+        return FileEntry(name=name, size_bytes=len(data), digest=small_digest(data, self.hashing.content_kind))
 
     def copy(self, source: Path, name: str, *, progress: Progress | None = None) -> FileEntry:
         """Copy a file from outside, as it is; raises as `write` does, and OSError for the source."""

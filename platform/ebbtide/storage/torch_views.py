@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import torch
 
-from ebbtide.storage.chunk_hash import finish_device_hash, word_keys
 from ebbtide.storage.container import Header, TensorEntry
 from ebbtide.storage.errors import Refused
 
@@ -45,20 +44,3 @@ def torch_view(entry: TensorEntry, file_bytes: torch.Tensor) -> torch.Tensor:
 def torch_views(header: Header, file_bytes: torch.Tensor) -> dict[str, torch.Tensor]:
     """All tensors of a file by name, see `torch_view`."""
     return {entry.name: torch_view(entry, file_bytes) for entry in header.entries}
-
-
-class DeviceHasher:
-    """Computes device hashes (see ``chunk_hash``) where the bytes are; keeps 32 MiB of keys on that device."""
-
-    def __init__(self, device: torch.device | str) -> None:
-        self._keys = torch.from_numpy(word_keys().copy()).to(device)
-
-    def __call__(self, chunk: torch.Tensor, seed: int) -> int:
-        """The hash of one chunk, a flat uint8 tensor on the device; waits for the device."""
-        words = chunk.numel() // 4
-        total = (chunk[: 4 * words].view(torch.int32) * self._keys[:words]).sum()
-        if rest := chunk.numel() % 4:
-            last = torch.zeros(4, dtype=torch.uint8, device=chunk.device)
-            last[:rest] = chunk[4 * words :]
-            total = total + (last.view(torch.int32) * self._keys[words : words + 1]).sum()
-        return finish_device_hash(int(total), chunk.numel(), seed)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def model_is_right(store: ObjectStore, *, seed: int = 0, tag: str = "latest") ->
     return True
 
 
-NO_GRACE = Grace(object_s=-1, work_s=-1, trash_s=-1, quarantine_s=-1)
+NO_GRACE = Grace(object_s=-1, work_s=-1, trash_s=-1, quarantine_s=-1, temporary_s=-1)
 
 
 def collect_all(store: ObjectStore) -> None:
@@ -106,6 +106,23 @@ def leftovers(store: ObjectStore) -> list[Path]:
         path for place in (paths.incoming, paths.trash, paths.quarantine, paths.leases) for path in place.iterdir()
     ]
     return found + [path for path in paths.root.rglob("*.tmp")]
+
+
+def each(*acts: Callable[[Path], object]) -> Callable[[Path], None]:
+    """All of these, one after the other."""
+
+    def act(path: Path) -> None:
+        for one in acts:
+            one(path)
+
+    return act
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    """Change bytes in the middle of a file, as faults do."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
 
 
 def random_bytes(count: int, seed: int = 0) -> bytes:

@@ -16,7 +16,7 @@ from ebbtide.storage.chunk_hash import (
     quick_hash,
     word_keys,
 )
-from ebbtide.storage.torch_views import DeviceHasher
+from ebbtide.storage.device_hash import DeviceHasher
 
 SALT = bytes(range(16))
 

@@ -19,7 +19,7 @@ from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.reading import StoredFile, read_stored
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.transport import Consume, Pending, Range
-from tests.platform.storage.stores import CHUNK, POOL, publish_model, random_bytes, store_at, tensors
+from tests.platform.storage.stores import CHUNK, POOL, overwrite, publish_model, random_bytes, store_at, tensors
 
 FILE = "model.safetensors"
 
@@ -46,12 +46,6 @@ def published(tmp_path: Path) -> Published:
     store = store_at(tmp_path / "store")
     other = publish_model(store, seed=1, tag="other")
     return Published(store, publish_model(store), other)
-
-
-def overwrite(path: Path, offset: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(data)
 
 
 def flip(path: Path, offset: int) -> None:

@@ -1,0 +1,129 @@
+"""Room: who asks for more than there is gets one clear answer, and two who ask at once never get too much."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.storage.budget import RESERVATION, Budget, Room, lack_bytes, measure, reserve, what_to_collect
+from ebbtide.storage.errors import NoRoom
+from ebbtide.storage.garbage import Fate, Verdict
+from ebbtide.storage.manifest import Kind
+from tests.platform.storage.stores import CHUNK, KEY, NO_GRACE, leftovers, publish_model, random_bytes, store_at
+
+SIZES = st.integers(0, 1000)
+ROOMY = Budget(keep_free_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("room", "budget", "lack"),
+    [
+        (Room(100, 0, 0, 100), Budget(None, 0), 0),
+        (Room(100, 0, 0, 101), Budget(None, 0), 1),
+        (Room(100, 0, 0, 100), Budget(None, 10), 10),
+        (Room(100, 0, 50, 150), Budget(None, 0), 0),
+        (Room(5, 0, 50, 50), Budget(None, 10), 0),  # nothing is to come: what is kept free is no concern of ours
+        (Room(1000, 60, 0, 40), Budget(100, 0), 0),
+        (Room(1000, 60, 0, 41), Budget(100, 0), 1),
+        (Room(1000, 60, 50, 41), Budget(100, 0), 10),
+        (Room(0, 60, 0, 90), Budget(100, 0), 90),
+    ],
+)
+def test_what_is_missing(room: Room, budget: Budget, lack: int) -> None:
+    assert lack_bytes(room, budget) == lack
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.builds(Room, SIZES, SIZES, SIZES, SIZES), st.builds(Budget, st.none() | SIZES, SIZES), SIZES)
+def test_more_room_never_lacks_more_and_what_lacks_is_enough(room: Room, budget: Budget, more: int) -> None:
+    lack = lack_bytes(room, budget)
+    roomier = Room(room.free_bytes + more, max(0, room.stored_bytes - more), room.written_bytes, room.reserved_bytes)
+    assert lack_bytes(roomier, budget) <= lack
+    freed = Room(room.free_bytes + lack, room.stored_bytes - lack, room.written_bytes, room.reserved_bytes)
+    assert lack_bytes(freed, budget) == 0
+
+
+def test_room_is_measured_and_reserved_until_the_work_ends(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    publish_model(store)
+    stored = measure(store.ports).stored_bytes
+    assert stored > 262_144
+    with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
+        reserve(store.ports, work.attempt, 100_000, ROOMY)
+        assert measure(store.ports).reserved_bytes == 100_000
+        work.add(work.staging.write_bytes("a.safetensors", random_bytes(150_000)))
+        room = measure(store.ports)
+        assert room.reserved_bytes == room.written_bytes > 150_000 and room.stored_bytes == stored
+        object_id = work.publish()
+    assert not (store.paths.object(object_id) / RESERVATION).exists()
+    room = measure(store.ports)
+    assert room.reserved_bytes == room.written_bytes == 0 and room.stored_bytes > stored + 150_000
+
+
+def test_a_refusal_says_what_is_missing_and_what_could_go_and_reserves_nothing(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    publish_model(store)
+    budget = Budget(max_bytes=1_000_000, keep_free_bytes=0)
+    with store.publication(Kind.MODEL, KEY) as work:
+        with pytest.raises(NoRoom, match=r"no room for 2\.0 MB .* 1\.3 MB are missing .*budget 1\.0 MB") as told:
+            reserve(store.ports, work.attempt, 2_000_000, budget)
+        assert "would free 0 bytes, which is not enough. The largest that it keeps: " in str(told.value)
+        assert "named by org/model:latest" in str(told.value)
+        assert measure(store.ports).reserved_bytes == 0
+        reserve(store.ports, work.attempt, 500_000, budget)
+        reserve(store.ports, work.attempt, 100_000, budget)
+        assert measure(store.ports).reserved_bytes == 100_000
+    store.refs.delete("org/model", "latest")
+    freed = r"Collecting garbage would free 266\d\d\d bytes\."
+    with store.publication(Kind.MODEL, KEY) as work, pytest.raises(NoRoom, match=freed):
+        reserve(store.ports, work.attempt, 800_000, budget, grace=NO_GRACE)
+    assert leftovers(store) == []
+
+
+def test_the_free_space_of_the_filesystem_counts(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.MODEL, KEY) as work, pytest.raises(NoRoom, match="kept for others"):
+        reserve(store.ports, work.attempt, 1, Budget(keep_free_bytes=1 << 60))
+
+
+def test_those_who_reserve_at_once_never_get_more_than_there_is(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    budget = Budget(max_bytes=350_000, keep_free_bytes=0)
+
+    def ask(number: int) -> bool:
+        with store.publication(Kind.MODEL, KEY, attempt_name=f"a{number}", keep=True) as work:
+            try:
+                reserve(store.ports, work.attempt, 100_000, budget)
+            except NoRoom:
+                return False
+            return True
+
+    with ThreadPoolExecutor(8) as pool:
+        granted = sum(pool.map(ask, range(8)))
+    assert granted <= 3
+    assert measure(store.ports).reserved_bytes == granted * 100_000
+
+
+def test_a_reservation_that_makes_no_sense_counts_for_nothing(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    for number, text in enumerate((b"", b"-5", b"x" * 100, b"1e9", b"99\n")):
+        (store.paths.incoming / str(number)).mkdir()
+        (store.paths.incoming / str(number) / RESERVATION).write_bytes(text)
+    (store.paths.incoming / "file").write_bytes(b"stranger")
+    assert measure(store.ports).reserved_bytes == 99 + 8
+
+
+def test_the_advice_names_the_largest_first() -> None:
+    def kept(size: int) -> Verdict:
+        return Verdict(Path(f"o{size}"), Fate.KEEP, f"why {size}", size * 10**9)
+
+    told = what_to_collect([*map(kept, (1, 4, 2, 3)), Verdict(Path("x"), Fate.TRASH, "", 10**9)], 2 * 10**9)
+    assert told == (
+        "Collecting garbage would free 1.0 GB, which is not enough. The largest that it keeps: "
+        "o4 (4.0 GB: why 4); o3 (3.0 GB: why 3); o2 (2.0 GB: why 2)"
+    )
+    assert (
+        what_to_collect([Verdict(Path("x"), Fate.REMOVE, "", 3 * 10**12)], 1) == "Collecting garbage would free 3.0 TB."
+    )

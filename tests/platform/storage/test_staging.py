@@ -1,0 +1,167 @@
+"""Files in a work directory: hashed as they are written, whole once their index is there, and gone when they fail."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ebbtide.storage.chunk_hash import ContentHash, small_digest
+from ebbtide.storage.durable import Disk
+from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
+from ebbtide.storage.index import Hashing, parse_index
+from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.staging import LEAST_DEADLINE_S, Staging, deadline_for, needs_index
+from tests.platform.storage.failing_calls import failing_at
+from tests.platform.storage.stores import CHUNK, POOL, random_bytes
+
+HOW = Hashing(bytes(16), CHUNK)
+
+
+def staging_at(directory: Path, how: Hashing = HOW, disk: Disk | None = None) -> Staging:
+    return Staging(directory, how, PosixTransport(POOL, threads=2), disk or Disk())
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    (tmp_path / "work").mkdir()
+    return staging_at(tmp_path / "work")
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
+def test_a_file_is_the_same_however_it_was_staged(staging: Staging, tmp_path: Path, size: int) -> None:
+    data = random_bytes(size)
+    moved: list[int] = []
+    (tmp_path / "source").write_bytes(data)
+
+    def fill(offset: int, memory: memoryview) -> None:
+        memory[:] = data[offset : offset + len(memory)]
+
+    entries = [
+        staging.write("x.safetensors", size, fill, progress=moved.append),
+        staging.write_bytes("x.safetensors", data),
+        staging.copy(tmp_path / "source", "x.safetensors", progress=moved.append),
+        staging.adopt("x.safetensors"),
+    ]
+    (staging.directory / "x.safetensors.idx").unlink()
+    entries.append(staging.adopt("x.safetensors", progress=moved.append))
+    assert len(set(map(repr, entries))) == 1
+    assert sum(moved) == 3 * size
+    assert entries[0].size_bytes == size and (staging.directory / "x.safetensors").read_bytes() == data
+    index = parse_index((staging.directory / "x.safetensors.idx").read_bytes(), Path("x"))
+    assert index.digest == entries[0].digest and index.file_bytes == size
+
+
+def test_small_files_have_no_index_and_the_same_digest_as_if_they_had() -> None:
+    assert needs_index("a.safetensors", 0, CHUNK) and needs_index("a", CHUNK + 1, CHUNK)
+    assert not needs_index("a.json", CHUNK, CHUNK)
+    assert needs_index("a.json", (1 << 20) + 1, 16 << 20) and not needs_index("a.json", 1 << 20, 16 << 20)
+
+
+def test_a_small_digest_is_that_of_an_index(staging: Staging) -> None:
+    for kind in ContentHash:
+        how = Hashing(bytes(16), CHUNK, kind)
+        for data in (b"", b"abc"):
+            entry = staging_at(staging.directory, how).write_bytes("a.safetensors", data)
+            assert entry.digest == small_digest(data, kind)
+
+
+def test_an_index_that_is_there_is_believed_unless_it_is_not_ours(staging: Staging) -> None:
+    data = random_bytes(2 * CHUNK)
+    entry = staging.write_bytes("a.safetensors", data)
+    path = staging.directory / "a.safetensors"
+    other = Hashing(b"1" * 16, CHUNK)
+    assert staging_at(staging.directory, other).adopt("a.safetensors").digest == entry.digest
+    assert staging_at(staging.directory).adopt("a.safetensors") == entry, "hashed anew under our salt"
+    path.write_bytes(data + b"x")
+    assert staging.adopt("a.safetensors").size_bytes == 2 * CHUNK + 1
+    path.with_name("a.safetensors.idx").write_bytes(b"torn")
+    path.write_bytes(data)
+    assert staging.adopt("a.safetensors") == entry
+    with pytest.raises(TransferFailed, match="missing"):
+        staging.adopt("missing")
+
+
+def test_writing_a_file_again_first_takes_away_the_index_that_vouched_for_it(staging: Staging) -> None:
+    staging.write_bytes("a.safetensors", random_bytes(2 * CHUNK))
+    before = (staging.directory / "a.safetensors").stat().st_ino
+    seen = []
+
+    def fill(offset: int, memory: memoryview) -> None:
+        seen.append((staging.directory / "a.safetensors.idx").exists())
+        memory[:] = bytes(len(memory))
+
+    with (staging.directory / "a.safetensors").open("rb"):  # keeps the inode's number from being used again
+        staging.write("a.safetensors", CHUNK, fill)
+        assert (staging.directory / "a.safetensors").stat().st_ino != before, "a late write must not reach the new file"
+    assert seen == [False]
+
+
+def test_a_fill_that_fails_leaves_nothing(staging: Staging) -> None:
+    def fill(offset: int, memory: memoryview) -> None:
+        if offset:
+            raise ValueError("the source is gone")
+        memory[:] = bytes(len(memory))
+
+    with pytest.raises(ValueError, match="the source is gone"):
+        staging.write("deep/a.safetensors", 3 * CHUNK, fill)
+    assert [path.name for path in staging.directory.rglob("*")] == ["deep"]
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", ".x", "manifest.json", "COMMIT", "x.idx", ""])
+def test_names_that_lead_outside_are_refused_before_anything_is_made(staging: Staging, name: str) -> None:
+    acts: list[Callable[[], object]] = [
+        lambda: staging.write_bytes(name, b""),
+        lambda: staging.write(name, 1, lambda offset, memory: None),
+        lambda: staging.adopt(name),
+        lambda: staging.copy(Path(__file__), name),
+    ]
+    for act in acts:
+        with pytest.raises(Refused):
+            act()
+    assert list(staging.directory.iterdir()) == [] and list(staging.directory.parent.iterdir()) == [staging.directory]
+
+
+def test_without_room_for_a_small_file_nothing_of_it_stays(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for call in range(1, 5):
+        staging = staging_at(tmp_path / "work", disk=Disk(failing_at(call, errno.ENOSPC, for_ever=True)))
+        with pytest.raises(NoRoom):
+            staging.write_bytes("a.json", b"{}")
+        assert list((tmp_path / "work").iterdir()) == [] or call == 4
+
+
+def test_a_source_that_shrinks_while_it_is_copied_is_told(
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(random_bytes(3 * CHUNK))
+    staged = staging.write
+
+    def shrink_first(*arguments: object, **more: object) -> object:
+        source.write_bytes(b"short")
+        return staged(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(staging, "write", shrink_first)
+    with pytest.raises(Corrupt, match="became shorter"):
+        staging.copy(source, "a.safetensors")
+    assert list(staging.directory.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        staging.copy(tmp_path / "nothing", "a.safetensors")
+
+
+def test_many_threads_stage_at_once(staging: Staging) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    arrays = [np.full(CHUNK // 2, number, dtype=np.uint8).tobytes() * 3 for number in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        entries = list(pool.map(lambda n: staging.write_bytes(f"d/{n}.safetensors", arrays[n]), range(8)))
+    for number, entry in enumerate(entries):
+        assert staging.adopt(entry.name) == entry
+        assert (staging.directory / entry.name).read_bytes() == arrays[number]
+
+
+def test_large_files_get_more_time() -> None:
+    assert deadline_for(0) == LEAST_DEADLINE_S
+    assert deadline_for(140 * 10**9) > 3600
