@@ -2,7 +2,8 @@
 
 Requests may move less than asked. A direct request that stopped at an odd byte goes on from the aligned byte before it
 (moving a few bytes twice, which is harmless: they are the same). One that brings nothing new is finished through the
-page cache, which knows no alignment and therefore knows where the file ends. A request that moves nothing at all is the
+page cache, which knows no alignment and therefore knows where the file ends. Whatever lies behind the end of the last
+request counts as lost: a device may have written over it. A request that moves nothing at all is the
 end of the file when reading, and an error when writing: never a reason to ask again for ever.
 """
 
@@ -62,12 +63,14 @@ class Spans:
             part = memory[at:] if direct else memory[at:need]
             count = self._request(handle or self._file.cached(), part, start + at, direct=direct)
             if count is None:
+                done = at
                 continue
             if count == 0:
                 raise self._nothing(start + at)
             if direct and at + count <= done:
-                direct = False
-            done = max(done, at + count)
+                direct, done = False, at
+            else:
+                done = at + count
             if done < need:
                 self._requests.repeat()
         return Mode.DIRECT if direct else Mode.BUFFERED

@@ -251,3 +251,19 @@ def test_no_room_is_said_before_anything_is_written(pool: BufferPool) -> None:
             PATH, len(BYTES), lambda offset, memory: filled.append(offset), deadline_s=LONG_S
         )
     assert filled == [] and system.counts["write"] == 0
+
+
+def test_what_an_earlier_request_brought_is_lost_when_a_later_one_went_over_it(pool: BufferPool) -> None:
+    answers = [Most(1001), Most(501)]  # the second brings nothing new, and scribbles over half of the first
+
+    def lie(name: str, offset: int | None, direct: bool) -> Errno | Most | None:
+        return answers.pop(0) if name == "read" and answers else None
+
+    found = bytearray(3000)
+
+    def consume(offset: int, memory: memoryview) -> None:
+        found[:] = memory
+
+    system = LyingSystem(bytearray(BYTES[:3000]), lie)
+    PosixTransport(pool, threads=1, calls=system.calls()).read(PATH, [Range(0, 3000)], consume, deadline_s=LONG_S)
+    assert found == BYTES[:3000]

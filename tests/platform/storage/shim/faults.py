@@ -99,10 +99,11 @@ def run(program: Path, shim: Path, folder: Path, rows: Sequence[Row], column: st
         {
             "column": column,
             "folder": str(folder),
-            "rules": ";".join(fault.rule("victim") for fault in row.faults),
+            "victim": f"victim{number}.",
+            "rules": ";".join(fault.rule(f"victim{number}.") for fault in row.faults),
             "deadline_s": row.deadline_s,
         }
-        for row in rows
+        for number, row in enumerate(rows)
     ]
     ran = subprocess.run(
         [sys.executable, str(program)],
@@ -131,10 +132,14 @@ def run(program: Path, shim: Path, folder: Path, rows: Sequence[Row], column: st
 
 
 class Cell:
-    """What a column's function is given: where to work, how long, and the faults to work under."""
+    """What a column's function is given: where to work, how long, and the faults to work under.
 
-    def __init__(self, rules: str, folder: Path, deadline_s: float) -> None:
-        self.folder, self.deadline_s = folder, deadline_s
+    The faults are those of paths with ``victim`` in them, which no other cell has: what still hangs from an earlier
+    cell must not take them away.
+    """
+
+    def __init__(self, rules: str, folder: Path, victim: str, deadline_s: float) -> None:
+        self.folder, self.victim, self.deadline_s = folder, victim, deadline_s
         self.fired = 0
         self.detail: dict[str, Any] = {}
         self._rules = rules
@@ -154,12 +159,12 @@ class Cell:
 def serve(columns: Mapping[str, Callable[[Cell], None]]) -> None:
     """The child's side: run each cell named on the standard input, and say what it came to.
 
-    A column's function works on files with ``victim`` in their names, puts what it has to tell into ``cell.detail``,
-    and raises AssertionError for wrong bytes.
+    A column's function works on files with ``cell.victim`` in their names, puts what it has to tell into
+    ``cell.detail``, and raises AssertionError for wrong bytes.
     """
     for line in sys.stdin:
         order, began = json.loads(line), time.monotonic()
-        cell = Cell(order["rules"], Path(order["folder"]), order["deadline_s"])
+        cell = Cell(order["rules"], Path(order["folder"]), order["victim"], order["deadline_s"])
         try:
             columns[order["column"]](cell)
             got = RIGHT

@@ -21,9 +21,10 @@ arena = Arena(SIZE)
 
 def prepared(cell: Cell, *, resident: bool) -> Path:
     """A whole file, in the page cache or not."""
-    path = cell.folder / "victim"
-    if not path.exists() or path.stat().st_size != SIZE:
-        path.write_bytes(BYTES)
+    path, whole = cell.folder / f"{cell.victim}read", cell.folder / "whole"
+    if not whole.exists() or whole.stat().st_size != SIZE:
+        whole.write_bytes(BYTES)
+    os.link(whole, path)
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     if resident:
@@ -79,17 +80,19 @@ def in_place(cell: Cell) -> None:
 
 def write(cell: Cell) -> None:
     """A new file, durably."""
-    path, filled = cell.folder / "victim-written", 0
-    path.unlink(missing_ok=True)
+    path, filled = cell.folder / f"{cell.victim}written", 0
 
     def fill(offset: int, memory: memoryview) -> None:
         nonlocal filled
         filled += 1
         memory[:] = BYTES[offset : offset + len(memory)]
 
-    with cell.lies():
-        report = transport.write(path, SIZE, fill, deadline_s=cell.deadline_s)
-    assert path.read_bytes() == BYTES, "bytes"
+    try:
+        with cell.lies():
+            report = transport.write(path, SIZE, fill, deadline_s=cell.deadline_s)
+        assert path.read_bytes() == BYTES, "bytes"
+    finally:
+        path.unlink(missing_ok=True)
     tell(cell, report)
     cell.detail["filled"] = filled
 
