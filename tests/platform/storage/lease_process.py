@@ -3,6 +3,7 @@
     python lease_process.py hold DIRECTORY NAME
     python lease_process.py claim DIRECTORY NAME NUMBER
     python lease_process.py fly DIRECTORY KEY STEPS STEP_S MODE
+    python lease_process.py move BOOK CLASS
     python lease_process.py load DIRECTORY SLOTS HOLD_S DEADLINE_S
 
 `hold` and `claim` check every 10 ms, and say so once they have lost. `fly` makes a file by a rename onto a free name.
@@ -18,6 +19,8 @@ from ebbtide.storage.errors import Refused, StorageError, Superseded, TransferFa
 from ebbtide.storage.flight import Leading, Terms, Waiting, fly
 from ebbtide.storage.holding import Holding, claim, hold
 from ebbtide.storage.lease import Pace
+from ebbtide.storage.rate_book import Budget, TrafficClass
+from ebbtide.storage.rates import NodeShelf, Rates
 
 # Half of stale_after_s must be longer than a busy machine ever keeps a ready process waiting.
 PACE = Pace(beat_s=0.1, stale_after_s=5.0, answer_s=10.0)
@@ -78,6 +81,16 @@ def make(directory: Path, key: str, steps: int, step_s: float, mode: str) -> Non
         say(event="error", kind=type(error).__name__, text=str(error))
 
 
+def move(book: Path, kind: TrafficClass) -> None:
+    """Ask for a chunk every millisecond."""
+    with Rates(Budget(1e9), shelf=NodeShelf(book)).transfer(kind) as admit:
+        admit(1)
+        say(event="moves")
+        while True:
+            admit(4096)
+            time.sleep(0.001)
+
+
 def main() -> None:
     verb, directory, *rest = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
     who = f"process {os.getpid()}"
@@ -87,6 +100,8 @@ def main() -> None:
         believe(claim(directory, rest[0], int(rest[1]), who=who, pace=PACE))
     elif verb == "fly":
         make(directory, rest[0], int(rest[1]), float(rest[2]), rest[3])
+    elif verb == "move":
+        move(directory, TrafficClass[rest[0]])
 
 
 if __name__ == "__main__":
