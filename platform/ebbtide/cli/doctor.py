@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -140,20 +140,21 @@ def _directory(named: Path | None) -> Path | None:
 
 
 def _measure(directory: Path, size_bytes: int) -> BandwidthReading:
-    transport = PosixTransport(process_pool())
+    try:
+        transport = PosixTransport(process_pool())
+    except MemoryError as error:
+        return BandwidthReading(error=str(error))
     with _terminated_is_interrupted(), _bar() as bar:
-        tasks: dict[str, TaskID] = {}
+        tasks = {action: bar.add_task(action, total=size_bytes) for action in ("write", "read")}
 
         def progress(action: str, done: int, total: int) -> None:
-            if action not in tasks:
-                tasks[action] = bar.add_task(action, total=total)
             bar.update(tasks[action], completed=done, total=total)
 
         return measure_bandwidth(transport, directory, size_bytes, progress=progress)
 
 
 def _bar() -> Progress:
-    columns = (TextColumn("{task.description:>5}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description:>5}"), BarColumn(), DownloadColumn())
     return Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty())
 
 

@@ -139,6 +139,15 @@ def test_speed_is_measured_and_the_file_goes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_machine_without_memory_for_buffers_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def process_pool() -> None:
+        raise MemoryError("no memory for an arena of 134217728 bytes")
+
+    monkeypatch.setattr(module, "process_pool", process_pool)
+    result = doctor(str(tmp_path))
+    assert result.exit_code == 1 and "This node cannot serve: no memory for an arena" in result.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_mid_measurement_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

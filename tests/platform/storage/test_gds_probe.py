@@ -203,7 +203,8 @@ class FakeFile:
             data = data[:-4096]
         if self.fault == "wrong":
             data = b"?" + data[1:]
-        ctypes.memmove(address, data, len(data))
+        if self.fault != "idle":
+            ctypes.memmove(address, data, len(data))
         return len(data)
 
     @staticmethod
@@ -240,6 +241,7 @@ def test_a_transfer_that_brings_the_bytes_back_proves_it(kvikio: type[FakeFile],
         ("refused", "cuFile error: GPUDirect Storage not supported on current file"),
         ("short", "only 1048576 bytes were written and 1044480 read, of 1048576"),
         ("wrong", "other bytes came back than were written"),
+        ("idle", "other bytes came back than were written"),
     ],
 )
 def test_a_transfer_that_fails_means_copies(kvikio: type[FakeFile], tmp_path: Path, fault: str, told: str) -> None:

@@ -58,7 +58,9 @@ def _type(directory: Path, mount: Mount | None) -> Finding:
         return Finding("fs.type", Verdict.OK, name, values=values)
     if mount.kind in (Kind.FUSE, Kind.OTHER):
         what = f"{name}: whether other nodes see the same files is not known"
-        why = "all nodes of a pool need one directory; FUSE also copies each byte once more"
+        why = "all nodes of a pool need one directory"
+        if mount.kind is Kind.FUSE:
+            why += "; and through FUSE each byte is copied once more"
         remedy = "check it from a second node, and give --expect-gbps to hold its speed to your needs"
         return Finding("fs.type", Verdict.UNKNOWN, what, why, remedy, values)
     why = "only this node can load from it, and what is parked there is lost with the node"

@@ -33,7 +33,7 @@ def test_a_shared_filesystem_that_does_all_is_in_order() -> None:
         ("tmpfs", Verdict.LIMITED, "empty after a reboot"),
         ("overlay", Verdict.LIMITED, "gone with the container"),
         ("virtiofs", Verdict.LIMITED, "goes through the machine that runs this one"),
-        ("fuse.sshfs", Verdict.UNKNOWN, "FUSE also copies"),
+        ("fuse.sshfs", Verdict.UNKNOWN, "through FUSE each byte"),
         ("something", Verdict.UNKNOWN, "all nodes of a pool need one directory"),
         ("lustre", Verdict.OK, ""),
         ("gpfs", Verdict.OK, ""),

@@ -105,6 +105,22 @@ def test_wrong_bytes_are_a_failure(here: Path) -> None:
     assert failures[0] == "read: other bytes came back than were written"
 
 
+def test_a_direct_read_that_brings_nothing_is_a_failure(here: Path) -> None:
+    opened: list[int] = []
+
+    def watched(path: Path, flags: int, mode: int = 0o777) -> int:
+        file = os.open(path, flags & ~os.O_DIRECT, mode)
+        if flags & os.O_DIRECT:
+            opened.append(file)
+        return file
+
+    def idle(file: int, buffers: list[memoryview], offset: int) -> int:
+        return len(buffers[0]) if file in opened else os.preadv(file, buffers, offset)
+
+    reading = probe_filesystem(here, Calls(open=watched, preadv=idle))
+    assert reading.failures == ("direct read: other bytes came back than were written",)
+
+
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
 def test_a_short_transfer_is_not_taken_for_a_whole_one(here: Path, call: str) -> None:
     real = getattr(os, call)
