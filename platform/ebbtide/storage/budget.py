@@ -125,10 +125,11 @@ def what_to_collect(verdicts: Iterable[Verdict], lack: int) -> str:
 
 
 def _reserved(work: Path) -> int:
-    if not is_real_directory(work):
+    path = work / RESERVATION
+    if not is_real_directory(work) or not path.is_file():
         return 0
     try:
-        return max(0, int(read_small(work / RESERVATION, 32)))
+        return max(0, int(read_small(path, 32)))
     except (FileNotFoundError, ValueError):
         return 0
 

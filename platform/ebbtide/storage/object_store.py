@@ -93,9 +93,9 @@ class ObjectStore:
         """
         found = object_id(wanted)
         with ExitStack() as undo:
-            lease = undo.enter_context(self.ports.leases.hold(of_object(found)))  # before looking: then it stays
+            undo.enter_context(self.ports.leases.hold(of_object(found)))  # before looking: then it stays
             contents = open_contents(self.paths.object(found), found)
-            return StoredObject(contents, self.ports.transport, lease, undo.pop_all())
+            return StoredObject(contents, self.ports.transport, undo.pop_all())
 
     def open_ref(self, name: str, tag: str) -> StoredObject:
         """Open the object that a ref points to; raises as `open` and `Refs.read` do."""

@@ -80,7 +80,7 @@ def scrub(ports: StorePorts, wanted: str, *, deep: bool = False) -> Generator[Sc
         TransferTimeout: the filesystem hangs.
     """
     found = object_id(wanted)
-    with ports.leases.hold(of_object(found)) as lease:
+    with ports.leases.hold(of_object(found)):
         directory = ports.paths.object(found)
         manifest = read_manifest(directory, found)
         done = 0
@@ -89,7 +89,6 @@ def scrub(ports: StorePorts, wanted: str, *, deep: bool = False) -> Generator[Sc
             for count, damage in _scrub_file(ports, directory, manifest, found, entry, deep):
                 done += count
                 yield ScrubProgress(entry.name, done, manifest.size_bytes, tuple(damage))
-                lease.check()
             done = last
 
 

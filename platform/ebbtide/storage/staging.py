@@ -148,6 +148,8 @@ class Staging:
     def _index_of(self, path: Path) -> Index | None:
         """The index beside a file, if it is one of ours and made the way we make it now."""
         beside = path.with_name(index_name(FileName(path.name)))
+        if not beside.is_file():
+            return None
         try:
             index = parse_index(read_small(beside, MAX_INDEX_BYTES), beside)
         except (FileNotFoundError, ValueError, Corrupt, Refused):

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ebbtide.storage.container import PREFIX_BYTES, Header, header_bytes, parse_header
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.index import Index
-from ebbtide.storage.leases import Lease
 from ebbtide.storage.manifest import Manifest
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.opening import Contents
@@ -24,12 +23,14 @@ from ebbtide.storage.transport import Consume, Range, Transport
 class StoredObject:
     """An object that was found whole (but for the content of its files) and is leased until it is closed.
 
-    A context manager; may be used by several threads.
+    A context manager; may be used by several threads. The lease keeps the object from being collected. A process that
+    lost it, since it was paused for long, may go on: it reads what was published, or finds the object gone.
     """
 
-    def __init__(self, contents: Contents, transport: Transport, lease: Lease, held: ExitStack) -> None:
+    def __init__(self, contents: Contents, transport: Transport, held: ExitStack) -> None:
         """Made by `ObjectStore.open`; ``held`` is what is given up at the end."""
-        self._contents, self._transport, self._lease, self._held = contents, transport, lease, held
+        self._contents, self._transport, self._held = contents, transport, held
+        self._entries = {entry.name: entry for entry in contents.manifest.files}
         self._headers: dict[str, Header] = {}
 
     @property
@@ -60,7 +61,7 @@ class StoredObject:
         Raises:
             Refused: there is none of that name.
         """
-        entry = self.manifest.file(name)
+        entry = self._entries.get(name) or self.manifest.file(name)
         directory, kind = self._contents.directory, self.manifest.content_hash
         return StoredFile(self.id, directory / entry.name, entry, self._contents.indexes.get(entry.name), kind)
 
@@ -90,10 +91,8 @@ class StoredObject:
         Raises:
             Corrupt: bytes are not those that were published.
             NotPublished: the object was removed meanwhile.
-            Superseded: this process was taken for dead, so the object may have been removed.
             TransferFailed: they cannot be read.
         """
-        self._lease.check()
         return read_stored(
             self._transport,
             self.file(name),
@@ -106,7 +105,7 @@ class StoredObject:
 
     def read_bytes(self, name: str) -> bytes:
         """All of a file in fresh memory: for configuration and tokenizers. Raises as `read_file` does."""
-        found = np.empty(self.manifest.file(name).size_bytes, dtype=np.uint8)
+        found = np.empty(self.file(name).size_bytes, dtype=np.uint8)
         self.read_file(name, into=found.data)
         return found.tobytes()
 

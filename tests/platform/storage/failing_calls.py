@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ebbtide.storage.durable import Calls
@@ -16,6 +17,12 @@ class CountedCalls:
         self._before = before
         self.count = 0
         self.names: list[str] = []
+        self.events: list[tuple[str, Path, Path | None]] = []  # what happened, to what, and where it went
+        self._open: dict[int, Path] = {}
+
+    def note(self, what: str, path: Any, target: Any = None) -> None:
+        """Remember what is about to happen."""
+        self.events.append((what, Path(path), None if target is None else Path(target)))
 
     def at(self, name: str) -> None:
         self.names.append(name)
@@ -25,29 +32,37 @@ class CountedCalls:
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         if flags & os.O_CREAT:
             self.at("create")
-        return os.open(path, flags, mode)
+            self.note("create", path)
+        fd = os.open(path, flags, mode)
+        self._open[fd] = Path(path)
+        return fd
 
     def write(self, fd: int, data: Any, /) -> int:
         self.at("write")
+        self.note("write", self._open[fd])
         return os.write(fd, data)
 
     def fsync(self, fd: int) -> None:
         self.at("fsync")
         os.fsync(fd)
+        self.note("fsync", self._open[fd])
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
         self.at("mkdir")
+        self.note("create", path)
         os.mkdir(path, mode)
 
     def rename(self, src: Any, dst: Any) -> None:
         self.at("rename")
+        self.note("rename", src, dst)
         os.rename(src, dst)
 
     def unlink(self, path: Any) -> None:
         self.at("unlink")
+        self.note("remove", path)
         os.unlink(path)
 
     def rmdir(self, path: Any) -> None:

@@ -1,4 +1,4 @@
-"""A publisher that dies before its n-th change of the filesystem; run as a program by test_publish.py.
+"""A publisher that dies before its n-th change of the filesystem; run as a program by test_publish_cut_off.py.
 
 usage: publish_killer.py ROOT FIRST STEP LAST MODE
 

@@ -6,14 +6,15 @@ import pytest
 
 from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.durable import Disk
-from ebbtide.storage.errors import Superseded
+from ebbtide.storage.errors import NotPublished, Superseded
 from ebbtide.storage.garbage import plan
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.leases import SharedLeases, of_object, of_work, this_process
+from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import Attempt, object_id
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
-from tests.platform.storage.stores import NO_GRACE, POOL, leftovers, model_is_right, publish_model
+from tests.platform.storage.stores import KEY, NO_GRACE, POOL, leftovers, model_is_right, publish_model
 
 QUICK = Pace(beat_s=0.05, stale_after_s=1.5, answer_s=10)
 
@@ -44,16 +45,26 @@ def test_a_store_with_leases_on_disk_publishes_reads_and_collects(tmp_path: Path
     assert len(store.list_objects()) == 1 and model_is_right(store, seed=1) and leftovers(store) == []
 
 
-def test_a_reader_whose_lease_was_taken_reads_nothing_more(tmp_path: Path) -> None:
+def test_a_reader_whose_lease_was_taken_reads_what_was_published_or_nothing(tmp_path: Path) -> None:
     store = shared_store(tmp_path / "store")
-    with store.open(publish_model(store)) as found:
+    with store.open(publish_model(store, tag=None)) as found:
         for path in store.paths.leases.iterdir():
             path.unlink()
-        found._lease.check()
-        with pytest.raises(Superseded):
-            found._lease.confirm()
-        with pytest.raises(Superseded, match="leave all as it is"):
+        assert found.read_bytes("config.json") == b'{"layers": 1}'
+        for _ in range(2):
+            collect(store.ports, plan(survey(store.ports), NO_GRACE))
+        with pytest.raises(NotPublished, match="was removed while"):
             found.read_bytes("config.json")
+
+
+def test_a_publisher_whose_lease_was_taken_publishes_nothing(tmp_path: Path) -> None:
+    store = shared_store(tmp_path / "store")
+    with pytest.raises(Superseded, match="leave all as it is"), store.publication(Kind.MODEL, KEY) as work:
+        work.add(work.staging.write_bytes("config.json", b"{}"))
+        for path in store.paths.leases.iterdir():
+            path.unlink()
+        work.publish([("org/model", "latest")])
+    assert store.list_objects() == [] and store.refs.list() == [] and leftovers(store) == []
 
 
 def test_a_store_opened_without_more_has_leases_on_disk(tmp_path: Path) -> None:

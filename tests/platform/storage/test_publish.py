@@ -1,137 +1,32 @@
-"""Publishing that is cut off: by kill -9 before any change, by a full disk at any change, by others doing the same."""
+"""Publishing while others do the same, take things away, or damage them; and what a publication refuses."""
 
-import errno
-import json
 import shutil
-import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ebbtide.storage.durable import Disk
-from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, Superseded, TransferFailed
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.publish import EDGES, Stage
-from tests.platform.storage.failing_calls import CountedCalls, failing_at
+from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     CHUNK,
     KEY,
     LocalLeases,
-    collect_all,
     leftovers,
     model_is_right,
     publish_model,
+    quick_directory,
     random_bytes,
     store_at,
 )
 
-# Changes of a publication of two files into a store that is not there yet; more than there are, so that some end well.
-MOST_CHANGES = 80
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where syncing costs nothing; a kill loses nothing that was written, synced or not."""
-    shm = Path("/dev/shm")
-    if not shm.is_dir():
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shm, prefix="ebbtide-test-") as directory:
-        yield Path(directory)
-
-
-@pytest.mark.parametrize("mode", ["fresh", "again"])
-def test_a_publisher_killed_before_any_change_leaves_right_content_or_none(quick: Path, mode: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.platform.storage.publish_killer", str(quick), "1", "1", str(MOST_CHANGES), mode],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=Path(__file__).parents[3],
-    )
-    assert ran.returncode == 0, ran.stderr
-    ended = {one["n"]: one["ended"] for one in map(json.loads, ran.stdout.splitlines())}
-    assert len(ended) == MOST_CHANGES and ended[MOST_CHANGES] and not ended[1]
-    there = []
-    for n in ended:
-        store = store_at(quick / str(n))
-        found = model_is_right(store, seed=7)
-        there.append(found)
-        assert found or not ended[n]
-        publish_model(store, seed=7, tag="second")
-        assert model_is_right(store, seed=7, tag="second")
-        publish_model(store, seed=7)
-        collect_all(store)
-        assert leftovers(store) == [] and len(store.list_objects()) == 1, n
-        assert model_is_right(store, seed=7)
-        shutil.rmtree(quick / str(n))
-    assert there == sorted(there), "from some change on it is there, and before it is not"
-    assert there.count(False) > (20 if mode == "fresh" else 10)
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_full_or_failing_disk_at_any_change_leaves_the_store_as_it_was(quick: Path, code: int) -> None:
-    calls = CountedCalls()
-    publish_model(store_at(quick / "count", disk=Disk(calls)), seed=3)
-    before = CountedCalls()
-    store_at(quick / "before", disk=Disk(before))
-    first, last = before.count + 1, calls.count
-    assert last - first > 15
-    store = store_at(quick / "store")
-    publish_model(store, tag="old")
-    for number in range(1, last - first + 2):
-        failing = store_at(quick / "store", disk=Disk(failing_at(number, code, for_ever=True)))
-        try:
-            publish_model(failing, seed=3)
-        except StorageError as error:
-            assert isinstance(error, TransferFailed if code == errno.EIO else NoRoom), (number, error)
-            assert str(quick) in str(error)
-        else:
-            assert number > (last - first) - 3, "only what comes after the end may fail unnoticed"
-        assert model_is_right(store, tag="old")
-        if code != errno.EIO:
-            assert list(store.paths.incoming.iterdir()) == [], number
-        if not model_is_right(store, seed=3):
-            publish_model(store, seed=3)
-        assert model_is_right(store, seed=3)
-        store.refs.delete("org/model", "latest")
-        collect_all(store)
-        assert leftovers(store) == [] and len(store.list_objects()) == 1
-    publish_model(store, seed=3)
-
-
-def test_no_room_for_a_file_removes_all_of_the_work(tmp_path: Path) -> None:
-    class Full:
-        def __init__(self, inner: object) -> None:
-            self._inner, self.files = inner, 0
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._inner, name)
-
-        def write(self, *arguments: object, **more: object) -> object:
-            self.files += 1
-            if self.files == 2:
-                raise NoRoom("the filesystem is full")
-            return self._inner.write(*arguments, **more)  # type: ignore[attr-defined]
-
-    good = store_at(tmp_path / "store")
-    store = store_at(tmp_path / "store", transport=Full(good.ports.transport))  # type: ignore[arg-type]
-    for keep in (False, True):
-        with pytest.raises(NoRoom), store.publication(Kind.MODEL, KEY, keep=keep, chunk_bytes=CHUNK) as work:
-            work.add(work.staging.write_bytes("a.safetensors", random_bytes(CHUNK)))
-            work.add(work.staging.write_bytes("b.safetensors", random_bytes(CHUNK)))
-            work.publish([("org/model", "latest")])
-        store.ports.transport.files = 0  # type: ignore[attr-defined]
-        assert list(store.paths.incoming.iterdir()) == []
-    assert store.refs.list() == [] and store.list_objects() == []
+quick = pytest.fixture(quick_directory)
 
 
 def test_many_publishers_of_one_object_and_one_ref_all_succeed_with_one_content(quick: Path) -> None:
