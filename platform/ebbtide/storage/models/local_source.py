@@ -1,0 +1,139 @@
+"""A directory that this machine can read, a mounted share among them.
+
+Links to files are followed, since downloaded models are often trees of links into a cache; links to directories are
+not. A file's stamp is its inode with the times of its last changes: the time of modification alone can be set back,
+as tools that unpack archives do.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ebbtide.storage.durable import storage_error
+from ebbtide.storage.errors import Refused
+from ebbtide.storage.models.sources import Part, SourceChanged, SourceFile
+
+MAX_FILES = 20_000  # the largest published checkpoints have a few hundred
+MAX_DEPTH = 3  # of directories: "1_Pooling/config.json", "original/params.json"
+
+
+class LocalSource:
+    """See `Source`."""
+
+    def __init__(self, directory: Path) -> None:
+        """``directory`` need not be absolute; links to it are followed once, now."""
+        self._root = Path(os.path.realpath(directory))
+
+    @property
+    def where(self) -> str:
+        """The directory, absolute and without links."""
+        return str(self._root)
+
+    def listing(self) -> list[SourceFile]:
+        """See `Source.listing`; hidden files and directories are left out."""
+        if self._root.is_file():
+            raise Refused(f"{self._root} is a file: name the directory that holds the whole model")
+        try:
+            found: list[SourceFile] = []
+            for file in _walk(self._root, "", MAX_DEPTH):
+                if len(found) >= MAX_FILES:
+                    raise Refused(f"{self._root} has more than {MAX_FILES} files: name the directory of one model")
+                found.append(file)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise Refused(f"there is no directory {self._root}") from error
+            raise storage_error(error, "list", self._root) from error
+        return sorted(found)
+
+    def look_for(self, names: Iterable[str]) -> list[SourceFile]:
+        """See `Source.look_for`: a directory shows all that is in it."""
+        return []
+
+    def open(self, file: SourceFile) -> "LocalReading":
+        """See `Source.open`."""
+        path = self._root / file.name
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block here
+        except FileNotFoundError as error:
+            raise SourceChanged(str(path), "is gone") from error
+        except OSError as error:
+            raise storage_error(error, "open", path) from error
+        reading = LocalReading(path, fd, file)
+        try:
+            reading.check()
+        except BaseException:
+            os.close(fd)
+            raise
+        return reading
+
+
+class LocalReading:
+    """See `Reading`. It looks at the file's stamp when it is opened and when it is closed without an error."""
+
+    def __init__(self, path: Path, fd: int, file: SourceFile) -> None:
+        self._path, self._fd, self._file = path, fd, file
+
+    def check(self) -> None:
+        """Raise `SourceChanged` unless the file is as it was listed."""
+        try:
+            found = os.fstat(self._fd)
+        except OSError as error:
+            raise storage_error(error, "open", self._path) from error
+        if not stat.S_ISREG(found.st_mode) or (found.st_size, _stamp(found)) != (
+            self._file.size_bytes,
+            self._file.stamp,
+        ):
+            raise SourceChanged(str(self._path), "is another file than it was")
+
+    def read(self, parts: Sequence[Part]) -> None:
+        """See `Reading.read`."""
+        for part in parts:
+            done = 0
+            while done < len(part.memory):
+                at = part.offset + done
+                try:
+                    count = os.preadv(self._fd, [part.memory[done:]], at)
+                except OSError as error:
+                    raise storage_error(error, "read", self._path, offset=at) from error
+                if count == 0:
+                    raise SourceChanged(str(self._path), f"ends at byte {at} of {self._file.size_bytes}")
+                done += count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.check()
+        finally:
+            os.close(self._fd)
+
+
+def _walk(folder: Path, prefix: str, depth: int) -> Iterator[SourceFile]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if depth > 1:
+                    yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", depth - 1)
+                continue
+            try:
+                found = entry.stat()
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP):
+                    continue  # a link that leads nowhere; if it is needed, its absence is told
+                raise
+            if stat.S_ISREG(found.st_mode):
+                yield SourceFile(prefix + entry.name, found.st_size, _stamp(found))
+
+
+def _stamp(found: os.stat_result) -> str:
+    return f"inode {found.st_ino} modified {found.st_mtime_ns} changed {found.st_ctime_ns}"
