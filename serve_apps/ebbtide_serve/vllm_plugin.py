@@ -6,9 +6,11 @@ called twice. It imports nothing of vLLM.
 
 import os
 
+from ebbtide_serve.loading.registration import register_formats
 from ebbtide_serve.parent_watch import arm_from_environment
 
 
 def register() -> None:
-    """End this process with its replica, if it belongs to one and is not the replica itself."""
+    """End this process with its replica, if it belongs to one and is not the replica itself; name our load formats."""
     arm_from_environment(os.environ)
+    register_formats()

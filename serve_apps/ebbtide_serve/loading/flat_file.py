@@ -1,0 +1,92 @@
+"""One rank's parameters in a file, and back into memory.
+
+The file is plain safetensors: one tensor for each piece of parameter memory, and for buffers that ``load_weights``
+fills. Names, types and shapes are compared with the model's before a byte is copied; each chunk is checked before any
+of it is copied. What is copied before a read fails is therefore right, and loading in another way may follow.
+"""
+
+import json
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from ebbtide.storage.container import Header
+from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, plan_container, specs_of
+from ebbtide.storage.rates import Admission
+from ebbtide.storage.report import TransferReport
+from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.transport import Range
+from ebbtide_serve.loading.errors import FlatUnusable
+from ebbtide_serve.loading.layout import Layout, buffers_of, spec_of
+from ebbtide_serve.loading.places import Place, Scatter, bytes_of
+from ebbtide_serve.loading.transfers import check_complete, read_into
+
+_LAYOUT, _BUFFERS = "ebbtide.layout", "ebbtide.buffers"
+_BUFFER_PREFIX = "buffer:"  # a buffer's name in the file; no parameter's name has a colon
+
+
+def plan_flat(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> ContainerPlan:
+    """Lay out a rank's file.
+
+    Args:
+        layout: of its parameters.
+        buffers: those that loading fills.
+
+    Raises:
+        FlatUnusable: a parameter's name cannot stand in a file.
+    """
+    specs = [one.spec for one in layout.held]
+    if odd := [one.name for one in specs if one.name.startswith(_BUFFER_PREFIX)]:
+        raise FlatUnusable(f"a parameter is called {odd[0]!r}")
+    specs += [spec_of(_BUFFER_PREFIX + name, data) for name, data in buffers.items()]
+    return plan_container(specs, {_LAYOUT: layout.digest, _BUFFERS: json.dumps(sorted(buffers))})
+
+
+def flat_memory(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The memory behind each tensor of such a file, as flat bytes."""
+    return dict(layout.memory()) | {_BUFFER_PREFIX + name: bytes_of(data) for name, data in buffers.items()}
+
+
+def read_flat(stored: StoredObject, name: str, model: nn.Module, layout: Layout, admit: Admission) -> TransferReport:
+    """Fill a model's parameters from a file.
+
+    Raises:
+        FlatUnusable: the file is of another layout; nothing was changed.
+        Corrupt, NotPublished, Superseded, TransferFailed: it cannot be read (to its end); see the module.
+    """
+    scatter = Scatter(_places(stored.header(name), model, layout))
+    whole = [Range(0, stored.file(name).entry.size_bytes)]
+    report = read_into(stored, name, whole, [scatter], admit)
+    check_complete(stored, name, scatter)
+    return report
+
+
+def _places(header: Header, model: nn.Module, layout: Layout) -> list[Place]:
+    """Where each tensor of a file goes; raises FlatUnusable unless file and model agree in everything."""
+    try:
+        buffer_names, digest = [str(one) for one in json.loads(header.metadata[_BUFFERS])], header.metadata[_LAYOUT]
+    except (KeyError, ValueError, TypeError) as error:
+        raise FlatUnusable(f"the flat form does not say what it holds ({error!r})") from error
+    buffers = buffers_of(model, buffer_names)
+    memory = flat_memory(layout, buffers)
+    wanted = {one.name: one for one in plan_specs(layout, buffers)}
+    found = {one.name: one for one in specs_of(header.entries)}
+    if other := sorted(wanted.keys() ^ found.keys()):
+        where = "only in the model" if other[0] in wanted else "only in the flat form"
+        raise FlatUnusable(f"{len(other)} parameters differ, such as {other[0]}, which is {where}")
+    for name, spec in wanted.items():
+        if found[name] != spec:
+            raise FlatUnusable(f"{name} is {_shown(found[name])} in the flat form, and {_shown(spec)} in the model")
+    if digest != layout.digest:
+        raise FlatUnusable("the parameters lie otherwise in memory than in the flat form (order or sharing)")
+    return [Place(entry.offset, memory[entry.name]) for entry in header.entries]
+
+
+def plan_specs(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> list[TensorSpec]:
+    """The tensors of a rank's file."""
+    return specs_of(plan_flat(layout, buffers).entries)
+
+
+def _shown(spec: TensorSpec) -> str:
+    return f"{spec.dtype} {list(spec.shape)}"

@@ -1,0 +1,138 @@
+"""One rank's load: the flat form if there is one, else checkpoint order, and then what the flat form is made of.
+
+Knows no engine: what it needs of one comes as `Ways`. The order of fallbacks and what may follow what is here:
+
+- A flat form that cannot be used costs a line in the log. What was copied of it before an error was checked, so it is
+  what ``load_weights`` would have left there, and a load in checkpoint order may follow.
+- Not after a timeout: a copy that was begun may still end, later than the engine's repacking.
+- Nothing follows a checkpoint that is damaged: vLLM's own loader would read the same bytes without looking.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from ebbtide.storage.errors import Corrupt, StorageError, TransferTimeout
+from ebbtide.storage.rate_book import TrafficClass
+from ebbtide.storage.report import TransferReport
+from ebbtide_serve.loading.capture import capture, memory_for_capture
+from ebbtide_serve.loading.errors import FlatUnusable
+from ebbtide_serve.loading.flat_file import read_flat
+from ebbtide_serve.loading.flat_key import FlatKey
+from ebbtide_serve.loading.flat_shelf import flat_form
+from ebbtide_serve.loading.held import HeldCapture
+from ebbtide_serve.loading.identity import EngineFacts, flat_key
+from ebbtide_serve.loading.layout import Layout, layout_of
+from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.record import StartRecord
+from ebbtide_serve.loading.settings import LoadSettings
+from ebbtide_serve.loading.state_watch import filled_buffers, state_of
+
+CHECKPOINT, FLAT, OWN = "ebbtide", "ebbtide_flat", "vllm"  # ways to load; the first two are names of load formats
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What an engine gives.
+
+    Attributes:
+        facts: of the model on this rank.
+        checkpoint: loads in checkpoint order, or in the engine's own way; says which of them it was, and its transfer.
+        ranks_here: of this engine on this node.
+    """
+
+    facts: EngineFacts
+    checkpoint: Callable[[], tuple[str, TransferReport | None]]
+    ranks_here: int = 1
+
+
+class RankLoad:
+    """One load of one model; for one thread."""
+
+    def __init__(
+        self, settings: LoadSettings, store: ProcessStore, *, record: StartRecord, held: HeldCapture, say: Say
+    ) -> None:
+        """``record`` and ``held`` are changed; ``say`` is for one line a reason."""
+        self._settings, self._store, self._record, self._held, self._say = settings, store, record, held, say
+        self._damaged = ""  # id of a flat form that was found so
+
+    def load(self, model: nn.Module, asked: str, ways: Ways) -> None:
+        """Fill the parameters of ``model``.
+
+        Raises:
+            StorageError: the checkpoint is damaged or cannot be read.
+            Exception: what the engine's own loading raises.
+        """
+        began_s = time.monotonic()
+        used, transfer = "", None
+        if asked == FLAT:
+            try:
+                used, transfer = FLAT, self._read_flat(model, ways.facts)
+            except TransferTimeout:
+                raise
+            except (FlatUnusable, StorageError, MemoryError) as error:
+                used = ""
+                self._tell(f"rank {ways.facts.rank} loads in checkpoint order: {error}")
+        if not used:
+            used, transfer = self._by_checkpoint(model, ways)
+        self._record.add(used, transfer, time.monotonic() - began_s)
+
+    def _read_flat(self, model: nn.Module, facts: EngineFacts) -> TransferReport:
+        key, layout = flat_key(model, self._settings.model, facts), layout_of(model)
+        with (
+            flat_form(self._store.store, key, key.tag(facts.rank, layout.digest)) as found,
+            self._store.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
+        ):
+            try:
+                return read_flat(found, key.file_name(facts.rank), model, layout, admit)
+            except Corrupt:
+                self._damaged = found.id
+                raise
+
+    def _by_checkpoint(self, model: nn.Module, ways: Ways) -> tuple[str, TransferReport | None]:
+        if not self._settings.capture:
+            self._held.nothing("it was not asked for")
+            return ways.checkpoint()
+        try:
+            key, before = flat_key(model, self._settings.model, ways.facts), layout_of(model)
+        except FlatUnusable as error:
+            self._no_flat_form(str(error))
+            return ways.checkpoint()
+        seen = state_of(model)
+        used, transfer = ways.checkpoint()
+        if used != CHECKPOINT:
+            self._no_flat_form("the weights did not come from the store")
+            return used, transfer
+        try:
+            after = layout_of(model)
+            if after.digest != before.digest:
+                raise FlatUnusable("loading changes the layout of its parameters")
+            self._capture(model, after, filled_buffers(seen, state_of(model)), key, ways)
+        except FlatUnusable as error:
+            self._no_flat_form(str(error))
+        return used, transfer
+
+    def _capture(self, model: nn.Module, layout: Layout, buffers: tuple[str, ...], key: FlatKey, ways: Ways) -> None:
+        tag = key.tag(ways.facts.rank, layout.digest)
+        with suppress(FlatUnusable, StorageError), flat_form(self._store.store, key, tag) as found:
+            if found.id != self._damaged:  # asked for checkpoint order, or published meanwhile
+                self._held.nothing(f"object {found.id} is there")
+                return
+        free_bytes = memory_for_capture(ways.ranks_here)
+        kept = capture(model, layout, buffers, key, ways.facts.rank, free_bytes=free_bytes)
+        kept = replace(kept, replaces=self._damaged)
+        if not self._held.hold(kept, self._store):
+            raise FlatUnusable("this process keeps the parameters of another model already")
+
+    def _no_flat_form(self, why: str) -> None:
+        self._held.nothing(why)
+        self._tell(f"there will be no flat form of this model: {why}")
+
+    def _tell(self, reason: str) -> None:
+        self._record.reasons.append(reason)
+        self._say(reason)
