@@ -33,8 +33,8 @@ class Stopped(Exception):
 class Crew:
     """Runs one transfer; made by the caller's thread, used once."""
 
-    def __init__(self, path: Path, pool: BufferPool, *, threads: int, deadline_s: float) -> None:
-        """``deadline_s`` counts from now."""
+    def __init__(self, path: Path, pool: BufferPool | None, *, threads: int, deadline_s: float) -> None:
+        """``deadline_s`` counts from now; without a ``pool`` nothing can be borrowed."""
         self._path, self._pool, self._threads = path, pool, threads
         self._deadline_s = deadline_s
         self._until = time.monotonic() + deadline_s
@@ -134,6 +134,7 @@ class Crew:
 
     def borrow_at_once(self, timeout_s: float = 0) -> Buffer | None:
         """A buffer if there is one."""
+        assert self._pool is not None, "this transfer was made without buffers"
         buffer = self._pool.borrow(timeout_s)
         if buffer is not None:
             with self._changed:
@@ -146,6 +147,7 @@ class Crew:
 
     def give_back(self, buffer: Buffer) -> None:
         """Nothing writes into it any more."""
+        assert self._pool is not None
         with self._changed:
             self._lent.remove(buffer)
         self._pool.give_back(buffer)
@@ -167,6 +169,7 @@ class Crew:
             self._stop = True
             self._changed.notify_all()
             for buffer in self._lent:
+                assert self._pool is not None
                 self._pool.bury(buffer)
             return True
 
