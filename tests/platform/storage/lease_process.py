@@ -4,7 +4,7 @@
     python lease_process.py claim DIRECTORY NAME NUMBER
     python lease_process.py fly DIRECTORY KEY STEPS STEP_S MODE
     python lease_process.py move BOOK CLASS
-    python lease_process.py load DIRECTORY SLOTS HOLD_S DEADLINE_S
+    python lease_process.py load DIRECTORY SLOTS HOLD_S
 
 `hold` and `claim` check every 10 ms, and say so once they have lost. `fly` makes a file by a rename onto a free name.
 """
@@ -19,6 +19,7 @@ from ebbtide.storage.errors import Refused, StorageError, Superseded, TransferFa
 from ebbtide.storage.flight import Leading, Terms, Waiting, fly
 from ebbtide.storage.holding import Holding, claim, hold
 from ebbtide.storage.lease import Pace
+from ebbtide.storage.loaders import LoadTerms, loading
 from ebbtide.storage.rate_book import Budget, TrafficClass
 from ebbtide.storage.rates import NodeShelf, Rates
 
@@ -91,6 +92,16 @@ def move(book: Path, kind: TrafficClass) -> None:
             time.sleep(0.001)
 
 
+def load(directory: Path, slots: int, hold_s: float) -> None:
+    terms = LoadTerms(f"process {os.getpid()}", slots, deadline_s=120.0, pace=PACE)
+    say(event="asks")
+    with loading(directory, terms, on_wait=lambda why: say(event="waits", why=why)) as place:
+        say(event="loads", slot=place.slot, why=place.why)
+        time.sleep(hold_s)
+        say(event="loaded")
+    say(event="left")
+
+
 def main() -> None:
     verb, directory, *rest = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
     who = f"process {os.getpid()}"
@@ -102,6 +113,8 @@ def main() -> None:
         make(directory, rest[0], int(rest[1]), float(rest[2]), rest[3])
     elif verb == "move":
         move(directory, TrafficClass[rest[0]])
+    elif verb == "load":
+        load(directory, int(rest[0]), float(rest[1]))
 
 
 if __name__ == "__main__":
