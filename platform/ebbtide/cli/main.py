@@ -22,6 +22,7 @@ OWN: Mapping[str, str] = {
     "completion": "ebbtide.cli.completion:completion",
     "doctor": "ebbtide.cli.doctor:doctor",
     "events": "ebbtide.cli.history:events",
+    "models": "ebbtide.cli.models:models",
     "schema": "ebbtide.cli.schema:schema",
     "validate": "ebbtide.cli.validate:validate",
     "why": "ebbtide.cli.history:why",

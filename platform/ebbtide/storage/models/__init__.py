@@ -13,13 +13,14 @@ is the floor below.
 """
 
 from ebbtide.storage.models.exporting import Exported, export
-from ebbtide.storage.models.importing import How, Imported, ImportTerms, import_model
+from ebbtide.storage.models.importing import import_model
 from ebbtide.storage.models.listing import Holder, ModelRow, list_models
 from ebbtide.storage.models.mending import Mended, mend
 from ebbtide.storage.models.opening import open_source
 from ebbtide.storage.models.progress import ImportProgress, Phase
 from ebbtide.storage.models.resolving import StoredModel, resolve
 from ebbtide.storage.models.sources import Source, SourceChanged, SourceFile
+from ebbtide.storage.models.terms import How, Imported, ImportTerms
 from ebbtide.storage.models.wanted import Wanted, default_name, find, split_ref
 
 __all__ = [

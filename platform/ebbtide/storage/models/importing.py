@@ -15,95 +15,34 @@ before a chunk is on disk.
 import re
 import secrets
 import time
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ebbtide.storage.budget import Budget, reserve
+from ebbtide.storage.budget import reserve
 from ebbtide.storage.durable import telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
 from ebbtide.storage.flight import Leading, Terms, Waiting, fly
-from ebbtide.storage.holding import DEFAULT_PACE
 from ebbtide.storage.index import chunk_count
-from ebbtide.storage.lease import Pace
 from ebbtide.storage.leases import this_process
 from ebbtide.storage.manifest import FileEntry, Kind, make_manifest
 from ebbtide.storage.models.checkpoint import Checkpoint, examine
 from ebbtide.storage.models.progress import ImportProgress, Observe, Phase, Tally
 from ebbtide.storage.models.records import ImportRecord, ImportRecords, flights
-from ebbtide.storage.models.shard_writer import STRETCH_BYTES, ShardWriter, Workplace
+from ebbtide.storage.models.shard_writer import ShardWriter, Workplace
 from ebbtide.storage.models.sources import Source, read_all, within_patience
+from ebbtide.storage.models.terms import How, Imported, ImportTerms
 from ebbtide.storage.names import Attempt, ObjectId, attempt, case_collision, ref_name, tag
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.opening import open_contents
 from ebbtide.storage.pickles import refuse_pickle
 from ebbtide.storage.publish import Publication
-from ebbtide.storage.transport import CHUNK_BYTES
 
 # Of an index for each chunk, of manifest and directories, for the reservation: more than they need.
 _BYTES_PER_CHUNK = 128
 _SLACK_BYTES = 1 << 20
 # An object may be collected between its import and its ref, if that takes an hour; each turn means that it was.
 MOST_TURNS = 3
-
-
-class How(Enum):
-    """How a model came to be in the store."""
-
-    COPIED = "copied"  # by this process
-    SAME = "same"  # copied by this process, and then found to be there already, from another source
-    SHARED = "shared"  # copied by another process while this one waited
-    KNOWN = "known"  # imported before; nothing was copied
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What came of an import.
-
-    Attributes:
-        object: the model.
-        how: how it came.
-        ref: its name and tag, as one text; empty if none was asked for.
-        moved_ref: whether that is new, or pointed to something else before.
-        size_bytes, num_tensors: of the model.
-        copied_bytes, saved_bytes: of its weights: fetched from the source by this process; found on disk, from an
-            earlier attempt.
-        seconds: all in all.
-        notes: what the user should know, in sentences.
-    """
-
-    object: ObjectId
-    how: How
-    ref: str
-    moved_ref: bool
-    size_bytes: int
-    num_tensors: int
-    copied_bytes: int
-    saved_bytes: int
-    seconds: float
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportTerms:
-    """How to import.
-
-    Attributes:
-        who: for people, shown to those that wait; host and process if empty.
-        deadline_s: how long to wait for others. A day: a terabyte over a slow link.
-        budget: what the store may take.
-        chunk_bytes: length of the chunks that are hashed and repaired.
-        stretch_bytes: of one transfer.
-        pace: of claims; the same for all that import into a store.
-    """
-
-    who: str = ""
-    deadline_s: float = 86400.0
-    budget: Budget = field(default_factory=Budget)
-    chunk_bytes: int = CHUNK_BYTES
-    stretch_bytes: int = STRETCH_BYTES
-    pace: Pace = DEFAULT_PACE
 
 
 @dataclass(frozen=True, slots=True)

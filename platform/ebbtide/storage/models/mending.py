@@ -23,10 +23,11 @@ from ebbtide.storage.errors import Corrupt, Refused, StorageError
 from ebbtide.storage.leases import of_work
 from ebbtide.storage.manifest import FileEntry, Manifest
 from ebbtide.storage.models.checkpoint import Checkpoint, examine
-from ebbtide.storage.models.importing import ImportTerms, import_model
+from ebbtide.storage.models.importing import import_model
 from ebbtide.storage.models.opening import open_source
 from ebbtide.storage.models.records import ImportRecords
 from ebbtide.storage.models.sources import Source, read_all, within_patience
+from ebbtide.storage.models.terms import ImportTerms
 from ebbtide.storage.names import ObjectId, attempt
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.repair import repair

@@ -47,7 +47,7 @@ class Tally:
         self._leading, self._total, self._observe = leading, total_bytes, observe
         self._lock = threading.Lock()
         self.saved_bytes = self.copied_bytes = 0
-        self._tell(Phase.VERIFYING)
+        self._tell(Phase.COPYING)
 
     def check(self) -> None:
         """Raise `Superseded` if another process may be at it by now. Costs no I/O."""

@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from ebbtide.storage.errors import NotPublished, Refused
-from ebbtide.storage.models.importing import Imported, ImportTerms, import_model
+from ebbtide.storage.models.importing import import_model
 from ebbtide.storage.models.opening import open_source
 from ebbtide.storage.models.progress import Observe
+from ebbtide.storage.models.terms import Imported, ImportTerms
 from ebbtide.storage.models.urls import is_url
 from ebbtide.storage.models.wanted import LATEST, default_name, find
 from ebbtide.storage.object_store import ObjectStore

@@ -10,10 +10,11 @@ from safetensors.numpy import load_file, save_file
 
 from ebbtide.storage.budget import Budget
 from ebbtide.storage.lease import Pace
-from ebbtide.storage.models.importing import Imported, ImportTerms, import_model
+from ebbtide.storage.models.importing import import_model
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.progress import Observe
 from ebbtide.storage.models.sources import Source
+from ebbtide.storage.models.terms import Imported, ImportTerms
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from tests.platform.storage.stores import CHUNK
