@@ -15,8 +15,8 @@ from tests.platform.storage.shim.faults import NOT_THERE, RIGHT, Fault, Row, bui
 READS = ("read cold", "read cached", "read in place")
 COLUMNS = (*READS, "write")
 PROGRAM = Path(__file__).parent / "shim" / "transport_cells.py"
-# A call that hangs does so for three times as long as the transfer may take.
-DEADLINE_S, HANG_MS = 1.0, 3000
+# A call that hangs does so for much longer than the transfer may take, and than a busy machine needs to notice.
+DEADLINE_S, HANG_MS, IN_TIME_S = 1.0, 10_000, 8.0
 ALWAYS = 0
 
 
@@ -147,7 +147,7 @@ def test_every_fault_ends_in_right_bytes_or_in_one_error_that_says_where(
             assert "victim" in text and one.got.split()[1] in text, "path and errno"
             assert one.row.split(":")[0] not in ("read", "write") or "at byte" in text, "offset"
         if "TransferTimeout" in one.got:
-            assert one.seconds < DEADLINE_S + 1.5, "not in time"
+            assert one.seconds < IN_TIME_S, "not in time"
         elif one.row == "no fault":
             mode = "posix buffered" if one.column == "read cached" else "posix direct"
             assert next(iter(one.detail["modes"])) == mode, one

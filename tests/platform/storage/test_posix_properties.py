@@ -61,7 +61,13 @@ class Bearable:
     def _about_moving(self, name: str, offset: int | None, direct: bool, dice: Random) -> Errno | Most | None:
         kind = dice.choice(["short", "page", "odd", "eintr", "eagain", "eio", "stale", "refused"])
         if kind in ("short", "page", "odd"):
-            return Most({"short": dice.randint(1, 70_000), "page": 4096, "odd": 1 + 2 * dice.randint(0, 9000)}[kind])
+            return Most(
+                {
+                    "short": dice.randint(1, 70_000),
+                    "page": 4096,
+                    "odd": 1 + 2 * dice.randint(0, dice.choice([1000, 9000])),
+                }[kind]
+            )
         if kind == "eio" and self._first("eio", name, offset):
             return Errno(errno.EIO)
         if kind == "stale" and name == "read" and self._first("stale"):

@@ -140,7 +140,7 @@ class Cell:
 
     def __init__(self, rules: str, folder: Path, victim: str, deadline_s: float) -> None:
         self.folder, self.victim, self.deadline_s = folder, victim, deadline_s
-        self.fired = 0
+        self.fired, self.seconds = 0, 0.0
         self.detail: dict[str, Any] = {}
         self._rules = rules
 
@@ -149,9 +149,11 @@ class Cell:
         """The filesystem lies in here only: what prepares and checks a cell must not meet the faults."""
         shim = ctypes.CDLL(None)
         shim.ebbtide_faults(self._rules.encode())
+        began = time.monotonic()
         try:
             yield
         finally:
+            self.seconds = time.monotonic() - began
             self.fired += shim.ebbtide_faults_fired()
             shim.ebbtide_faults(b"")
 
@@ -163,7 +165,7 @@ def serve(columns: Mapping[str, Callable[[Cell], None]]) -> None:
     ``cell.detail``, and raises AssertionError for wrong bytes.
     """
     for line in sys.stdin:
-        order, began = json.loads(line), time.monotonic()
+        order = json.loads(line)
         cell = Cell(order["rules"], Path(order["folder"]), order["victim"], order["deadline_s"])
         try:
             columns[order["column"]](cell)
@@ -173,7 +175,7 @@ def serve(columns: Mapping[str, Callable[[Cell], None]]) -> None:
         except StorageError as error:
             got = _named(error)
             cell.detail |= {"text": str(error), "offset": getattr(error, "offset", None)}
-        told = {"got": got, "fired": cell.fired, "seconds": time.monotonic() - began, "detail": cell.detail}
+        told = {"got": got, "fired": cell.fired, "seconds": cell.seconds, "detail": cell.detail}
         print(json.dumps(told), flush=True)
     os._exit(0)  # without waiting for threads that hang
 
