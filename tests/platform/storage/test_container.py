@@ -75,6 +75,7 @@ BAD: dict[str, bytes] = {
     "unknown type": file_of({"a": entry("U9")}, bytes(4)),
     "type as a list": file_of({"a": entry(["U8"])}, bytes(4)),  # type: ignore[arg-type]
     "negative size": file_of({"a": entry(shape=[-4])}, bytes(4)),
+    "two negative sizes": file_of({"a": entry(shape=[-2, -2])}, bytes(4)),
     "size as a text": file_of({"a": entry(shape=["4"])}, bytes(4)),
     "size as a float": file_of({"a": entry(shape=[4.0])}, bytes(4)),
     "size true": file_of({"a": entry(shape=[True], offsets=[0, 1])}, bytes(1)),
@@ -109,6 +110,13 @@ def test_what_makes_no_sense_is_corrupt_and_names_the_file(content: bytes, tmp_p
     path.write_bytes(content)
     with pytest.raises(Corrupt):
         read_header(path)
+
+
+def test_a_header_is_never_longer_than_the_reference_implementation_allows() -> None:
+    most = MAX_HEADER_BYTES.to_bytes(8, "little")
+    assert header_bytes(most, 1 << 40, PATH) == MAX_HEADER_BYTES + 8
+    with pytest.raises(Corrupt, match="more than 100000000 are not allowed"):
+        header_bytes((MAX_HEADER_BYTES + 1).to_bytes(8, "little"), 1 << 40, PATH)
 
 
 def _counts() -> st.SearchStrategy[list[int]]:

@@ -1,6 +1,7 @@
 """The sidecar of chunk hashes: what is written is read again, and anything else is refused before it is used."""
 
 import hashlib
+import struct
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,37 @@ def test_fields_that_make_no_sense_are_refused_even_with_the_right_hash_at_the_e
     except (Corrupt, Refused):
         return
     assert parsed.to_bytes() == raw
+
+
+HEADER = struct.Struct("<8sHBBIQ16sI20s")
+GOOD = (b"EBBTIDX\0", 1, 1, 1, 4096, 5000, SALT, 2, bytes(20))
+FIELDS: dict[str, tuple[int, object]] = {
+    "no content hash": (2, 0),
+    "an unknown content hash": (2, 3),
+    "an unknown flag": (3, 2),
+    "a flag too many": (3, 3),
+    "a chunk size that is no power of two": (4, 4999),
+    "a chunk size of nothing": (4, 0),
+    "too large a chunk size": (4, 1 << 31),
+    "a file of one chunk": (5, 4096),
+    "a file of three chunks": (5, 8193),
+    "the largest file": (5, 2**64 - 1),
+    "one chunk": (7, 1),
+    "three chunks": (7, 3),
+    "chunks without end": (7, 2**32 - 1),
+    "something in the zeros": (8, bytes(19) + b"\1"),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), FIELDS.values(), ids=FIELDS.keys())
+def test_each_field_is_checked_even_with_the_right_hash_at_the_end(field: int, value: object) -> None:
+    def written(fields: tuple[object, ...]) -> bytes:
+        body = HEADER.pack(*fields) + bytes(2 * 48)
+        return body + hashlib.sha256(body).digest()
+
+    assert parse_index(written(GOOD), PATH).file_bytes == 5000
+    with pytest.raises(Corrupt):
+        parse_index(written((*GOOD[:field], value, *GOOD[field + 1 :])), PATH)
 
 
 @settings(max_examples=300, deadline=None)

@@ -3,19 +3,23 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused
 from ebbtide.storage.names import COMMIT, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.repair import repair
 from ebbtide.storage.scrub import damage_of
+from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     CHUNK,
     POOL,
+    collect_all,
     each,
     leftovers,
     model_is_right,
@@ -182,3 +186,36 @@ def test_readers_with_the_file_open_go_on(store: ObjectStore, object_id: ObjectI
             found.read_bytes(FILE)
         repair(store.ports, object_id, damage_of(store.ports, object_id), sources)
         assert found.read_bytes(FILE) == sources[FILE].read_bytes()
+
+
+def test_a_repair_cut_off_anywhere_can_be_done_again(
+    tmp_path: Path, store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
+) -> None:
+    class Cut(BaseException):
+        pass
+
+    path = store.paths.object(object_id) / FILE
+    good = path.read_bytes()
+    for number in range(1, 40):
+
+        def cut(at: int, _name: str, number: int = number) -> None:
+            if at >= number:
+                raise Cut
+
+        overwrite(path, 5, b"\0\0\0\0")
+        path.with_name(FILE + ".idx").write_bytes(b"torn")
+        cutting = store_at(tmp_path / "store", disk=Disk(CountedCalls(cut)))
+        damage = damage_of(store.ports, object_id)
+        assert damage
+        try:
+            repair(cutting.ports, object_id, damage, sources)
+        except Cut:
+            with suppress(Corrupt):
+                assert model_is_right(store)
+        else:
+            break
+        repair(store.ports, object_id, damage_of(store.ports, object_id), sources)
+        assert path.read_bytes() == good and model_is_right(store)
+    assert 8 < number < 39
+    collect_all(store)
+    assert leftovers(store) == [] and model_is_right(store)

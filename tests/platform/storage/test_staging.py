@@ -72,7 +72,8 @@ def test_an_index_that_is_there_is_believed_unless_it_is_not_ours(staging: Stagi
     entry = staging.write_bytes("a.safetensors", data)
     path = staging.directory / "a.safetensors"
     other = Hashing(b"1" * 16, CHUNK)
-    assert staging_at(staging.directory, other).adopt("a.safetensors").digest == entry.digest
+    salted = staging_at(staging.directory, other).adopt("a.safetensors")
+    assert salted.digest == entry.digest and salted.index != entry.index
     assert staging_at(staging.directory).adopt("a.safetensors") == entry, "hashed anew under our salt"
     path.write_bytes(data + b"x")
     assert staging.adopt("a.safetensors").size_bytes == 2 * CHUNK + 1
