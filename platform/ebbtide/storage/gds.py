@@ -210,6 +210,7 @@ class _Reading:
         self.path, self.crew, self.requests = path, crew, Requests(path, crew)
         self._transport, self._checked, self._wanted = transport, checked, wanted
         self._scatter = Scatter(wanted, transport.queue, path)
+        self._end = wanted.end
 
     def ask(self, action: str, offset: int | None, call: Callable[[], Answer]) -> Answer:
         """What ``call`` answers, asked again as files are; raises this package's errors."""
@@ -228,9 +229,9 @@ class _Reading:
             ranges = joined(chunks_of(self._checked, self._wanted.ranges))
         else:
             ranges = rounded_out(self._wanted.ranges, max(status.st_size, self._wanted.end))
-        end = max((each.end for each in ranges), default=0)
-        if status.st_size < end:
-            raise FileTruncated(self.path, offset=status.st_size, expected_bytes=end)
+        self._end = max((each.end for each in ranges), default=0)
+        if status.st_size < self._end:
+            raise self._truncated(status.st_size)
         return list(cut(ranges, request_bytes))
 
     def read(self, parts: Iterator[Range], file: DeviceFile, scratch: torch.Tensor) -> None:
@@ -254,7 +255,7 @@ class _Reading:
         while done < part.length:
             count = self._request(part, file, scratch, at)
             if count == 0:
-                raise FileTruncated(self.path, offset=part.offset + at, expected_bytes=part.end)
+                raise self._truncated(part.offset + at)
             if not 0 < count <= part.length - at:
                 hint = f"cuFile says that {count} bytes came, of {part.length - at}"
                 raise TransferFailed("read", self.path, errno=errno.EIO, offset=part.offset + at, hint=hint)
@@ -263,6 +264,9 @@ class _Reading:
             at = done if stuck else down(done, ALIGNMENT_BYTES)
             if done < part.length:
                 self.requests.repeat()
+
+    def _truncated(self, offset: int) -> FileTruncated:
+        return FileTruncated(self.path, offset=offset, expected_bytes=self._end)
 
     def _request(self, part: Range, file: DeviceFile, scratch: torch.Tensor, at: int) -> int:
         offset, count = part.offset + at, part.length - at

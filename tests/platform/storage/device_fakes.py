@@ -5,6 +5,7 @@ import ctypes
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,3 +207,11 @@ INTERRUPTED = OSError(errno.EINTR, "cuFile error at: file_handle.cpp:1: Interrup
 
 def parts_of(requests: list[tuple[int, int]]) -> list[Range]:
     return sorted((Range(offset, size) for offset, size in requests), key=lambda part: part.offset)
+
+
+def until_true(condition: Callable[[], bool]) -> bool:
+    """Wait for it, but not for ever."""
+    until = time.monotonic() + LONG_S
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
