@@ -17,10 +17,15 @@
 import errno as codes
 import os
 from pathlib import Path
+from typing import Any
 
 
 class StorageError(Exception):
     """Base of this package's errors. Its text names the object or file, the offset if there is one, and the cause."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it survives the way to another process, whatever its own constructor wants."""
+        return _again, (type(self), self.args, self.__dict__)
 
 
 class TransferFailed(StorageError):
@@ -94,3 +99,9 @@ class WaitTimeout(StorageError):
 
 class Superseded(StorageError):
     """Somebody else has taken over what this process believed to hold."""
+
+
+def _again(kind: type[StorageError], args: tuple[Any, ...], fields: dict[str, Any]) -> StorageError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error

@@ -1,0 +1,264 @@
+"""The checkpoints of one run, as one process uses them.
+
+::
+
+    checkpoints = RunCheckpoints(run_paths(shared, "my-run"), TrainingPorts(transport))
+    checkpoints.begin_epoch(3)                                   # once, when a gang starts
+    state = checkpoints.read_newest(OpenCheckpoint.read_state)   # None before the first
+    checkpoints.save(state, epoch=3, step=100)                   # one process that holds all of the state
+
+Gangs of which each rank holds shards use ``gang``; saves in the background ``background``.
+
+Not guaranteed: that a step which was committed is still there; see ``retention``. And nothing against others who can
+write to the directory: hashes are against faults, not against attackers.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+import torch
+
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
+from ebbtide.storage.training.about import About, Note
+from ebbtide.storage.training.cleaning import Cleaned, Cleaner
+from ebbtide.storage.training.lineage import Start, lineage
+from ebbtide.storage.training.open_checkpoint import OpenCheckpoint, open_checkpoint
+from ebbtide.storage.training.opening import open_directory
+from ebbtide.storage.training.places import CheckpointId, RunPaths
+from ebbtide.storage.training.plain_state import pack
+from ebbtide.storage.training.ports import Keeping, TrainingPorts
+from ebbtide.storage.training.publishing import Saving
+from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
+from ebbtide.storage.training.survey import begin_epoch, look, newest_of
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class IfCorrupt(Enum):
+    """What to do about a checkpoint that is damaged."""
+
+    RAISE = "raise"
+    OLDER = "older"  # take the one before, and say so: the steps since are lost
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """What was read, and from where.
+
+    Attributes:
+        skipped: newer checkpoints that are damaged, with what is wrong; empty unless `IfCorrupt.OLDER` was asked for.
+    """
+
+    id: CheckpointId
+    value: T
+    skipped: tuple[tuple[CheckpointId, StorageError], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A committed checkpoint.
+
+    Attributes:
+        counts: whether the newest goes back to it; else a gang wrote it that was replaced.
+        problem: why it cannot be opened; empty if it can.
+        about: what its writer said; None if it cannot be opened.
+        written_s: when it was committed, in seconds since 1970, by the filesystem's clock.
+    """
+
+    id: CheckpointId
+    counts: bool
+    size_bytes: int = 0
+    written_s: float = 0.0
+    about: About | None = None
+    problem: str = ""
+
+
+class RunCheckpoints:
+    """One run; may be used by several threads, but one save at a time."""
+
+    def __init__(self, paths: RunPaths, ports: TrainingPorts, keeping: Keeping | None = None) -> None:
+        """Nothing is read or made yet; see `run_paths` for the first argument."""
+        self.paths, self.ports, self.keeping = paths, ports, keeping or Keeping()
+        self.planned_bytes: dict[int, int] = {}  # of each rank, as of the last save; see `dcp_writer`
+        self._saving = threading.Lock()
+        self._cleaning: threading.Thread | None = None
+
+    # ---- reading
+
+    def newest(self) -> CheckpointId | None:
+        """The checkpoint from which the run goes on; None before the first.
+
+        Raises:
+            Corrupt: nobody can tell.
+            TransferFailed: the directory cannot be looked at.
+        """
+        return newest_of(self.paths)
+
+    def lineage(self) -> list[CheckpointId]:
+        """The newest, and those before it, newest first. Raises as `newest` does."""
+        return lineage(look(self.paths))
+
+    def open(self, wanted: CheckpointId, *, held: bool = False) -> OpenCheckpoint:
+        """Open one; see `open_checkpoint`."""
+        return open_checkpoint(self.paths, wanted, self.ports, held=held)
+
+    def read_newest(
+        self, read: Callable[[OpenCheckpoint], T], *, if_corrupt: IfCorrupt = IfCorrupt.RAISE
+    ) -> Found[T] | None:
+        """Read the newest checkpoint.
+
+        In a gang a chunk may be damaged that only one rank reads: with `IfCorrupt.OLDER` the ranks must agree on what
+        they have read, and begin again with the older one if they differ.
+
+        Args:
+            read: takes what is needed of an open checkpoint, such as `OpenCheckpoint.read_state`.
+            if_corrupt: what to do if it is damaged, at any place that ``read`` comes to.
+
+        Returns:
+            None before the first checkpoint.
+
+        Raises:
+            Corrupt, NotPublished: it is damaged or gone; with `IfCorrupt.OLDER`, all are.
+            TransferFailed: it cannot be read, which another attempt or node may.
+        """
+        skipped: list[tuple[CheckpointId, StorageError]] = []
+        line = self.lineage()
+        for wanted in line:
+            try:
+                with self.open(wanted) as opened:
+                    return Found(wanted, read(opened), tuple(skipped))
+            except (Corrupt, NotPublished) as error:
+                if if_corrupt is IfCorrupt.RAISE or wanted == line[-1]:
+                    raise
+                _logger.warning("run %s: %s is damaged, an older one is read: %s", self.paths.run, wanted, error)
+                skipped.append((wanted, error))
+        return None
+
+    def list(self) -> list[Listed]:
+        """All committed checkpoints, the highest first; those that are being removed meanwhile are left out."""
+        found = look(self.paths)
+        line = frozenset(lineage(found))
+        ids = sorted((CheckpointId(one.epoch, step) for one in found for step in one.steps), reverse=True)
+        return [listed for one in ids if (listed := self._listed(one, counts=one in line)) is not None]
+
+    # ---- writing
+
+    def begin_epoch(self, epoch: int, start: Start | None = None) -> Start:
+        """Say that a gang has begun; once, by its first rank, before the others read. See `survey.begin_epoch`."""
+        return begin_epoch(self.paths, self.ports.disk, epoch, start)
+
+    def saving(self, epoch: int, step: int) -> Saving:
+        """A save in two phases, for several processes; see `publishing`."""
+        return Saving(self.paths, CheckpointId(epoch, step), self.ports, self.keeping)
+
+    def save(self, state: Mapping[str, object], *, epoch: int, step: int, note: Note | None = None) -> CheckpointId:
+        """Commit a state of which this process holds all.
+
+        Args:
+            state: nested dicts, lists and tuples of tensors and plain data. It must not change meanwhile.
+            epoch: of this gang.
+            step: how many steps are finished. A step that was committed in this epoch stays as it is.
+            note: what to say about it.
+
+        Raises:
+            Refused: the state holds something that cannot be stored, or another save is under way.
+            NoRoom: nothing was written.
+            Superseded: a later gang has begun.
+            StorageError: anything else. The checkpoint before still counts.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        tree = pack(state, "", tensors)
+        shards = [Shard.of_all(name, _plain(name, tensor)) for name, tensor in tensors.items()]
+        about = About(1, dict(note or {}))
+        saving = self.saving(epoch, step)
+        with self.alone():
+            if self._is_committed(saving.id):
+                return saving.id
+            try:
+                saving.begin(shard_bytes(shards))
+                entry = write_shards(saving.staging, 0, shards, rates=self.ports.rates)
+                saving.commit([entry], tree, about)
+            except BaseException:
+                saving.drop()
+                raise
+        self.start_cleaning(epoch)
+        return saving.id
+
+    def alone(self) -> "_Alone":
+        """A context in which this process writes one checkpoint.
+
+        Raises:
+            Refused: it writes one already.
+        """
+        return _Alone(self._saving, self.paths.run)
+
+    # ---- what is not needed any more
+
+    def clean(self, epoch: int) -> Cleaned:
+        """Remove what is not needed, now; see ``cleaning``. ``epoch`` is that of this gang."""
+        start = self.paths.start(epoch)
+        self.ports.disk.touch(start)  # the filesystem's clock, by which ages are told
+        return Cleaner(self.paths, self.ports, self.keeping, epoch).clean(start.stat().st_mtime)
+
+    def start_cleaning(self, epoch: int) -> None:
+        """The same in a thread: the commit before it is confirmed at once. Errors are logged; one round at a time."""
+        if self._cleaning is not None and self._cleaning.is_alive():
+            return
+
+        def clean() -> None:
+            try:
+                self.clean(epoch)
+            except (StorageError, OSError) as error:
+                _logger.warning("run %s: what is not needed could not be removed: %s", self.paths.run, error)
+
+        self._cleaning = threading.Thread(target=clean, name=f"clean {self.paths.run}", daemon=True)
+        self._cleaning.start()
+
+    def settle(self) -> None:
+        """Wait until nothing is being removed."""
+        if self._cleaning is not None:
+            self._cleaning.join()
+            self._cleaning = None
+
+    def _is_committed(self, wanted: CheckpointId) -> bool:
+        try:
+            open_directory(self.paths, wanted)
+        except (NotPublished, Corrupt):
+            return False
+        return True
+
+    def _listed(self, wanted: CheckpointId, *, counts: bool) -> Listed | None:
+        try:
+            with self.open(wanted) as opened:
+                written_s = (self.paths.checkpoint(wanted) / "COMMIT").stat().st_mtime
+                return Listed(wanted, counts, opened.size_bytes, written_s, opened.about)
+        except (NotPublished, FileNotFoundError):
+            return None
+        except (Corrupt, Refused) as error:
+            return Listed(wanted, counts, problem=str(error))
+
+
+class _Alone:
+    """Holds a lock that must be free."""
+
+    def __init__(self, lock: threading.Lock, run: str) -> None:
+        self._lock, self._run = lock, run
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise Refused(f"run {self._run}: a checkpoint is being written; wait for it, and then begin the next one")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if hasattr(tensor, "__create_write_items__"):
+        raise Refused(f"{name!r} is sharded over several processes: save it with all of them (`gang.save_together`)")
+    return tensor

@@ -1,0 +1,100 @@
+"""Saving and loading with all ranks of a gang, each with its own shards; the errors of PyTorch's rounds made ours.
+
+Saving is collective: PyTorch gathers plans and results over the process group (gloo; for a save in the background one
+of its own), and its last round tells every rank that the commit is done. Loading is not: each rank reads what it needs
+by itself, so ranks of any number may load at any time. They must agree beforehand on which checkpoint.
+
+Not guaranteed: that the others notice when a rank dies in mid-save before the group's timeout (gloo notices a closed
+socket at once).
+"""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
+from torch.distributed.checkpoint.stateful import Stateful
+
+from ebbtide.storage.errors import StorageError
+from ebbtide.storage.training.about import Note
+from ebbtide.storage.training.checkpoints import RunCheckpoints
+from ebbtide.storage.training.dcp_reader import TrainingReader
+from ebbtide.storage.training.dcp_writer import TrainingWriter
+from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.training.places import CheckpointId
+
+
+def save_together(
+    state: dict[str, Any],
+    checkpoints: RunCheckpoints,
+    *,
+    at: CheckpointId,
+    note: Note | None = None,
+    group: dist.ProcessGroup | None = None,
+    planner: SavePlanner | None = None,
+) -> CheckpointId:
+    """Commit the state of a gang; all ranks call it. When it returns on any of them, the commit is done.
+
+    Args:
+        state: as for ``torch.distributed.checkpoint.save``; it must not change meanwhile.
+        checkpoints: of the run.
+        at: the gang's epoch and the finished steps, the same on all ranks.
+        note: what to say about it; that of the first rank counts.
+        group: over which; the default group, if left out.
+        planner: PyTorch's default, if left out.
+
+    Raises:
+        Superseded, NoRoom, Refused, StorageError: as `Saving.begin` and `Saving.commit` do, the same on all ranks.
+        RuntimeError: the group is broken (torch's own error): a rank has died.
+    """
+    saving = checkpoints.saving(at.epoch, at.step)
+    writer = TrainingWriter(saving, note=note, planned=checkpoints.planned_bytes)
+    with checkpoints.alone():
+        try:
+            state_dict_saver.save(
+                state, storage_writer=writer, planner=planner or DefaultSavePlanner(), process_group=group
+            )
+        except CheckpointException as error:  # a BaseException
+            saving.drop()
+            raise first_failure(error) from None
+        except BaseException:
+            saving.drop()
+            raise
+    if dist.get_rank(group) == 0:
+        checkpoints.start_cleaning(at.epoch)
+    return at
+
+
+def load_into(state: dict[str, Any], opened: OpenCheckpoint, *, planner: LoadPlanner | None = None) -> None:
+    """Fill a state with what an open checkpoint has of it; each rank for itself, without collectives.
+
+    Args:
+        state: as for ``torch.distributed.checkpoint.load``: its tensors are filled in place, what is no tensor is
+            replaced, objects that have ``load_state_dict`` get theirs.
+        opened: the checkpoint.
+        planner: PyTorch's default, if left out.
+
+    Raises:
+        Corrupt: something is not what was committed; names file and offset. The state holds a mixture then.
+        TransferFailed: it cannot be read.
+        RuntimeError, ValueError: the state does not fit (torch's own errors).
+    """
+    reader, planner = TrainingReader(opened), planner or DefaultLoadPlanner()
+    plain = {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in sorted(state.items())}
+    planner.set_up_planner(plain, reader.read_metadata(), False)
+    plan = planner.finish_plan(planner.create_local_plan())
+    reader.read_data(plan, planner).wait()
+    for key, value in state.items():
+        if isinstance(value, Stateful):
+            value.load_state_dict(plain[key])
+        else:
+            state[key] = plain[key]
+
+
+def first_failure(error: CheckpointException) -> BaseException:
+    """What went wrong on the first of the ranks that failed, ours before others'."""
+    failures = [failure for _, (failure, _) in sorted(error.failures.items())]
+    ours = [failure for failure in failures if isinstance(failure, StorageError)]
+    return (ours or failures)[0]

@@ -1,0 +1,74 @@
+"""Which checkpoints count, and in which order. Pure.
+
+Each start of a gang has a higher epoch than the one before, and says from which checkpoint it went on. Readers begin
+at the highest epoch: its steps from the highest down, then the checkpoint that it went on from, and what that one had
+behind it. A gang that was stopped, replaced, and goes on writes into its old epoch, from where no way leads any more:
+neither what it finishes late nor what it removes is ever seen by a reader. That needs no lock and no clock.
+
+An epoch of which nobody said from where it went on has all lower ones behind it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ebbtide.storage.training.places import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From where a gang went on; ``origin`` is None for the very beginning."""
+
+    origin: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFound:
+    """What there is of one epoch.
+
+    Attributes:
+        steps: committed checkpoints.
+        start: None if nobody said.
+    """
+
+    epoch: int
+    steps: frozenset[int] = frozenset()
+    start: Start | None = None
+
+
+def lineage(epochs: Iterable[EpochFound]) -> list[CheckpointId]:
+    """The checkpoints that lead to the newest, newest first.
+
+    The newest is in it even if it is not there any more, as long as an epoch says that it went on from it and has none
+    of its own: whoever opens it must hear that it is missing, and not be given an older one in silence.
+    """
+    found: list[CheckpointId] = []
+    origin: CheckpointId | None = None
+    for one in sorted(epochs, key=lambda one: one.epoch, reverse=True):
+        steps = one.steps
+        if origin is not None:
+            if one.epoch > origin.epoch:
+                continue
+            if one.epoch == origin.epoch:
+                steps = frozenset(step for step in steps if step <= origin.step)
+            if not found and (one.epoch < origin.epoch or origin.step not in steps):
+                found.append(origin)
+        found += [CheckpointId(one.epoch, step) for step in sorted(steps, reverse=True)]
+        if one.start is not None and one.start.origin is None:
+            return found
+        if one.start is not None:
+            origin = one.start.origin
+    if origin is not None and not found:
+        found.append(origin)
+    return found
+
+
+def newest(epochs: Iterable[EpochFound]) -> CheckpointId | None:
+    """The checkpoint from which a job goes on; None before the first."""
+    line = lineage(epochs)
+    return line[0] if line else None
+
+
+def overtaken_by(epochs: Iterable[EpochFound], epoch: int) -> int | None:
+    """The highest epoch above ``epoch``, or None: then that one is the last that began."""
+    highest = max((one.epoch for one in epochs), default=epoch)
+    return highest if highest > epoch else None
