@@ -111,7 +111,7 @@ def run(program: Path, shim: Path, folder: Path, rows: Sequence[Row], column: st
         env=environment(shim) | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     found = [json.loads(line) for line in ran.stdout.splitlines()]
