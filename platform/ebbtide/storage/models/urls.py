@@ -27,7 +27,7 @@ _LOCAL = ("file", "local")
 
 def is_url(text: str) -> bool:
     """Whether this is a URL and not a path."""
-    return _URL.fullmatch(text) is not None
+    return "://" in text
 
 
 def local_path(text: str) -> Path | None:
@@ -38,11 +38,11 @@ def local_path(text: str) -> Path | None:
     """
     if not text or "\0" in text:
         raise Refused("an empty name, or one with a zero byte, names no directory")
+    if "::" in text and "://" in text:
+        raise Refused("a chain of filesystems with '::' is not supported: name the last of them alone")
     found = _URL.fullmatch(text)
     if found is None:
         return Path(text).expanduser()
-    if "::" in text:
-        raise Refused(f"{without_secrets(text)!a} chains filesystems with '::', which is not supported: name the last")
     return Path(found[2]) if found[1].lower() in _LOCAL else None
 
 
