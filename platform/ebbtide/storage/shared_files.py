@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebbtide.storage.durable import storage_error
-from ebbtide.storage.errors import StorageError, TransferTimeout
+from ebbtide.storage.errors import TransferTimeout
 
 T = TypeVar("T")
 
@@ -91,17 +91,12 @@ def carry_out(steps: Steps[T], perform: Perform) -> T:
     """Perform a protocol's operations one after the other; what it returns.
 
     Raises:
-        StorageError: of an operation that failed, unless the protocol knows better.
+        StorageError: of an operation that failed; the steps after it are not taken.
     """
+    answer: Any = None
     try:
-        operation = next(steps)
         while True:
-            try:
-                answer = perform(operation)
-            except StorageError as error:
-                operation = steps.throw(error)
-            else:
-                operation = steps.send(answer)
+            answer = perform(steps.send(answer))
     except StopIteration as end:
         result: T = end.value
         return result

@@ -359,6 +359,21 @@ def test_a_dead_holder_that_was_only_slow_finds_its_file_gone(tmp_path: Path) ->
         assert names(tmp_path) == set(), "it does not put its file back"
 
 
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    outside, path = tmp_path / "outside", tmp_path / "leases" / str(LeaseFile("x", 1))
+    outside.write_bytes(b"secret")
+    path.parent.mkdir()
+    path.symlink_to(outside)
+    with pytest.raises(TransferFailed, match="ELOOP"):
+        Observer(path.parent, pace=PATIENT).look()
+    with pytest.raises(TransferFailed, match="ELOOP"):
+        perform(Overwrite(path, b"mine", b"secret"))
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    assert claim(path.parent, "x", 1, who="a", pace=PATIENT) is None
+    assert names(tmp_path) == {"leases", "outside"} and outside.read_bytes() == b"secret"
+
+
 def test_what_was_written_first_is_seen_to_be_whole(tmp_path: Path) -> None:
     assert perform(CreateFile(tmp_path / "a", b"12")) is True
     assert perform(CreateFile(tmp_path / "a", b"34")) is False

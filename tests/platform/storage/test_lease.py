@@ -64,6 +64,18 @@ def test_a_record_always_fits_and_comes_back(who: str, note: dict[str, Any], rel
         assert back.note == note
 
 
+@pytest.mark.parametrize("sign", ["x", "ä", "\0", "\U0001f600"])
+def test_texts_that_are_too_long_are_cut_and_the_rest_stays(sign: str) -> None:
+    note: dict[str, Any] = {"error": sign * 5000, "outcome": "failed", "failures": 3}
+    data = Record("t" * 32, sign * 5000, 60.0, note=note).encode()
+    assert len(data) == RECORD_BYTES
+    back = Record.decode(data)
+    assert back is not None and back.who == sign * 100
+    assert back.note["outcome"] == "failed" and back.note["failures"] == 3
+    error = back.note["error"]
+    assert isinstance(error, str) and set(error) == {sign}
+
+
 @given(st.binary(max_size=RECORD_BYTES))
 def test_any_other_bytes_are_no_record(data: bytes) -> None:
     assert Record.decode(data) is None
