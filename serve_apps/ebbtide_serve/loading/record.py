@@ -39,7 +39,8 @@ class StartRecord:
     def add(self, used: str, transfer: TransferReport | None, seconds: float) -> None:
         """A model was loaded; an engine may have more than one (a draft model)."""
         self.used = used if self.used in ("", used) else f"{self.used}, {used}"
-        self.transfer = transfer if self.transfer is None or transfer is None else self.transfer + transfer
+        if transfer is not None:
+            self.transfer = transfer if self.transfer is None else self.transfer + transfer
         self.seconds += seconds
 
     def in_words(self) -> str:

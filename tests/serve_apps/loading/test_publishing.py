@@ -1,0 +1,171 @@
+"""All ranks or none, one set in the whole cluster, and memory given back whatever happens."""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.storage.budget import Budget
+from ebbtide.storage.errors import TransferFailed
+from ebbtide.storage.flight import file_name
+from ebbtide.storage.holding import claim
+from ebbtide.storage.names import ObjectId
+from ebbtide_serve.loading import held as held_module
+from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, publish_flat
+from tests.platform.storage.stores import leftovers
+from tests.serve_apps.loading.small_model import publish_small, reach
+from tests.serve_apps.loading.test_rank_load import Rank, call_to
+
+TP = 2
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ProcessStore:
+    return reach(tmp_path / "store")
+
+
+@pytest.fixture
+def ranks(store: ProcessStore) -> list[Rank]:
+    wanted = publish_small(store.store)
+    return [Rank(store, wanted, TP, rank).load() for rank in range(TP)]
+
+
+def phases(ranks: list[Rank]) -> list[object]:
+    return [one.held.state()["phase"] for one in ranks]
+
+
+def nothing_is_left(store: ProcessStore, ranks: list[Rank]) -> bool:
+    return phases(ranks) == ["none"] * TP and not leftovers(store.store) and store.store.refs.list("flat/") == []
+
+
+def test_a_flat_form_has_a_tag_for_every_rank(store: ProcessStore, ranks: list[Rank]) -> None:
+    found = publish_flat(store.store, call_to(ranks))
+    assert {ref.object for ref in store.store.refs.list("flat/")} == {found.object}
+    assert sorted(ref.tag[:9] for ref in store.store.refs.list("flat/")) == ["tp2-rank0", "tp2-rank1"]
+    assert phases(ranks) == ["none"] * TP
+    assert all(one.held._capture is None for one in ranks)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda states: states[1].update(phase="none", why="no room"), "rank 1 holds nothing: no room"),
+        (lambda states: states.pop(), r"ranks \[0\] are there, and 2 are needed"),
+        (lambda states: states[1].update(rank=0), r"ranks \[0, 0\]"),
+        (lambda states: states[1].update(key={"model": "other"}), "parts of different models"),
+    ],
+)
+def test_ranks_that_are_not_a_whole_publish_nothing(
+    store: ProcessStore, ranks: list[Rank], spoil: Callable[[list[dict[str, object]]], object], told: str
+) -> None:
+    real = call_to(ranks)
+
+    def call(method: str, *args: Any) -> list[Any]:
+        answer = real(method, *args)
+        if method == "ebbtide_flat_state":
+            spoil(answer)
+        return answer
+
+    outcome = publish_flat(store.store, call)
+    assert outcome.object is None
+    assert re.search(told, outcome.why)
+    assert nothing_is_left(store, ranks)
+
+
+def test_a_rank_that_cannot_write_lets_nothing_be_published(
+    store: ProcessStore, ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Callable[..., Any] = held_module.stage  # type: ignore[attr-defined]
+
+    def stage(capture: Any, *args: Any) -> Any:
+        if capture.rank == 1:
+            raise TransferFailed("write", Path("f"), errno=5)
+        return real(capture, *args)
+
+    monkeypatch.setattr(held_module, "stage", stage)
+    outcome = publish_flat(store.store, call_to(ranks), sleep=lambda seconds: None)
+    assert outcome.object is None
+    assert "rank 1 did not write its file: cannot write f" in outcome.why
+    assert nothing_is_left(store, ranks)
+
+
+def test_a_rank_that_never_ends_is_given_up(
+    store: ProcessStore, ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(held_module, "stage", lambda *_: hangs.wait(30))
+    now = iter(range(10_000))
+    outcome = publish_flat(
+        store.store, call_to(ranks), sleep=lambda seconds: None, clock_s=lambda: next(now), patience_s=5
+    )
+    assert "did not write their files within 5 s" in outcome.why
+    assert nothing_is_left(store, ranks)
+    hangs.set()
+
+
+def test_while_somebody_else_makes_it_nothing_is_written_and_the_memory_is_free(
+    store: ProcessStore, ranks: list[Rank]
+) -> None:
+    key = str(ranks[0].held.state()["ref_name"])
+    other = claim(store.store.paths.root / FLIGHTS, file_name(key), 1, who="another replica")
+    assert other is not None
+    with other:
+        outcome = publish_flat(store.store, call_to(ranks), others_s=0.0)
+    assert outcome.object is None
+    assert "another replica" in outcome.why
+    assert nothing_is_left(store, ranks)
+
+
+def test_of_many_replicas_one_publishes(store: ProcessStore) -> None:
+    wanted = publish_small(store.store)
+    replicas = [[Rank(store, wanted, TP, rank).load() for rank in range(TP)] for _ in range(3)]
+    staged: list[str] = []
+
+    def counting(ranks: list[Rank]) -> Callable[..., list[Any]]:
+        real = call_to(ranks)
+
+        def call(method: str, *args: Any) -> list[Any]:
+            if method == "ebbtide_flat_stage":
+                staged.append(args[0])
+            return real(method, *args)
+
+        return call
+
+    outcomes: list[Outcome] = []
+    threads = [
+        threading.Thread(target=lambda ranks=ranks: outcomes.append(publish_flat(store.store, counting(ranks))))
+        for ranks in replicas
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(staged) == 1
+    assert {outcome.object for outcome in outcomes} == {store.store.refs.list("flat/")[0].object}
+    assert all(phases(ranks) == ["none"] * TP for ranks in replicas)
+
+
+def test_no_room_is_a_reason(store: ProcessStore, ranks: list[Rank]) -> None:
+    outcome = publish_flat(store.store, call_to(ranks), budget=Budget(max_bytes=1000))
+    assert "no room for" in outcome.why
+    assert nothing_is_left(store, ranks)
+
+
+def test_what_was_published_meanwhile_is_found_and_not_written_again(store: ProcessStore, ranks: list[Rank]) -> None:
+    wanted = ranks[0].wanted
+    late = [Rank(store, wanted, TP, rank).load() for rank in range(TP)]
+    found = publish_flat(store.store, call_to(ranks))
+    real, calls = call_to(late), []
+
+    def call(method: str, *args: Any) -> list[Any]:
+        calls.append(method)
+        return real(method, *args)
+
+    assert publish_flat(store.store, call) == found
+    assert "ebbtide_flat_stage" not in calls
+    assert isinstance(found.object, str)
+    assert ObjectId(found.object) in store.store.list_objects()

@@ -1,0 +1,269 @@
+"""One rank's load: which way it goes, what it says, and that the parameters are right whichever way it went."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ebbtide.storage.errors import Corrupt, TransferTimeout
+from ebbtide.storage.manifest import Kind
+from ebbtide.storage.names import ObjectId
+from ebbtide.storage.report import TransferReport
+from ebbtide_serve.loading import rank_load
+from ebbtide_serve.loading.flat_key import FlatKey
+from ebbtide_serve.loading.held import HeldCapture
+from ebbtide_serve.loading.identity import EngineFacts
+from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.publishing import Outcome, publish_flat
+from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, OWN, RankLoad, Ways
+from ebbtide_serve.loading.record import StartRecord
+from ebbtide_serve.loading.settings import LoadSettings
+from tests.platform.storage.stores import overwrite
+from tests.serve_apps.loading.small_model import (
+    SHARDS,
+    SmallModel,
+    facts,
+    load_small,
+    publish_small,
+    reach,
+    repack,
+    right,
+    same,
+)
+
+
+@dataclass
+class Rank:
+    """One rank of an engine with a `SmallModel`."""
+
+    store: ProcessStore
+    wanted: ObjectId
+    tp: int = 1
+    rank: int = 0
+    model: SmallModel = field(init=False)
+    record: StartRecord = field(default_factory=StartRecord)
+    held: HeldCapture = field(default_factory=HeldCapture)
+    said: list[str] = field(default_factory=list)
+    told: EngineFacts | None = None
+
+    def load(self, asked: str = FLAT, *, capture: bool = True, own: bool = False) -> "Rank":
+        self.model = SmallModel(self.tp, self.rank)
+        return self.reload(asked, capture=capture, own=own)
+
+    def reload(self, asked: str = FLAT, *, capture: bool = True, own: bool = False) -> "Rank":
+        settings = LoadSettings(self.store.store.paths.root, self.wanted, capture)
+
+        def checkpoint() -> tuple[str, TransferReport | None]:
+            way, report = load_small(self.store, self.wanted, self.model)
+            return (OWN, None) if own else (way, report)
+
+        ways = Ways(self.told or facts(self.tp, self.rank), checkpoint, ranks_here=self.tp)
+        load = RankLoad(settings, self.store, record=self.record, held=self.held, say=self.said.append)
+        load.load(self.model, asked, ways)
+        assert same(self.model, right(self.tp, self.rank))
+        return self
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ProcessStore:
+    return reach(tmp_path / "store")
+
+
+@pytest.fixture
+def wanted(store: ProcessStore) -> ObjectId:
+    return publish_small(store.store)
+
+
+def call_to(ranks: list[Rank]) -> Callable[..., list[Any]]:
+    def call(method: str, *args: Any) -> list[Any]:
+        acts: dict[str, Callable[..., Any]] = {
+            "ebbtide_flat_state": HeldCapture.state,
+            "ebbtide_flat_stage": HeldCapture.begin,
+            "ebbtide_flat_drop": HeldCapture.drop,
+        }
+        return [acts[method](one.held, *args) for one in ranks]
+
+    return call
+
+
+def publish(ranks: list[Rank]) -> Outcome:
+    for one in ranks:
+        repack(one.model)  # as engines do right after a load
+    return publish_flat(ranks[0].store.store, call_to(ranks))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_second_start_reads_each_ranks_own_part_and_gets_the_same_parameters(
+    store: ProcessStore, wanted: ObjectId, tp: int
+) -> None:
+    first = [Rank(store, wanted, tp, rank).load() for rank in range(tp)]
+    assert all(one.record.used == CHECKPOINT and "no flat form of it yet" in one.said[0] for one in first)
+    assert all(len(one.said) == 1 for one in first)
+    found = publish(first)
+    assert found.object is not None, found.why
+    second = [Rank(store, wanted, tp, rank).load() for rank in range(tp)]
+    for one in second:
+        assert (one.record.used, one.said, one.record.reasons) == (FLAT, [], [])
+        assert one.held.state()["phase"] == "none"
+        assert one.record.transfer is not None
+        entry = store.store.manifest(found.object).file(f"tp{tp}/rank{one.rank}.safetensors")
+        assert one.record.transfer.bytes == entry.size_bytes
+    assert store.store.manifest(found.object).kind is Kind.FLAT
+
+
+def test_a_rank_holds_nothing_unless_it_was_asked_to(store: ProcessStore, wanted: ObjectId) -> None:
+    one = Rank(store, wanted).load(capture=False)
+    assert one.held.state()["phase"] == "none"
+    assert one.held.state()["why"] == "it was not asked for"
+
+
+def test_a_load_in_checkpoint_order_holds_nothing_if_the_flat_form_is_there(
+    store: ProcessStore, wanted: ObjectId
+) -> None:
+    found = publish([Rank(store, wanted).load()])
+    one = Rank(store, wanted).load(CHECKPOINT)
+    assert (one.record.used, one.said) == (CHECKPOINT, [])
+    assert one.held.state()["why"] == f"object {found.object} is there"
+
+
+def test_a_damaged_flat_form_costs_a_line_and_is_replaced(store: ProcessStore, wanted: ObjectId) -> None:
+    found = publish([Rank(store, wanted).load()])
+    assert found.object is not None
+    overwrite(store.store.paths.object(found.object) / "tp1/rank0.safetensors", 9000, b"\x7f\x7f")
+    one = Rank(store, wanted).load()
+    assert one.record.used == CHECKPOINT
+    assert len(one.said) == 1
+    assert "is not what was published" in one.said[0]
+    again = publish([one])
+    assert again.object == found.object, "the same bytes, put right"
+    assert Rank(store, wanted).load().record.used == FLAT
+    assert len(list(store.store.paths.quarantine.iterdir())) == 1
+
+
+def test_a_flat_form_of_another_key_under_its_name_is_not_used(store: ProcessStore, wanted: ObjectId) -> None:
+    one = Rank(store, wanted).load()
+    state = one.held.state()
+    found = publish([one])
+    assert found.object is not None
+    other = Rank(store, wanted, told=replace(facts(), quantization="fp8")).load()
+    assert other.record.used == CHECKPOINT
+    moved = other.held.state()
+    store.store.refs.write(str(moved["ref_name"]), str(moved["tag"]), found.object)  # somebody mixed them up
+    again = Rank(store, wanted, told=replace(facts(), quantization="fp8")).load()
+    assert again.record.used == CHECKPOINT
+    assert "of another key" in again.said[0]
+    assert state["ref_name"] != moved["ref_name"]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (replace(facts(), quantizes_online=True), "quantised while it is loaded"),
+        (replace(facts(), splits={"pipeline": 2}), "pipeline 2"),
+    ],
+)
+def test_what_cannot_have_a_flat_form_is_loaded_in_checkpoint_order_for_a_reason(
+    store: ProcessStore, wanted: ObjectId, told: EngineFacts, reason: str
+) -> None:
+    one = Rank(store, wanted, told=told).load()
+    assert one.record.used == CHECKPOINT
+    assert all(reason in line for line in one.said)
+    assert one.held.state()["phase"] == "none"
+
+
+def test_weights_that_did_not_come_from_the_store_become_no_flat_form(store: ProcessStore, wanted: ObjectId) -> None:
+    one = Rank(store, wanted).load(own=True)
+    assert one.record.used == OWN
+    assert one.record.transfer is None
+    assert one.held.state()["phase"] == "none"
+
+
+def test_a_model_of_which_loading_changes_more_has_no_flat_form(store: ProcessStore, wanted: ObjectId) -> None:
+    class Remembers(SmallModel):
+        def load_weights(self, weights: object) -> set[str]:
+            self.was_loaded = True
+            return super().load_weights(weights)  # type: ignore[arg-type]
+
+    one = Rank(store, wanted)
+    one.model = Remembers()
+    one.reload()
+    assert "changes more of this model than its parameters: was_loaded" in one.said[-1]
+    assert one.held.state()["phase"] == "none"
+
+
+def test_buffers_that_loading_fills_come_with_the_flat_form(store: ProcessStore, wanted: ObjectId) -> None:
+    class FillsBuffer(SmallModel):
+        def load_weights(self, weights: object) -> set[str]:
+            self.rope.fill_(3)
+            return super().load_weights(weights)  # type: ignore[arg-type]
+
+    def load(model: SmallModel) -> Rank:
+        one = Rank(store, wanted)
+        one.model, one.told = model, facts()
+        settings = LoadSettings(store.store.paths.root, wanted, True)
+        RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append).load(
+            model, FLAT, Ways(facts(), lambda: load_small(store, wanted, model))
+        )
+        return one
+
+    first = load(FillsBuffer())
+    assert publish([first]).object is not None
+    second = load(FillsBuffer())
+    assert second.record.used == FLAT
+    assert second.model.rope.eq(3).all()
+
+
+def test_a_timeout_in_the_flat_form_is_followed_by_nothing(
+    store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that was begun may still end, after the engine has repacked what a second load brought."""
+    publish([Rank(store, wanted).load()])
+
+    def hang(*_: object) -> TransferReport:
+        raise TransferTimeout("read", Path("f"), after_s=1)
+
+    monkeypatch.setattr(rank_load, "read_flat", hang)
+    one = Rank(store, wanted)
+    with pytest.raises(TransferTimeout):
+        one.load()
+    assert one.record.used == ""
+
+
+def test_a_damaged_checkpoint_is_an_error_and_nothing_follows(store: ProcessStore, wanted: ObjectId) -> None:
+    overwrite(store.store.paths.object(wanted) / SHARDS[1], 5000, b"\x7f\x7f")
+    one = Rank(store, wanted)
+    with pytest.raises(Corrupt, match=SHARDS[1]):
+        one.load()
+    assert one.held.state()["phase"] == "none"
+
+
+def test_parameters_that_would_take_too_much_memory_are_not_kept(
+    store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_load, "memory_for_capture", lambda ranks: 1000)
+    one = Rank(store, wanted).load()
+    assert "would take too much memory" in one.said[-1]
+    assert one.held.state()["phase"] == "none"
+
+
+def test_a_second_model_of_one_engine_is_not_kept_but_told(store: ProcessStore, wanted: ObjectId) -> None:
+    one = Rank(store, wanted).load()
+    one.told = replace(facts(), config={"draft": 1})
+    one.load()
+    assert "keeps the parameters of another model already" in one.said[-1]
+    key = one.held.state()["key"]
+    assert isinstance(key, dict)
+    assert key["config"] != FlatKey.__name__
+    assert (one.record.used, one.record.transfer is not None) == (CHECKPOINT, True)
+
+
+def test_what_is_kept_is_a_copy(store: ProcessStore, wanted: ObjectId) -> None:
+    one = Rank(store, wanted).load()
+    with torch.no_grad():
+        for parameter in one.model.parameters():
+            parameter.fill_(9)
+    assert publish([one]).object is not None
+    Rank(store, wanted).load()
