@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ebbtide.storage import posix_read
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import TransferFailed
+from ebbtide.storage.memory import Arena
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.transport import Pending, Range
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
@@ -159,3 +161,28 @@ def test_views_of_the_callers_own_memory_may_be_kept(transport: PosixTransport) 
     memory = memoryview(bytearray(len(BYTES)))
     transport.read(PATH, ALL, lambda offset, chunk: kept.update({offset: chunk}), into=memory, deadline_s=LONG_S)
     assert b"".join(kept[offset] for offset in sorted(kept)) == BYTES
+
+
+@pytest.mark.parametrize("start", [0, 1, 4095, 4096])
+@pytest.mark.parametrize("end", [CHUNK, CHUNK + 4095, 2 * CHUNK - 1, 3 * CHUNK + 1000, len(BYTES)])
+def test_in_place_only_the_aligned_middle_is_read_and_nothing_outside_the_range_is_touched(
+    system: LyingSystem, transport: PosixTransport, monkeypatch: pytest.MonkeyPatch, start: int, end: int
+) -> None:
+    monkeypatch.setattr(posix_read, "LEAST_IN_PLACE_BYTES", 4096)
+    memory = Arena(2 * len(BYTES)).view
+    memory[:] = b"u" * len(memory)
+    transport.read(PATH, [Range(start, end - start)], ignore, into=memory, deadline_s=LONG_S)
+    assert memory[start:end] == BYTES[start:end]
+    assert bytes(memory[:start]) == b"u" * start
+    assert bytes(memory[end:]) == b"u" * (len(memory) - end)
+    assert system.violations == []
+
+
+def test_small_ranges_and_memory_that_lies_elsewhere_take_one_request_for_each_chunk(
+    system: LyingSystem, transport: PosixTransport
+) -> None:
+    memory = Arena(2 * len(BYTES)).view
+    transport.read(PATH, [Range(1, 9000)], ignore, into=memory, deadline_s=LONG_S)
+    assert (system.counts["read"], bytes(memory[1:9001])) == (1, BYTES[1:9001])
+    transport.read(PATH, ALL, ignore, into=memory[64:], deadline_s=LONG_S)
+    assert (system.counts["read"], bytes(memory[64 : 64 + len(BYTES)])) == (6, BYTES)
