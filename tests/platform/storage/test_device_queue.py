@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from ebbtide.storage.device_queue import HostQueue, Pinning, pinned_pool, queue_for
+from ebbtide.storage.device_queue import CudaQueue, HostQueue, Pinning, pinned_pool, queue_for
 from ebbtide.storage.memory import Arena
 from ebbtide.storage.transport import CHUNK_BYTES
 
@@ -62,3 +62,63 @@ def test_the_host_as_a_device_copies_at_once() -> None:
         queue.copy(target, source)
     source.zero_()
     assert queue.mark() is None and target.tolist() == [0, 1, 2, 3]
+
+
+class FakeStream:
+    """A CUDA stream that writes down what is asked of it."""
+
+    def __init__(self, log: list[object], device: object = None) -> None:
+        self.log, self.device = log, device
+
+    def wait_stream(self, other: object) -> None:
+        self.log.append(("wait for", other))
+
+    def __enter__(self) -> None:
+        self.log.append("in")
+
+    def __exit__(self, *_error: object) -> None:
+        self.log.append("out")
+
+
+class FakeEvent:
+    def __init__(self, log: list[object], *, blocking: bool) -> None:
+        assert blocking, "who waits must not spin"
+        self.log = log
+
+    def record(self, stream: object) -> None:
+        self.log.append(("record on", stream))
+
+    def synchronize(self) -> None:
+        self.log.append("waited")
+
+
+def test_a_gpus_copies_follow_the_callers_work_and_are_waited_for_by_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[object] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(log, device))
+    monkeypatch.setattr(torch.cuda, "Event", lambda *, blocking: FakeEvent(log, blocking=blocking))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("the caller's", device))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: log.append(("device", device)))
+    queue = queue_for("cuda")
+    device = torch.device("cuda", 3)
+    assert isinstance(queue, CudaQueue) and queue.device == device
+    queue.begin()
+    queue.enter()
+    target = torch.zeros(2, dtype=torch.uint8)
+    queue.copy(target, torch.ones(2, dtype=torch.uint8))
+    pending = queue.mark()
+    assert pending is not None
+    pending.wait()
+    stream = queue._stream
+    assert stream.device == device
+    assert log == [
+        ("wait for", ("the caller's", device)),
+        ("device", device),
+        "in",
+        "out",
+        ("record on", stream),
+        "waited",
+    ]
+    assert target.tolist() == [1, 1]
+    assert queue_for("cuda:1").device == torch.device("cuda", 1)
