@@ -144,8 +144,8 @@ def take(book: Book, budget: Budget, ask: Ask, now_s: float) -> tuple[Book, Answ
     """
     assert 0 < ask.nbytes <= budget.burst_bytes, ask
     book = _settled(book, budget, now_s)
-    asking = replace(book.classes[ask.kind], asked_s=now_s)
-    book = replace(book, classes={**book.classes, ask.kind: asking})
+    asking = ClassEntry(now_s, book.classes[ask.kind].credit_bytes)
+    book = Book(book.at_s, book.tokens, {**book.classes, ask.kind: asking}, book.transfers)
     answer = _judge(book, budget, ask, now_s)
     return _noted(book, budget, ask, answer, now_s), answer
 
@@ -189,7 +189,7 @@ def _noted(book: Book, budget: Budget, ask: Ask, answer: Answer, now_s: float) -
 
 
 def _credited(entry: ClassEntry, nbytes: float, budget: Budget) -> ClassEntry:
-    return replace(entry, credit_bytes=min(budget.burst_bytes, entry.credit_bytes + nbytes))
+    return ClassEntry(entry.asked_s, min(budget.burst_bytes, entry.credit_bytes + nbytes))
 
 
 def _due_bytes_per_s(budget: Budget, kind: TrafficClass) -> float:

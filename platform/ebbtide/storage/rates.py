@@ -21,10 +21,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 from uuid import uuid4
 
 from ebbtide.storage.errors import WaitTimeout
@@ -80,50 +80,66 @@ class NodeShelf:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._own = OwnShelf()
-        self._alone_until_s = -math.inf
         self.why_alone = ""
         """Why this process goes on with a book of its own; empty if it does not."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid, self._fd = os.getpid(), -1
+        self._own, self._mutex = OwnShelf(), threading.Lock()
+        self._alone_until_s = -math.inf
 
     def update(self, change: Callable[[Book | None], tuple[Book, T]]) -> T:
         """See `Shelf`."""
+        if self._pid != os.getpid():  # a fork: another thread may have had our locks, and the file's is its parent's
+            self._begin()
         if time.monotonic() < self._alone_until_s:
             return self._own.update(change)
-        try:
-            fd = self._locked()
-        except OSError as error:
-            self._go_alone(f"cannot lock {self._path}: {error.strerror}")
-            return self._own.update(change)
-        try:
-            self.why_alone = ""
-            book, answer = change(_decode(os.pread(fd, _BOOK_LIMIT_BYTES, 0)))
-            data = _encode(book)
-            # Cut after it was written: whoever is killed in between leaves a text that is none, and so no book.
-            os.pwrite(fd, data, 0)
-            os.ftruncate(fd, len(data))
-            return answer
-        except OSError as error:
-            self._go_alone(f"cannot keep {self._path}: {error.strerror}")
-            return self._own.update(change)
-        finally:
-            os.close(fd)
+        with self._mutex:
+            try:
+                fd = self._locked()
+            except OSError as error:
+                self._go_alone(f"cannot lock {self._path}: {error.strerror}")
+                return self._own.update(change)
+            try:
+                self.why_alone = ""
+                book, answer = change(_decode(os.pread(fd, _BOOK_LIMIT_BYTES, 0)))
+                data = _encode(book)
+                # Cut after it was written: whoever is killed in between leaves a text that is none, and so no book.
+                os.pwrite(fd, data, 0)
+                os.ftruncate(fd, len(data))
+                return answer
+            except OSError as error:
+                self._go_alone(f"cannot keep {self._path}: {error.strerror}")
+                return self._own.update(change)
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
 
     def _go_alone(self, why: str) -> None:
         self.why_alone, self._alone_until_s = why, time.monotonic() + _ALONE_S
 
     def _locked(self) -> int:
-        os.makedirs(self._path.parent, mode=0o700, exist_ok=True)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = self._opened()
         until_s = time.monotonic() + _LOCK_PATIENCE_S
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return fd
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > until_s:
-                    os.close(fd)
                     raise
                 time.sleep(_LOCK_RETRY_S)
+
+    def _opened(self) -> int:
+        """Kept open; anew when the file was removed, or nobody else would see what is written there."""
+        if self._fd >= 0 and os.fstat(self._fd).st_nlink:
+            return self._fd
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        os.makedirs(self._path.parent, mode=0o700, exist_ok=True)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return self._fd
 
 
 class Rates:
@@ -248,32 +264,27 @@ class Admission:
 
 
 def _encode(book: Book) -> bytes:
-    return json.dumps(
-        {
-            "at_s": book.at_s,
-            "tokens": book.tokens,
-            "classes": {kind.name: asdict(entry) for kind, entry in book.classes.items()},
-            "transfers": {name: {**asdict(entry), "kind": entry.kind.name} for name, entry in book.transfers.items()},
-        }
-    ).encode()
+    classes = {kind.name: [entry.asked_s, entry.credit_bytes] for kind, entry in book.classes.items()}
+    transfers = {
+        name: [entry.kind.name, entry.fair_bytes, entry.waiting, entry.asked_s]
+        for name, entry in book.transfers.items()
+    }
+    return json.dumps([book.at_s, book.tokens, classes, transfers]).encode()
 
 
 def _decode(data: bytes) -> Book | None:
     """None for what is no book: it is begun anew, which costs one burst."""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        found: dict[str, Any] = json.loads(data)
-        at_s, tokens = float(found["at_s"]), float(found["tokens"])
-        classes = {kind: _class_entry(found["classes"][kind.name]) for kind in TrafficClass}
-        transfers = {str(name): _transfer_entry(entry) for name, entry in found["transfers"].items()}
-        if math.isfinite(at_s) and math.isfinite(tokens):
-            return Book(at_s, tokens, classes, transfers)
+        at_s, tokens, classes, transfers = json.loads(data)
+        book = Book(
+            float(at_s),
+            float(tokens),
+            {kind: ClassEntry(*map(float, classes[kind.name])) for kind in TrafficClass},
+            {
+                name: TransferEntry(TrafficClass[kind], float(fair_bytes), waiting is True, float(asked_s))
+                for name, (kind, fair_bytes, waiting, asked_s) in transfers.items()
+            },
+        )
+        if math.isfinite(book.at_s) and math.isfinite(book.tokens):
+            return book
     return None
-
-
-def _class_entry(found: dict[str, Any]) -> ClassEntry:
-    return ClassEntry(float(found["asked_s"]), float(found["credit_bytes"]))
-
-
-def _transfer_entry(found: dict[str, Any]) -> TransferEntry:
-    kind = TrafficClass[found["kind"]]
-    return TransferEntry(kind, float(found["fair_bytes"]), found["waiting"] is True, float(found["asked_s"]))

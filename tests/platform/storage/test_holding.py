@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import threading
 import time
 import warnings
@@ -142,19 +143,31 @@ def test_a_name_from_outside_cannot_lead_out_of_the_directory(tmp_path: Path) ->
     assert names(tmp_path) == set()
 
 
-def test_a_fork_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:
-    with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
+def test_a_fork_does_not_hold_what_its_parent_holds_whatever_its_parents_threads_were_at(tmp_path: Path) -> None:
+    busy, done = threading.Event(), threading.Event()
+
+    def keep_lock(holding: Holding) -> None:
+        with holding._changed:
+            busy.set()
+            done.wait(60.0)
+
+    with hold(tmp_path, "x", who="a", pace=PATIENT) as holding, ThreadPoolExecutor(1) as threads:
+        keeping = threads.submit(keep_lock, holding)
+        busy.wait(60.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
             try:
+                signal.alarm(60)
                 held = not holding.lost
                 holding.release()
                 os._exit(3 if held else 0)
             finally:
                 os._exit(4)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        done.set()
+        keeping.result(60.0)
         holding.confirm()
 
 

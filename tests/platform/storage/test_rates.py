@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
@@ -160,7 +162,16 @@ def test_a_directory_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "garbage", "[1]", "{}", '{"at_s": NaN, "tokens": 1, "classes": {}, "transfers": {}}', "[" * 5000]
+    "text",
+    [
+        "",
+        "garbage",
+        "[1]",
+        "{}",
+        '[NaN, 1, {"SERVE_LOAD": [0, 0], "CHECKPOINT_WRITE": [0, 0], "PREFETCH": [0, 0], "SCRUB": [0, 0]}, {}]',
+        '[1, 1, {"SERVE_LOAD": ["x", 0], "CHECKPOINT_WRITE": [0, 0], "PREFETCH": [0, 0], "SCRUB": [0, 0]}, {}]',
+        "[" * 5000,
+    ],
 )
 def test_a_damaged_book_is_begun_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book"
@@ -182,6 +193,45 @@ def test_a_shorter_book_leaves_no_rest_of_a_longer_one(tmp_path: Path) -> None:
         door.__exit__(None, None, None)
     assert peek(shelf).transfers == {}
     assert _decode((tmp_path / "book").read_bytes()) == peek(shelf)
+
+
+def test_a_book_that_was_removed_is_begun_anew_where_others_will_find_it(tmp_path: Path) -> None:
+    path = tmp_path / "book"
+    shelf, other = NodeShelf(path), NodeShelf(path)
+    with Rates(BUDGET, shelf=shelf).transfer(LOAD) as admit:
+        admit(MIB)
+        path.unlink()
+        admit(MIB)
+        assert peek(other) == peek(shelf)
+
+
+def test_a_forked_child_shares_no_lock_with_its_parent(tmp_path: Path) -> None:
+    shelf, asked, busy, done = NodeShelf(tmp_path / "book"), [], threading.Event(), threading.Event()
+
+    def linger(book: Book | None) -> tuple[Book, None]:
+        busy.set()
+        done.wait(60.0)
+        return book or Book.new(BUDGET, 0.0), None
+
+    with Rates(BUDGET, shelf=shelf).transfer(LOAD) as admit, ThreadPoolExecutor(1) as threads:
+        admit(MIB)
+        asked.append(threads.submit(shelf.update, linger))
+        busy.wait(60.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(60)
+                admit(MIB)
+                os._exit(0 if "cannot lock" in shelf.why_alone else 3)
+            finally:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        done.set()
+        asked[0].result(60.0)
+        admit(MIB)
+        assert shelf.why_alone == ""
 
 
 @given(st.lists(st.tuples(st.sampled_from(TrafficClass), st.text(max_size=5), st.integers(1, MIB)), max_size=6))
