@@ -21,7 +21,7 @@ from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.models.choice import choose, left_out
 from ebbtide.storage.models.fitting import check_config, check_tensors, shards_of, weight_map
 from ebbtide.storage.models.relayout import Relayout, relayout
-from ebbtide.storage.models.sources import Part, Source, SourceChanged, SourceFile
+from ebbtide.storage.models.sources import Part, Source, SourceChanged, SourceFile, read_first
 from ebbtide.storage.names import case_collision, file_name
 from ebbtide.storage.pickles import MAGIC_BYTES, refuse_pickle
 
@@ -153,34 +153,31 @@ def _check_names(source: Source, files: Sequence[SourceFile]) -> None:
 
 def _read_shards(source: Source, weights: Sequence[SourceFile]) -> list[Shard]:
     with ThreadPoolExecutor(READERS) as pool:
-        sizes = list(pool.map(lambda file: _header_length(source, file), weights))
-        if sum(sizes) > MAX_HEADERS_BYTES:
-            raise Refused(f"{source.where}: the headers of its shards have {sum(sizes)} bytes, more than any model's")
-        return list(pool.map(lambda file, size: _read_shard(source, file, size), weights, sizes))
+        begun = list(pool.map(lambda file: _first_bytes(source, file), weights))
+        if (total := sum(length for _, length in begun)) > MAX_HEADERS_BYTES:
+            raise Refused(f"{source.where}: the headers of its shards have {total} bytes, more than any model's")
+        return list(pool.map(lambda file, one: _read_shard(source, file, *one), weights, begun))
 
 
-def _header_length(source: Source, file: SourceFile) -> int:
-    first = bytearray(min(MAGIC_BYTES, file.size_bytes))
-    with source.open(file) as reading, memoryview(first) as memory:
-        reading.read([Part(0, memory)])
+def _first_bytes(source: Source, file: SourceFile) -> tuple[bytes, int]:
+    """What a shard begins with, and how long its header is."""
+    first = read_first(source, file, MAGIC_BYTES)
     try:
-        refuse_pickle(Path(file.name), bytes(first))
-        return header_bytes(bytes(first[:PREFIX_BYTES]), file.size_bytes, Path(file.name))
+        refuse_pickle(Path(file.name), first)
+        return first, header_bytes(first[:PREFIX_BYTES], file.size_bytes, Path(file.name))
     except (Corrupt, Refused) as error:
         raise Refused(f"{source.where}: {error}") from error
 
 
-def _read_shard(source: Source, file: SourceFile, length: int) -> Shard:
-    raw = bytearray(length)
-    with source.open(file) as reading, memoryview(raw) as memory:
-        reading.read([Part(0, memory)])
+def _read_shard(source: Source, file: SourceFile, first: bytes, length: int) -> Shard:
+    raw = bytearray(first[:length].ljust(length))
+    with source.open(file) as reading, memoryview(raw)[len(first) :] as memory:
+        reading.read([Part(len(first), memory)])
     try:
         header = parse_header(bytes(raw), file.size_bytes, Path(file.name))
         return Shard(file, relayout(header), sha256(raw).hexdigest())
     except (Corrupt, Refused) as error:
         raise Refused(f"{source.where}: {error}") from error
-    except ValueError as error:  # the length changed between two looks
-        raise SourceChanged(f"{source.where}/{file.name}", "has another header than a moment ago") from error
 
 
 def _fingerprint(source: Source, shards: Sequence[Shard], small: Sequence[SourceFile]) -> str:

@@ -179,6 +179,8 @@ class RemoteReading:
         """See `Reading.read`."""
         where = f"{self._source.where}/{self._file.name}"
         wanted = [part for part in parts if len(part.memory)]
+        if not wanted:
+            return
         try:
             answers = self._source.fetch(self._file, [(part.offset, part.offset + len(part.memory)) for part in wanted])
         except FileMissing as error:

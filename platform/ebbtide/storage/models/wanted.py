@@ -74,7 +74,7 @@ def default_name(where: str) -> str:
         Refused: nothing is left of it.
     """
     found = _HUB_CACHE.search(where)
-    parts = found.groups() if found else (where.rstrip("/").rpartition("/")[2],)
+    parts = found.groups() if found else (where.rpartition("://")[2].rstrip("/").rpartition("/")[2],)
     clean = [re.sub(r"[^A-Za-z0-9_.+=,@-]+", "-", part).strip("-.")[:MAX_COMPONENT] for part in parts]
     try:
         return ref_name("/".join(part.lstrip("+=,@.-") for part in clean))
