@@ -13,15 +13,18 @@ from types import TracebackType
 from typing import Any, Self
 
 PROGRAM = Path(__file__).with_name("lease_process.py")
+ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0  # on a machine that does ten other things
 
 
 class Player:
     """One process."""
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, module: str = "") -> None:
+        """Run `lease_process` with ``words``, or another module of the tests."""
+        program = ["-m", module] if module else [str(PROGRAM)]
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *map(str, words)], stdout=subprocess.PIPE, text=True, bufsize=1
+            [sys.executable, *program, *map(str, words)], stdout=subprocess.PIPE, text=True, bufsize=1, cwd=ROOT
         )
         self.pid = self._process.pid
         self.said: list[dict[str, Any]] = []
