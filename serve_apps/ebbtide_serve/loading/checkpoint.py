@@ -3,8 +3,8 @@
 While the model takes the tensors of one window, the next is read and checked in the background. Memory: three windows,
 and what the model keeps views of for longer; host memory is lent again when the last view of it is gone.
 
-To a GPU the bytes go from the transport's buffers straight into a window there, so that narrowing to a rank's part
-happens at the speed of its memory. Each rank reads all of the model: that is what the flat form is for.
+To a GPU the bytes go straight into a window there, so that narrowing to a rank's part happens at the speed of its
+memory. Each rank reads all of the model: that is what the flat form is for.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,16 +13,14 @@ from dataclasses import replace
 
 import torch
 
-from ebbtide.storage.arenas import Arenas
+from ebbtide.storage.placements import Placement, Placements
 from ebbtide.storage.rates import Admission
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide.storage.torch_views import torch_view
-from ebbtide_serve.loading.places import Place, Scatter
-from ebbtide_serve.loading.transfers import NOTHING, check_complete, read_into
+from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.transfers import NOTHING, SEGMENT_BYTES, read_ranges
 from ebbtide_serve.loading.windows import Window, cut_windows
-
-WINDOW_BYTES = 256 << 20  # sixteen chunks: reading is at full speed from a few on, and three of them are at work
 
 Tensors = Iterator[tuple[str, torch.Tensor]]
 
@@ -38,13 +36,13 @@ class Checkpoint:
         self,
         stored: StoredObject,
         device: torch.device,
-        arenas: Arenas,
+        reach: ProcessStore,
         admit: Admission,
         *,
-        window_bytes: int = WINDOW_BYTES,
+        window_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """``stored`` must stay open while tensors are read."""
-        self._stored, self._device, self._arenas, self._admit = stored, device, arenas, admit
+        self._stored, self._device, self._reach, self._admit = stored, device, reach, admit
         self._window_bytes = max(window_bytes, stored.manifest.chunk_bytes)
         self.report: TransferReport = NOTHING
 
@@ -90,9 +88,15 @@ class Checkpoint:
             nonlocal after  # lent here, in this thread: an engine may give the loading one a memory pool of its own
             present = after if after is not None else self._lend(windows[number])
             after = self._lend(windows[number + 1]) if number + 1 < len(windows) else None
-            scatters = [one.scatter for one in (present, after) if one is not None]
-            report = read_into(self._stored, name, windows[number].ranges, scatters, self._admit)
-            check_complete(self._stored, name, present.scatter)
+            both = [place for one in (present, after) if one is not None for place in one.places]
+            report = read_ranges(
+                self._stored,
+                name,
+                Placements(both, self._device),
+                windows[number].ranges,
+                transport=self._reach.to_device(self._device),
+                admit=self._admit,
+            )
             return present, report
 
         reading = background.submit(read, 0)
@@ -106,20 +110,20 @@ class Checkpoint:
 
     def _lend(self, window: Window) -> "_WindowMemory":
         if self._device.type == "cpu":
-            lent = self._arenas.lend(max(window.size_bytes, 1))
+            lent = self._reach.arenas.lend(max(window.size_bytes, 1))
             return _WindowMemory(window, torch.frombuffer(lent, dtype=torch.uint8))
         return _WindowMemory(window, torch.empty(window.size_bytes, dtype=torch.uint8, device=self._device))
 
 
 class _WindowMemory:
-    """A window's memory, and what fills it."""
+    """A window's memory, and where the file's bytes go in it."""
 
     def __init__(self, window: Window, memory: torch.Tensor) -> None:
         self._window, self._memory = window, memory
-        self.scatter = Scatter(
-            Place(entry.offset, memory[start : start + entry.length])
+        self.places = [
+            Placement(entry.offset, memory[start : start + entry.length])
             for entry, start in zip(window.entries, window.starts, strict=True)
-        )
+        ]
 
     def views(self) -> Tensors:
         """The tensors in it."""

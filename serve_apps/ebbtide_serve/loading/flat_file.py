@@ -13,14 +13,14 @@ from torch import nn
 
 from ebbtide.storage.container import Header
 from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, plan_container, specs_of
+from ebbtide.storage.placements import Placements
 from ebbtide.storage.rates import Admission
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
-from ebbtide.storage.transport import Range
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.layout import Layout, buffers_of, spec_of
-from ebbtide_serve.loading.places import Place, Scatter, bytes_of
-from ebbtide_serve.loading.transfers import check_complete, read_into
+from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.transfers import NOTHING, by_device, bytes_of, read_all
 
 _LAYOUT, _BUFFERS = "ebbtide.layout", "ebbtide.buffers"
 _BUFFER_PREFIX = "buffer:"  # a buffer's name in the file; no parameter's name has a colon
@@ -48,21 +48,23 @@ def flat_memory(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> dict[str
     return dict(layout.memory()) | {_BUFFER_PREFIX + name: bytes_of(data) for name, data in buffers.items()}
 
 
-def read_flat(stored: StoredObject, name: str, model: nn.Module, layout: Layout, admit: Admission) -> TransferReport:
+def read_flat(
+    stored: StoredObject, name: str, model: nn.Module, layout: Layout, *, reach: ProcessStore, admit: Admission
+) -> TransferReport:
     """Fill a model's parameters from a file.
 
     Raises:
         FlatUnusable: the file is of another layout; nothing was changed.
-        Corrupt, NotPublished, Superseded, TransferFailed: it cannot be read (to its end); see the module.
+        Corrupt, NotPublished, TransferFailed: it cannot be read (to its end); see the module.
     """
-    scatter = Scatter(_places(stored.header(name), model, layout))
-    whole = [Range(0, stored.file(name).entry.size_bytes)]
-    report = read_into(stored, name, whole, [scatter], admit)
-    check_complete(stored, name, scatter)
+    report = NOTHING
+    for device, placements in by_device(_places(stored.header(name), model, layout)).items():
+        wanted, transport = Placements(placements, device), reach.to_device(device)
+        report = report + read_all(stored, name, wanted, transport=transport, admit=admit)
     return report
 
 
-def _places(header: Header, model: nn.Module, layout: Layout) -> list[Place]:
+def _places(header: Header, model: nn.Module, layout: Layout) -> list[tuple[int, torch.Tensor]]:
     """Where each tensor of a file goes; raises FlatUnusable unless file and model agree in everything."""
     try:
         buffer_names, digest = [str(one) for one in json.loads(header.metadata[_BUFFERS])], header.metadata[_LAYOUT]
@@ -80,7 +82,7 @@ def _places(header: Header, model: nn.Module, layout: Layout) -> list[Place]:
             raise FlatUnusable(f"{name} is {_shown(found[name])} in the flat form, and {_shown(spec)} in the model")
     if digest != layout.digest:
         raise FlatUnusable("the parameters lie otherwise in memory than in the flat form (order or sharing)")
-    return [Place(entry.offset, memory[entry.name]) for entry in header.entries]
+    return [(entry.offset, memory[entry.name]) for entry in header.entries]
 
 
 def plan_specs(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> list[TensorSpec]:

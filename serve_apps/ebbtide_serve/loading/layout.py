@@ -18,7 +18,7 @@ from torch import nn
 from ebbtide.storage.container_plan import TensorSpec
 from ebbtide.storage.torch_views import DTYPE_NAMES
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.places import bytes_of
+from ebbtide_serve.loading.transfers import bytes_of
 
 LAYOUT_VERSION = 1  # of what is stored and how; part of every key
 

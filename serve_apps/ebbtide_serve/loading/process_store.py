@@ -1,52 +1,61 @@
-"""One process's way to the store: its transport, its memory, and its turn among all that moves bytes on the node.
+"""One process's way to the store: its transports, its memory, and its turn among all that moves bytes on the node.
 
-Made once per process and kept: memory that was touched before is what makes reads fast (``storage.memory``). Where
-there is a GPU the buffers are pinned, so that copies to it are direct and asynchronous.
+Made once per process and kept: memory that was touched before is what makes reads fast (``storage.memory``).
 """
 
 import os
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from ebbtide.storage.arenas import Arenas
-from ebbtide.storage.buffers import BufferPool, process_pool
-from ebbtide.storage.errors import NotPublished, Refused
+from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.choose import device_transport
+from ebbtide.storage.device import DeviceTransport
+from ebbtide.storage.errors import NotPublished
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import Budget
 from ebbtide.storage.rates import NodeShelf, Rates
-from ebbtide.storage.transport import Transport
 
+# For headers, and for what is written in the background; weights go by the transport to the device.
+_HOST_BUFFERS = 2
 _BOOKS = Path("/dev/shm")  # node-local, in memory, gone with the boot: what a book must be
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessStore:
     """What a rank needs to read and write objects.
 
     Attributes:
         arenas: lend host memory for windows of tensors.
         rates: shared with all processes of this user on the node, for the store's filesystem.
+        make_transport: to a device, for files of the store.
     """
 
     store: ObjectStore
     arenas: Arenas
     rates: Rates
+    make_transport: Callable[[torch.device], DeviceTransport]
+    _transports: dict[torch.device, DeviceTransport] = field(default_factory=dict)
+
+    def to_device(self, device: torch.device) -> DeviceTransport:
+        """The transport to a device; the first call for a GPU may take seconds, since it tries cuFile."""
+        if device not in self._transports:
+            self._transports[device] = self.make_transport(device)
+        return self._transports[device]
 
 
-_made: dict[int, tuple[Transport, Arenas]] = {}  # by process id: a forked child makes its own
+_made: dict[tuple[int, Path], ProcessStore] = {}  # by process id too: a forked child makes its own
 _making = threading.Lock()
 
 
-def process_store(root: Path, *, on_gpu: bool) -> ProcessStore:
+def process_store(root: Path) -> ProcessStore:
     """The store at ``root``, which must exist.
-
-    Args:
-        on_gpu: pin the buffers; decided by the first call in a process.
 
     Raises:
         NotPublished: there is no store.
@@ -55,25 +64,15 @@ def process_store(root: Path, *, on_gpu: bool) -> ProcessStore:
     if not StorePaths(root).marker.exists():
         raise NotPublished(f"{root} is no store: there is no {StorePaths(root).marker}")
     with _making:
-        if os.getpid() not in _made:
-            _made[os.getpid()] = (PosixTransport(_pool(on_gpu=on_gpu)), Arenas())
-        transport, arenas = _made[os.getpid()]
-    return ProcessStore(ObjectStore.at(root, transport), arenas, Rates(Budget(None), shelf=NodeShelf(book_of(root))))
+        key = (os.getpid(), root)
+        if key not in _made:
+            store = ObjectStore.at(root, PosixTransport(BufferPool(_HOST_BUFFERS), threads=_HOST_BUFFERS))
+            rates = Rates(Budget(None), shelf=NodeShelf(book_of(root)))
+            _made[key] = ProcessStore(store, Arenas(), rates, lambda device: device_transport(root, device))
+        return _made[key]
 
 
 def book_of(root: Path) -> Path:
     """Where this user's processes on this node share the bandwidth of the filesystem that ``root`` lies on."""
     device = os.stat(root).st_dev
     return _BOOKS / f"ebbtide-{os.getuid()}" / f"rates-{os.major(device)}-{os.minor(device)}.json"
-
-
-def _pool(*, on_gpu: bool) -> BufferPool:
-    try:
-        return process_pool(register=_pin if on_gpu else None)
-    except Refused:  # somebody in this process made one already; it need not be pinned to be right
-        return process_pool()
-
-
-def _pin(address: int, size_bytes: int) -> None:
-    """Register memory with the driver; where it refuses, copies take a detour and stay right."""
-    torch.cuda.cudart().cudaHostRegister(address, size_bytes, 0)  # type: ignore[no-untyped-call]

@@ -89,7 +89,8 @@ class RankLoad:
             self._store.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
         ):
             try:
-                return read_flat(found, key.file_name(facts.rank), model, layout, admit)
+                name = key.file_name(facts.rank)
+                return read_flat(found, name, model, layout, reach=self._store, admit=admit)
             except Corrupt:
                 self._damaged = found.id
                 raise

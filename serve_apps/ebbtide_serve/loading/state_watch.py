@@ -16,7 +16,7 @@ import xxhash
 from torch import nn
 
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.places import bytes_of
+from ebbtide_serve.loading.transfers import bytes_of
 
 _DEPTH = 3  # of lists and tables in a module's attributes
 _TORCH_OWN = frozenset(vars(nn.Module()))  # hooks and the tables of parameters, buffers and modules

@@ -1,60 +1,75 @@
-"""Reading a stored file into tensors, as traffic that users wait for."""
+"""Reading a stored file into tensors, some chunks at a time, as traffic that users wait for.
 
-from collections.abc import Sequence
+The transport to the device (``storage.device``) checks each chunk before any of it reaches a tensor. It is asked for a
+few hundred megabytes at a time, and each time leave is asked of the node's other traffic: that tells lower classes to
+hold back, and bounds how long a load goes on without asking again.
+"""
 
-from ebbtide.storage.errors import Corrupt
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from ebbtide.storage.device import DeviceTransport
+from ebbtide.storage.device_reading import read_to_device
+from ebbtide.storage.placements import Placement, Placements
 from ebbtide.storage.rates import Admission
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
-from ebbtide.storage.transport import Pending, Range
-from ebbtide_serve.loading.places import Scatter
+from ebbtide.storage.transport import Range
 
+SEGMENT_BYTES = 256 << 20  # sixteen chunks: reading is at full speed from a few on; 1 s of a slow link
 NOTHING = TransferReport({}, 0.0)
 
 
-def read_into(
-    stored: StoredObject, name: str, ranges: Sequence[Range], scatters: Sequence[Scatter], admit: Admission
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory as a flat tensor of bytes."""
+    assert tensor.is_contiguous(), "only contiguous memory can be seen as bytes"
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def read_ranges(
+    found: StoredObject,
+    name: str,
+    wanted: Placements,
+    ranges: Sequence[Range],
+    *,
+    transport: DeviceTransport,
+    admit: Admission,
 ) -> TransferReport:
-    """Read ranges of a file; each checked chunk goes to all of ``scatters``.
+    """Read what ``wanted`` has in some ranges of a file, which consist of whole chunks.
 
     Raises:
-        Corrupt: bytes are not those that were published; none of their chunk reached a tensor.
-        NotPublished, Superseded, TransferFailed: see `StoredObject.read_file`.
+        Corrupt: bytes are not those that were published; nothing of their chunk reached a tensor.
+        NotPublished, TransferFailed: see `read_to_device`.
     """
-    if not ranges:
+    placements = [Placement(part.offset + at, memory) for part in ranges for at, memory in wanted.within(part)]
+    if not placements:
         return NOTHING
-
-    def consume(offset: int, memory: memoryview) -> Pending | None:
-        admit(len(memory))
-        begun: list[Pending] = []
-        try:
-            begun.extend(pending for one in scatters if (pending := one(offset, memory)) is not None)
-        except BaseException:
-            _All(begun).wait()  # the memory is lent again as soon as this is raised
-            raise
-        return _All(begun) if begun else None
-
-    return stored.read_file(name, consume=consume, ranges=ranges)
+    admit(sum(part.length for part in ranges))
+    return read_to_device(found, name, transport, placements)
 
 
-def check_complete(stored: StoredObject, name: str, scatter: Scatter) -> None:
-    """The other half of every read: nothing that was wanted is missing.
+def read_all(
+    found: StoredObject, name: str, wanted: Placements, *, transport: DeviceTransport, admit: Admission
+) -> TransferReport:
+    """Read everything that ``wanted`` has of a file; raises as `read_ranges` does."""
+    file = found.file(name)
+    report = NOTHING
+    for segment in segments(file.entry.size_bytes, file.chunk_bytes):
+        report = report + read_ranges(found, name, wanted, [segment], transport=transport, admit=admit)
+    return report
 
-    Raises:
-        Corrupt: something is.
-    """
-    if scatter.placed != scatter.wanted:
-        what = f"{scatter.placed} of {scatter.wanted} bytes came of what was wanted of file {name}"
-        raise Corrupt(what, stored.file(name).path)
+
+def segments(size_bytes: int, chunk_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> Iterator[Range]:
+    """A file cut into ranges of whole chunks, each of at most ``segment_bytes`` or one chunk."""
+    step = max(segment_bytes // chunk_bytes, 1) * chunk_bytes
+    for start in range(0, size_bytes, step):
+        yield Range(start, min(step, size_bytes - start))
 
 
-class _All:
-    """Several pieces of work on one chunk's memory."""
-
-    def __init__(self, begun: Sequence[Pending]) -> None:
-        self._begun = begun
-
-    def wait(self) -> None:
-        """See `Pending`."""
-        for one in self._begun:
-            one.wait()
+def by_device(memory: Iterable[tuple[int, torch.Tensor]]) -> dict[torch.device, list[Placement]]:
+    """Placements of offsets and flat memory, apart by device: an engine may keep some parameters in host memory."""
+    found: dict[torch.device, list[Placement]] = {}
+    for offset, target in memory:
+        found.setdefault(target.device, []).append(Placement(offset, target))
+    return found

@@ -113,7 +113,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
             reach.store.open(self._settings.model) as stored,
             reach.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
         ):
-            checkpoint = Checkpoint(stored, self._device, reach.arenas, admit)
+            checkpoint = Checkpoint(stored, self._device, reach, admit)
             try:
                 if not use_safetensors:
                     raise Refused(f"{source.model_or_path} has no safetensors files")
@@ -147,7 +147,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
 
     def _store(self) -> ProcessStore:
         assert self._settings is not None, "checked by who calls"
-        return process_store(self._settings.store, on_gpu=bool(current_platform.is_cuda_alike()))
+        return process_store(self._settings.store)
 
     def _tell(self, why_own: str) -> None:
         reason = f"vLLM's own loader reads the weights: {why_own}"
@@ -175,9 +175,9 @@ def _target_device() -> torch.device:
     """Where the model is; with its index, since other threads have another current device."""
     config = get_current_vllm_config()
     device = torch.device(config.load_config.device or config.device_config.device)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+    if device.type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    return torch.device("cpu")  # what the transports know besides; vLLM moves the tensors on
 
 
 def _facts(model: nn.Module, model_config: Any) -> EngineFacts:

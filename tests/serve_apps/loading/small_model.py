@@ -13,19 +13,22 @@ from torch import nn
 
 from ebbtide.storage.arenas import Arenas
 from ebbtide.storage.container_plan import filling, from_buffers, plan_container
+from ebbtide.storage.device import StagedTransport
+from ebbtide.storage.device_queue import queue_for
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import Budget, TrafficClass
 from ebbtide.storage.rates import Rates
 from ebbtide.storage.report import TransferReport
 from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.layout import spec_of
-from ebbtide_serve.loading.places import bytes_of
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.rank_load import CHECKPOINT
-from tests.platform.storage.stores import CHUNK, store_at
+from ebbtide_serve.loading.transfers import bytes_of
+from tests.platform.storage.stores import CHUNK, POOL, store_at
 
 WORDS, WIDTH = 96, 64
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -125,8 +128,9 @@ def publish_small(store: ObjectStore, seed: int = 0) -> ObjectId:
 
 
 def reach(root: Path) -> ProcessStore:
-    """A store without heartbeats, whose bandwidth nobody shares."""
-    return ProcessStore(store_at(root), Arenas(), Rates(Budget(None)))
+    """A store without heartbeats, whose bandwidth nobody shares, read in small pieces."""
+    host = StagedTransport(PosixTransport(POOL, threads=2), queue_for("cpu"))
+    return ProcessStore(store_at(root), Arenas(), Rates(Budget(None)), lambda device: host)
 
 
 def load_small(store: ProcessStore, wanted: ObjectId, model: SmallModel) -> tuple[str, TransferReport]:
@@ -135,7 +139,7 @@ def load_small(store: ProcessStore, wanted: ObjectId, model: SmallModel) -> tupl
         store.store.open(wanted) as stored,
         store.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
     ):
-        checkpoint = Checkpoint(stored, torch.device("cpu"), store.arenas, admit)
+        checkpoint = Checkpoint(stored, torch.device("cpu"), store, admit)
         model.load_weights(checkpoint.tensors(SHARDS))
         return CHECKPOINT, checkpoint.report
 

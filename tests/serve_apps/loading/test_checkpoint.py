@@ -40,7 +40,7 @@ def some(number: int, words: int = CHUNK // 2) -> dict[str, torch.Tensor]:
 
 
 def checkpoint(store: ProcessStore, stored: object, admit: object, **options: int) -> Checkpoint:
-    return Checkpoint(stored, torch.device("cpu"), store.arenas, admit, **options)  # type: ignore[arg-type]
+    return Checkpoint(stored, torch.device("cpu"), store, admit, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("tp", "rank"), [(1, 0), (2, 0), (2, 1)])

@@ -222,7 +222,7 @@ def test_a_timeout_in_the_flat_form_is_followed_by_nothing(
     """A copy that was begun may still end, after the engine has repacked what a second load brought."""
     publish([Rank(store, wanted).load()])
 
-    def hang(*_: object) -> TransferReport:
+    def hang(*_: object, **__: object) -> TransferReport:
         raise TransferTimeout("read", Path("f"), after_s=1)
 
     monkeypatch.setattr(rank_load, "read_flat", hang)
