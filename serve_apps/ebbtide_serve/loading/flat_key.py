@@ -14,9 +14,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from ebbtide.storage.models.derived import flat_name
 from ebbtide.storage.names import ObjectId
-
-PREFIX = "flat/"  # of the names of refs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class FlatKey:
     @property
     def ref_name(self) -> str:
         """Under which its ranks' tags stand."""
-        return f"{PREFIX}{self.model}/{self.digest}"
+        return flat_name(self.model, self.digest)
 
     def tag(self, rank: int, layout_digest: str) -> str:
         """The tag of one rank."""
@@ -71,13 +70,6 @@ class FlatKey:
 def digest_of(value: object) -> str:
     """SHA-256 of anything that JSON can hold; equal for equal values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def model_of(ref_name: str) -> ObjectId | None:
-    """The model that a flat form was made of, by the name of its ref; None for any other ref."""
-    prefix, _, rest = ref_name.partition("/")
-    model, _, digest = rest.partition("/")
-    return ObjectId(model) if f"{prefix}/" == PREFIX and digest else None
 
 
 def without_places(config: Mapping[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Finding flat forms in the store, and giving up those whose model has gone."""
+"""Finding flat forms in the store."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.flat_key import PREFIX, FlatKey, model_of
+from ebbtide_serve.loading.flat_key import FlatKey
 
 
 @contextmanager
@@ -28,20 +28,3 @@ def flat_form(store: ObjectStore, key: FlatKey, tag: str) -> Iterator[StoredObje
         if manifest.kind is not Kind.FLAT or dict(manifest.key) != key.as_manifest_key():
             raise FlatUnusable(f"object {found.id} under {key.ref_name}:{tag} is of another key")
         yield found
-
-
-def prune(store: ObjectStore) -> list[str]:
-    """Delete the refs of flat forms whose model is not in the store any more; the collector gets the objects.
-
-    Returns:
-        The refs that went.
-
-    Raises:
-        StorageError: the store cannot be looked at.
-    """
-    gone = []
-    for name, tag in store.refs.pairs(PREFIX):
-        model = model_of(name)
-        if model is not None and not store.paths.object(model).is_dir() and store.refs.delete(name, tag):
-            gone.append(f"{name}:{tag}")
-    return gone

@@ -145,7 +145,8 @@ class _Work:
     def lead(self, leading: Leading) -> ObjectId:
         """Have it written, and publish it."""
         attempt = f"flat-{self.held.key['model'][:16]}-{leading.attempt}-{time.time_ns():x}"
-        with self.store.publication(Kind.FLAT, self.held.key, attempt_name=attempt) as publication:
+        uses = [self.held.key["model"]]
+        with self.store.publication(Kind.FLAT, self.held.key, uses=uses, attempt_name=attempt) as publication:
             reserve(self.store.ports, publication.attempt, self.held.size_bytes, self.budget)
             self.call("ebbtide_flat_stage", attempt)
             publication.add(*self._entries(leading))
