@@ -118,11 +118,9 @@ def _do(ports: StorePorts, verdict: Verdict) -> bool:
         case Fate.RESTORE:
             assert verdict.object is not None
             return disk.move(verdict.path, paths.object(verdict.object))
-        case Fate.REMOVE if is_real_directory(verdict.path):
+        case Fate.REMOVE:
             disk.remove_tree(verdict.path)
             return True
-        case Fate.REMOVE:
-            return disk.remove(verdict.path)
         case Fate.KEEP:
             return False
 

@@ -164,7 +164,7 @@ class Disk:
         return True
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all in it, however much of it is gone already; links are removed, not followed."""
+        """Remove a directory with all in it, or a file, as far as it is there; links are removed, not followed."""
         with telling("remove", path):
             self._remove_tree(path)
 

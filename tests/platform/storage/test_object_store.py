@@ -7,8 +7,9 @@ import pytest
 import safetensors.numpy
 
 from ebbtide.storage.errors import NotPublished, Refused
+from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT
-from tests.platform.storage.stores import publish_model, store_at, tensors
+from tests.platform.storage.stores import CHUNK, KEY, publish_model, stage_tensors, store_at, tensors
 
 
 def test_what_was_published_is_read_again_by_ref_and_by_id(tmp_path: Path) -> None:
@@ -30,6 +31,18 @@ def test_any_tool_opens_the_files(tmp_path: Path) -> None:
     stock = safetensors.numpy.load_file(path)
     for name, array in tensors().items():
         np.testing.assert_array_equal(stock[name], array)
+
+
+def test_a_header_of_several_chunks_is_read(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    arrays = {f"{'layer.' * 20}{number}": np.full(3, number % 256, dtype=np.uint8) for number in range(1000)}
+    with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
+        work.add(stage_tensors(work.staging, "model.safetensors", arrays))
+        object_id = work.publish()
+    with store.open(object_id) as found:
+        header = found.header("model.safetensors")
+        assert header.data_offset > 2 * CHUNK and len(header.entries) == 1000
+        np.testing.assert_array_equal(found.read_arrays("model.safetensors")[f"{'layer.' * 20}77"], [77, 77, 77])
 
 
 def test_the_same_content_is_the_same_object(tmp_path: Path) -> None:

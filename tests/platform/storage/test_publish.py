@@ -9,6 +9,7 @@ import pytest
 
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, Superseded, TransferFailed
+from ebbtide.storage.leases import of_object
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT
 from ebbtide.storage.object_store import ObjectStore
@@ -96,6 +97,22 @@ def test_an_object_found_there_and_collected_meanwhile_is_placed_anew(tmp_path: 
     publish_model(store_at(tmp_path / "store", disk=Disk(stealing)))
     assert stealing.times == 0
     assert model_is_right(store_at(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "there already"])
+def test_an_object_is_held_until_its_refs_are_written(tmp_path: Path, there: bool) -> None:
+    if there:
+        publish_model(store_at(tmp_path / "store"), tag=None)
+    leases, seen = LocalLeases(), []
+
+    def look(_number: int, name: str) -> None:
+        if name == "rename" and list((tmp_path / "store" / "refs").rglob(".latest.*")):
+            seen.append(leases.living())
+
+    store = store_at(tmp_path / "store", leases=leases, disk=Disk(CountedCalls(look)))
+    object_id = publish_model(store)
+    assert [of_object(object_id) in living for living in seen] == [True]
+    assert not leases.living()
 
 
 def test_a_work_directory_taken_from_a_paused_publisher_ends_its_publication(tmp_path: Path) -> None:
