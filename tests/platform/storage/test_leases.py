@@ -1,5 +1,7 @@
 """Leases of objects and work as files on the shared directory, as the collector sees them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished, Superseded
-from ebbtide.storage.garbage import plan
+from ebbtide.storage.garbage import Fate, plan
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.leases import SharedLeases, of_object, of_work, this_process
 from ebbtide.storage.manifest import Kind
@@ -16,11 +18,11 @@ from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from tests.platform.storage.stores import KEY, NO_GRACE, POOL, leftovers, model_is_right, publish_model
 
-QUICK = Pace(beat_s=0.05, stale_after_s=1.5, answer_s=10)
+PACE = Pace(beat_s=0.1, stale_after_s=6, answer_s=20)  # quick, and yet no busy machine makes a living one look dead
 
 
 def shared_store(root: Path) -> ObjectStore:
-    leases = SharedLeases(root / "leases", pace=QUICK)
+    leases = SharedLeases(root / "leases", pace=PACE)
     return ObjectStore.at(root, PosixTransport(POOL), leases=leases, disk=Disk())
 
 
@@ -73,3 +75,43 @@ def test_a_store_opened_without_more_has_leases_on_disk(tmp_path: Path) -> None:
     with store.open(publish_model(store)):
         assert len(list(store.paths.leases.iterdir())) == 1
     assert list(store.paths.leases.iterdir()) == []
+
+
+KILLED = """
+import sys, time
+import subprocess
+import sys
+from pathlib import Path
+from ebbtide.storage.manifest import Kind
+from tests.platform.storage.stores import CHUNK, random_bytes
+from tests.platform.storage.test_leases import shared_store
+
+store = shared_store(Path(sys.argv[1]))
+reader = store.open_ref("org/model", "latest")
+work = store.publication(Kind.MODEL, {"by": "the dead"}, chunk_bytes=CHUNK).__enter__()
+work.staging.write_bytes("a.safetensors", random_bytes(3 * CHUNK))
+print("at work", flush=True)
+time.sleep(120)
+"""
+
+
+def test_what_a_killed_process_held_is_collected_once_it_counts_as_dead(tmp_path: Path) -> None:
+    store = shared_store(tmp_path / "store")
+    object_id = publish_model(store)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "store")],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"at work\n"
+        store.refs.delete("org/model", "latest")
+        found = plan(survey(store.ports), NO_GRACE)
+        assert {one.fate for one in found} == {Fate.KEEP}, "it lives: its object and its work stay"
+        process.kill()
+        process.wait()
+    assert {object_id, *(one.name for one in store.paths.incoming.iterdir())} == {one.path.name for one in found}
+    for _ in range(2):
+        assert not collect(store.ports, plan(survey(store.ports), NO_GRACE)).failed
+    assert store.list_objects() == [] and leftovers(store) == []
