@@ -23,6 +23,7 @@ from ebbtide.storage.budget import reserve
 from ebbtide.storage.durable import telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
 from ebbtide.storage.flight import Leading, Terms, Waiting, fly
+from ebbtide.storage.flight_progress import Progress
 from ebbtide.storage.index import chunk_count
 from ebbtide.storage.leases import this_process
 from ebbtide.storage.manifest import FileEntry, Kind, make_manifest
@@ -43,6 +44,7 @@ _BYTES_PER_CHUNK = 128
 _SLACK_BYTES = 1 << 20
 # An object may be collected between its import and its ref, if that takes an hour; each turn means that it was.
 MOST_TURNS = 3
+PATIENT_S = 15.0  # without progress of another process before its death is thought of: three of its beats
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class _Import:
         self._store, self._source, self._terms, self._observe = store, source, terms, observe
         self._ref = None if ref is None else (ref_name(ref[0]), tag(ref[1]))
         self._records = ImportRecords(store.paths, store.ports.disk)
+        self._seen: Progress | None = None
+        self._moved_s = 0.0
         self._before: ImportRecord | None = None  # of a vague source: one that is not to be believed
 
     def run(self) -> Imported:
@@ -146,9 +150,13 @@ class _Import:
         return _Made(record.object)
 
     def _wait(self, waiting: Waiting) -> None:
-        progress = waiting.progress
+        progress, why = waiting.progress, waiting.why
         done, total = (progress.done_bytes, progress.total_bytes) if progress else (0, 0)
-        self._observe(ImportProgress(Phase.WAITING, done, total, why=waiting.why))
+        if progress != self._seen:
+            self._seen, self._moved_s = progress, waiting.waited_s
+        elif (still_s := waiting.waited_s - self._moved_s) > PATIENT_S and progress is not None:
+            why += f" (no progress for {still_s:.0f} s; if it is dead, this process goes on with its work in a minute)"
+        self._observe(ImportProgress(Phase.WAITING, done, total, why=why))
 
     def _check_name(self) -> None:
         """Before anything is copied: raises Refused for a name that only differs in case from one that is there."""
