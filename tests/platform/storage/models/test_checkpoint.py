@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.models import checkpoint as module
 from ebbtide.storage.models.checkpoint import Checkpoint, examine
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.sources import SourceChanged
+from ebbtide.storage.models.local_source import LocalReading, LocalSource
+from ebbtide.storage.models.sources import SourceChanged, SourceFile
 from tests.platform.storage.models.made import make_checkpoint
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -212,3 +213,22 @@ def test_a_file_that_is_gone_is_a_change(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(SourceChanged, match=r"tokenizer\.json"):
         found.check_unchanged()
+
+
+def test_a_header_that_changed_under_the_same_stamp_gives_another_fingerprint(folder: Path) -> None:
+    """As after a change within the resolution of a server's clock."""
+
+    class SameStamps(LocalSource):
+        def listing(self) -> list[SourceFile]:
+            return [replace(file, stamp="the same") for file in super().listing()]
+
+        def open(self, file: SourceFile) -> LocalReading:
+            return super().open(next(one for one in LocalSource(folder).listing() if one.name == file.name))
+
+    before = examine(SameStamps(folder)).fingerprint
+    assert examine(SameStamps(folder)).fingerprint == before
+    content = (folder / FIRST).read_bytes()
+    assert content.count(b"model.embed.weight") == 1
+    (folder / FIRST).write_bytes(content.replace(b"model.embed.weight", b"model.embed.weighs"))
+    (folder / INDEX).write_text((folder / INDEX).read_text().replace("model.embed.weight", "model.embed.weighs"))
+    assert examine(SameStamps(folder)).fingerprint != before
