@@ -16,6 +16,7 @@ from ebbtide.client.link import ArbiterLink
 from ebbtide.config.check import check, model_fault
 from ebbtide.config.load import load_file
 from ebbtide.config.root import PoolFile
+from ebbtide.config.scalars import is_stored_model
 from ebbtide_autoscaler import bring_up, take_down
 from ebbtide_autoscaler.changes import Change, changes, conflicts
 from ebbtide_autoscaler.local_ray import RayStartFailed
@@ -168,7 +169,8 @@ def _before(record: ClusterRecord) -> PoolFile:
         raise BadInput(f"the pool {record.pool} has had no other file in force: there is nothing to go back to")
     config = PoolFile.model_validate_json(kept[-2])
     for endpoint in config.endpoints:
-        fault = None if endpoint.engine_class else model_fault(endpoint.model)
+        elsewhere = endpoint.engine_class is not None or is_stored_model(endpoint.model)
+        fault = None if elsewhere else model_fault(endpoint.model)
         if fault:
             raise BadInput(f"endpoint {endpoint.name} of the file before cannot be served any more: {fault}")
     return config

@@ -44,7 +44,8 @@ def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> 
             return SeatPlan(
                 seat=seat,
                 endpoint=EndpointName(name),
-                model_dir=str(endpoint.model),
+                model=str(endpoint.model),
+                load=endpoint.load.model_dump(),
                 slots=endpoint.gpus_per_replica,
                 cpus=endpoint.cpus_per_replica,
                 engine_args=dict(endpoint.engine),

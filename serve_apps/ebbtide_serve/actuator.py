@@ -144,6 +144,7 @@ def _application(seat: SeatPlan) -> Any:
         drain_s=seat.drain_s,
         cache_dir=seat.cache_dir,
         engine=seat.engine,
+        load=dict(seat.load),
     )
     # One actor with all its GPUs is on one node by nature; a placement group would only add a step.
     actor: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.slots}
@@ -158,7 +159,7 @@ def _application(seat: SeatPlan) -> Any:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=seat.drain_s + STOP_MARGIN_S,
     )(Replica)
-    return deployment.bind(seat.endpoint, seat.seat, seat.model_dir, dict(seat.engine_args), settings)
+    return deployment.bind(seat.endpoint, seat.seat, seat.model, dict(seat.engine_args), settings)
 
 
 def _is_well(app: str) -> bool:

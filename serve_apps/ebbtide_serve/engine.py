@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from ebbtide_serve.loading.settings import LoadSettings
+
 
 class Route(Enum):
     """The requests that an engine answers; the values are the paths."""
@@ -58,6 +60,8 @@ class EngineSettings:
     model_name: str  # the model's name in the API
     model_dir: str
     args: Mapping[str, object] = field(default_factory=dict)
+    load_format: str = ""  # how weights are read; "": in the engine's own way
+    weights: LoadSettings | None = None  # the stored model that ``model_dir`` is of
 
 
 class Engine(Protocol):

@@ -6,10 +6,11 @@ port.
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +20,16 @@ from ray import serve
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease, PoolRuntime, ReplicaOrders, ReplicaReport
+from ebbtide.client.seats import VLLM_ENGINE
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.errors import NotGranted
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
 from ebbtide_serve.parent_watch import watch_children_from_birth
+from ebbtide_serve.preparation import LoadOptions, Preparation, Wish
 from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer, in_device_order
+
+_log = logging.getLogger(__name__)
 
 # Long enough for an arbiter that restarts (1.5-2.3 s, facts/line.md) and for one that is slow to see who landed.
 LEASE_TIMEOUT_S = 30.0
@@ -40,6 +45,7 @@ class ReplicaSettings:
     drain_s: float
     cache_dir: str
     engine: str
+    load: Mapping[str, Any] = field(default_factory=dict)  # see `LoadOptions`
 
 
 class _LinkReports:
@@ -57,7 +63,7 @@ class Replica:
     """One replica at one seat; its actor may start children, which die with it."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
-        self, endpoint: str, seat: str, model_dir: str, engine_args: Mapping[str, Any], settings: ReplicaSettings
+        self, endpoint: str, seat: str, model: str, engine_args: Mapping[str, Any], settings: ReplicaSettings
     ) -> None:
         link = ArbiterLink()
         identity = ReplicaIdentity(
@@ -70,15 +76,41 @@ class Replica:
         host = ray.util.get_node_ip_address() if settings.host == "node" else settings.host
         self._drain_s = settings.drain_s
         self._server = ReplicaServer(identity, _LinkReports(link), token=settings.token, host=host)
-        lease = await _granted(link, identity, gpu_ids)
-        _prepare_environment(lease, Path(settings.cache_dir))
+        lease, shared_dir = await _granted(link, identity, gpu_ids)
+        environment = _prepare_environment(lease, Path(settings.cache_dir))
         args = {"tensor_parallel_size": len(gpu_ids), **engine_args} if len(gpu_ids) > 1 else dict(engine_args)
-        engine_settings = EngineSettings(endpoint, model_dir, args)
+        self._preparation: Preparation | None = None
+        self._settling: asyncio.Task[None] | None = None
+        if settings.engine == VLLM_ENGINE:  # what another engine makes of its model is its own business
+            wish = Wish(
+                name=endpoint,
+                model=model,
+                args=args,
+                ranks=max(len(gpu_ids), 1),
+                options=LoadOptions(**settings.load),
+                shared_dir=shared_dir,
+                cache_dir=Path(settings.cache_dir),
+            )
+            pid, started = _this_process()
+            self._preparation = Preparation(wish, pid=pid, started=started, environment=environment)
+        prepared = self._preparation
 
         async def load() -> Engine:
-            return await make_engine(settings.engine, engine_settings)
+            told = EngineSettings(endpoint, model, args) if prepared is None else prepared.settings()
+            return await make_engine(settings.engine, told)
 
-        await self._server.start(lease, load)
+        await self._server.start(lease, load, None if prepared is None else prepared.prepare)
+        if prepared is not None:
+            self._settling = asyncio.create_task(self._settle(prepared))
+
+    async def _settle(self, prepared: Preparation) -> None:
+        """What can wait until it serves."""
+        engine = self._server.engine
+        try:
+            if engine is not None:
+                await prepared.settle(engine)
+        except Exception:  # noqa: BLE001 - outermost: what serves goes on, whatever is wrong with the next one's start
+            _log.exception("what the next start of %s could use is not kept", prepared.name)
 
     async def check_health(self) -> None:
         """Serve asks every second; raising makes it replace this replica."""
@@ -89,10 +121,16 @@ class Replica:
         server = getattr(self, "_server", None)  # absent when __init__ was refused
         if server is not None:
             await server.stop(self._drain_s)
+        settling: asyncio.Task[None] | None = getattr(self, "_settling", None)
+        if settling is not None:
+            settling.cancel()
+        prepared: Preparation | None = getattr(self, "_preparation", None)
+        if prepared is not None:
+            await asyncio.to_thread(prepared.close)
 
 
-async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, ...]) -> EngineLease:
-    """The lease for exactly these GPUs.
+async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, ...]) -> tuple[EngineLease, Path]:
+    """The lease for exactly these GPUs, and the pool's shared directory.
 
     Raises:
         NotGranted: none within ``LEASE_TIMEOUT_S``, or one for other GPUs.
@@ -104,20 +142,28 @@ async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, 
         if runtime is not None and lease is not None:
             log_dir = Path(runtime.shared_dir) / "occupancy"
             granted = EngineLease(lease, Path(runtime.lock_dir), log_dir, runtime.ledger)
-            return in_device_order(granted, who.node, gpu_ids)
+            return in_device_order(granted, who.node, gpu_ids), Path(runtime.shared_dir)
         if time.monotonic() >= deadline_s:
             raise NotGranted(f"no lease for {who.seat} on {who.node}:{gpu_ids} within {LEASE_TIMEOUT_S:.0f} s")
         await asyncio.sleep(LEASE_RETRY_S)
 
 
-def _prepare_environment(lease: EngineLease, cache_dir: Path) -> None:
-    """Set, once and before vLLM is imported, what the engine's processes inherit."""
+def _this_process() -> tuple[int, int]:
+    """Its pid and start time."""
     pid = os.getpid()
     started = started_ticks(pid)
-    assert started is not None  # this process lives
+    assert started is not None, "this process lives"
+    return pid, started
+
+
+def _prepare_environment(lease: EngineLease, cache_dir: Path) -> dict[str, str]:
+    """Set, once and before vLLM is imported, what the engine's processes inherit; what of it is for vLLM."""
+    pid, started = _this_process()
     # Ray hides all GPUs that are not ours; a pool of logical GPUs has no CUDA device at all.
     on_gpu = Path("/dev/nvidiactl").exists()
-    os.environ.update(vllm_environment(cache_dir, on_gpu=on_gpu))
+    for_vllm = vllm_environment(cache_dir, on_gpu=on_gpu)
+    os.environ.update(for_vllm)
     os.environ[LEASE_VARIABLE] = lease.to_json()
     os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
     watch_children_from_birth(pid, started)
+    return for_vllm

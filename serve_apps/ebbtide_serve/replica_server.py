@@ -11,13 +11,14 @@ Not guaranteed: that the arbiter hears of the last state; the slot lock says whe
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ebbtide.agent.slot_lock import probe
-from ebbtide.client.messages import ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
+from ebbtide.client.messages import RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
 from ebbtide_serve.engine import Engine, EngineStats
+from ebbtide_serve.engine_start import TellsOfItsStart
 from ebbtide_serve.errors import EngineFailed, NotGranted
 from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.replica_http import ReplicaApp
@@ -62,6 +63,13 @@ class StageClock:
         self.stages_s[stage] = round(now_s - self._since_s, 3)
         self._since_s = now_s
 
+    def done_in(self, stages_s: Mapping[str, float], otherwise: str) -> None:
+        """Several stages are done, of which somebody else took the time; one called ``otherwise`` if there are none."""
+        if not stages_s:
+            return self.done(otherwise)
+        self.stages_s |= {stage: round(seconds, 3) for stage, seconds in stages_s.items()}
+        self._since_s = self.clock()
+
 
 class ReplicaServer:
     """Runs one replica from lease to end. All methods on one event loop."""
@@ -76,12 +84,26 @@ class ReplicaServer:
         self._phase = ReplicaPhase.STARTING
         self._lease: EngineLease | None = None
         self._engine: Engine | None = None
+        self._loads: tuple[RankLoad, ...] = ()
         self._error = ""
         self._reporter: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
-    async def start(self, lease: EngineLease, make_engine: Callable[[], Awaitable[Engine]]) -> None:
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, once it is up."""
+        return self._engine
+
+    async def start(
+        self,
+        lease: EngineLease,
+        make_engine: Callable[[], Awaitable[Engine]],
+        prepare: Callable[[Callable[[str], None]], Awaitable[None]] | None = None,
+    ) -> None:
         """Bring the engine up under ``lease`` and open the port.
+
+        Args:
+            prepare: called before the engine is made, with what it calls at the end of each of its own stages.
 
         Raises:
             EngineFailed: the engine does not start; nothing of it is left.
@@ -90,10 +112,12 @@ class ReplicaServer:
         self._stages.done("lease")  # from the construction of this object on
         self._reporter = asyncio.create_task(self._report_for_ever())
         try:
+            if prepare is not None:
+                await prepare(self._stages.done)
             engine = await make_engine()
             self._stages.done("import")
             await engine.start()
-            self._stages.done("engine")
+            self._note_start(engine)
         except EngineFailed as error:
             self._error = str(error)
             await self._report()
@@ -104,6 +128,14 @@ class ReplicaServer:
         self._stages.done("server")
         self._phase = ReplicaPhase.READY
         await self._report()
+
+    def _note_start(self, engine: Engine) -> None:
+        if isinstance(engine, TellsOfItsStart):
+            told = engine.start_report()
+            self._loads = told.loads
+            self._stages.done_in(told.stages_s, "engine")
+        else:
+            self._stages.done("engine")
 
     def report(self) -> ReplicaReport:
         """The whole present state."""
@@ -121,6 +153,7 @@ class ReplicaServer:
             waiting=stats.waiting,
             kv_usage=stats.kv_usage,
             stages_s=dict(self._stages.stages_s),
+            loads=self._loads,
             error=self._error,
         )
 

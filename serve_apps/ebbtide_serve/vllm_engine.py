@@ -1,4 +1,4 @@
-"""vLLM behind the engine port. With ``vllm_worker``, the only importer of vLLM.
+"""vLLM behind the engine port. With ``vllm_worker`` and ``loading.vllm_formats``, the only importer of vLLM.
 
 Importing this module imports vLLM (5 to 15 s), which reads its environment then: set it first (``lease_env``) and
 import this by name (``engines``).
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -29,11 +30,18 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from ebbtide.storage.object_store import ObjectStore
+from ebbtide_serve.background import nicely
 from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
+from ebbtide_serve.engine_start import StartReport, loads_of, stages_of
 from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.loading.publishing import publish_flat
 
 # What vLLM's own HTTP server turns into an answer (entrypoints/serve/exception_handling/register.py).
 REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
+
+
+RANKS_ANSWER_S = 60.0  # the engine answers between two steps, and a step may be a long prefill
 
 
 class _Load:
@@ -82,6 +90,7 @@ class VllmEngine:
         self._load = _Load()
         self._llm: AsyncLLM | None = None
         self._state = State()
+        self._report = StartReport()
 
     async def start(self) -> None:
         """See the port. The long part runs in a thread, so that the caller can report meanwhile."""
@@ -91,6 +100,10 @@ class VllmEngine:
         }
         if current_platform.is_cpu():
             defaults["distributed_executor_backend"] = "uni"
+        if self._settings.weights is not None:
+            defaults["load_format"] = self._settings.load_format
+            defaults["model_loader_extra_config"] = self._settings.weights.to_extra()
+        began_s = time.monotonic()
         try:
             args = AsyncEngineArgs(
                 model=self._settings.model_dir,
@@ -103,9 +116,38 @@ class VllmEngine:
             flags = argparse.Namespace(**(vars(FrontendArgs()) | vars(args)))
             await init_app_state(llm, self._state, flags, await llm.get_supported_tasks())
             await self._warm_up()
+            self._report = await self._told(llm, began_s)
         except (*REQUEST_ERRORS, RuntimeError, OSError) as error:
             await self.stop(timeout_s=1.0)
             raise EngineFailed(f"vLLM does not start with {self._settings}: {error}") from error
+
+    async def _told(self, llm: Any, began_s: float) -> StartReport:
+        """What its processes tell of the start; workers of somebody else's tell nothing."""
+        if self._settings.args.get("worker_cls") is not None:
+            return StartReport()
+        ready_s = time.monotonic()
+        records = await llm.collective_rpc("ebbtide_start_record")
+        return StartReport(stages_of(records, began_s, ready_s), loads_of(records))
+
+    def start_report(self) -> StartReport:
+        """See `TellsOfItsStart`."""
+        return self._report
+
+    async def settle(self, store: ObjectStore) -> str:
+        """See `TellsOfItsStart`: have the flat form published, if this start had to do without."""
+        weights, llm, loop = self._settings.weights, self._llm, asyncio.get_running_loop()
+        if weights is None or not weights.capture or llm is None:
+            return "no flat form is to be made"
+
+        def call(method: str, *args: object) -> Any:
+            asked = asyncio.run_coroutine_threadsafe(llm.collective_rpc(method, args=args), loop)
+            return asked.result(RANKS_ANSWER_S)
+
+        try:
+            outcome = await nicely(lambda: publish_flat(store, call), "flat form")
+        except (EngineDeadError, TimeoutError) as error:
+            return f"no flat form: the engine does not answer ({error!r})"
+        return f"flat form: object {outcome.object}" if outcome.object else f"no flat form: {outcome.why}"
 
     async def _warm_up(self) -> None:
         """One token by each route: the first answer loads templates and kernels, and no user should wait for that."""

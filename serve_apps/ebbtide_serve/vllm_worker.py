@@ -1,5 +1,7 @@
 """vLLM workers that take their slot's lock before they touch the device: no lock, no allocation.
 
+They also answer what the replica asks about weights (``loading.worker_calls``).
+
 vLLM makes the class named by its ``worker_cls`` argument in the process that will own the memory, and calls
 ``init_device`` first. So that is where the lock is taken, and it is held until the process is gone: there is no
 release here, for only the process's end proves that the memory is free.
@@ -16,6 +18,8 @@ from vllm.v1.worker.gpu_worker import Worker
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide_serve.errors import NotGranted
 from ebbtide_serve.lease_env import lease_from_environment
+from ebbtide_serve.loading.record import RECORD
+from ebbtide_serve.loading.worker_calls import LoadCalls
 from ebbtide_serve.parent_watch import arm_from_environment
 
 # The last occupant was proven gone before we were granted the slot; what can remain is a probe's moment, or the
@@ -47,22 +51,36 @@ def lock_slot(local_rank: int) -> SlotLock:
     return lock
 
 
-class PoolGPUWorker(Worker):  # type: ignore[misc] # vLLM is not typed for us
-    """vLLM's GPU worker under the slot lock."""
+class PoolGPUWorker(LoadCalls, Worker):  # type: ignore[misc] # vLLM is not typed for us
+    """vLLM's GPU worker under the slot lock; it notes how far its start is."""
 
     def init_device(self) -> Any:
         """Lock the slot, then let vLLM take the device."""
         self.slot_lock = lock_slot(self.local_rank)
+        RECORD.reached("device")
         return super().init_device()
+
+    def compile_or_warm_up_model(self) -> Any:
+        """The last step before it answers; on a CPU it is compiled already."""
+        done = super().compile_or_warm_up_model()
+        RECORD.reached("compile_done")
+        return done
 
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker
 
-    class PoolCPUWorker(CPUWorker):  # type: ignore[misc] # vLLM is not typed for us
-        """vLLM's CPU worker under the slot lock of its logical GPU."""
+    class PoolCPUWorker(LoadCalls, CPUWorker):  # type: ignore[misc] # vLLM is not typed for us
+        """vLLM's CPU worker under the slot lock of its logical GPU; it notes how far its start is."""
 
         def init_device(self) -> Any:
             """Lock the slot, then let vLLM allocate."""
             self.slot_lock = lock_slot(self.local_rank)
+            RECORD.reached("device")
             return super().init_device()
+
+        def compile_or_warm_up_model(self) -> Any:
+            """The last step before it answers; on a CPU it is compiled already."""
+            done = super().compile_or_warm_up_model()
+            RECORD.reached("compile_done")
+            return done

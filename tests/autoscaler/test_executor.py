@@ -85,7 +85,7 @@ class Scene:
             pool="p",
             serve=self.serve,
             plan=lambda seat: SeatPlan(
-                seat=seat, endpoint=EndpointName("m"), model_dir="", slots=1, node=str(A), token="", cache_dir=""
+                seat=seat, endpoint=EndpointName("m"), model="", slots=1, node=str(A), token="", cache_dir=""
             ),
             node_slots=lambda node: (A0, A1),
             replica_slots=lambda: frozenset(),

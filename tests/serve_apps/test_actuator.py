@@ -190,7 +190,7 @@ def plan(seat: SeatId, *, slots: int = 1, **args: object) -> SeatPlan:
     return SeatPlan(
         seat=seat,
         endpoint=EndpointName(seat.split("/")[0]),
-        model_dir="",
+        model="",
         slots=slots,
         token="secret",
         drain_s=5.0,

@@ -60,7 +60,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 
 def plan(node: str = "n1", **other: Any) -> SeatPlan:
-    words: dict[str, Any] = {"slots": 1, "node": node, "token": "t", "cache_dir": "", "model_dir": ""} | other
+    words: dict[str, Any] = {"slots": 1, "node": node, "token": "t", "cache_dir": "", "model": ""} | other
     return SeatPlan(seat=SEAT, endpoint=EndpointName("m"), **words)
 
 

@@ -10,8 +10,9 @@ import aiohttp
 import pytest
 
 from ebbtide.agent.slot_lock import SlotLock
-from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
+from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
 from ebbtide_serve.engine import Engine, EngineSettings
+from ebbtide_serve.engine_start import StartReport
 from ebbtide_serve.errors import EngineFailed, NotGranted
 from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer, in_device_order
@@ -62,6 +63,52 @@ def made(**args: Any) -> Callable[[], Any]:
         return FakeEngine(EngineSettings("m", "", args))
 
     return make
+
+
+class TellsOfItsStart(FakeEngine):
+    """An engine that knows where its start's time went."""
+
+    def start_report(self) -> StartReport:
+        return StartReport({"process": 1.0, "weights": 2.5, "compile": 0.25, "warm-up": 0.5}, (LOAD,))
+
+    async def settle(self, store: object) -> str:
+        return ""
+
+
+LOAD = RankLoad(0, "ebbtide_flat", {"posix direct": 7}, 0.1)
+
+
+async def test_an_engine_that_tells_of_its_start_is_reported_in_its_own_stages(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    async def make() -> Engine:
+        return TellsOfItsStart(EngineSettings("m", ""))
+
+    async def prepare(done: Callable[[str], None]) -> None:
+        done("model")
+        done("caches")
+
+    await replica.start(lease(tmp_path), make, prepare)
+    stages = arbiter.last.stages_s
+    assert list(stages) == ["lease", "model", "caches", "import", "process", "weights", "compile", "warm-up", "server"]
+    assert (stages["weights"], stages["warm-up"]) == (2.5, 0.5)
+    assert arbiter.last.loads == (LOAD,)
+    await replica.stop(0.0)
+
+
+async def test_a_preparation_that_fails_is_told_and_no_engine_is_made(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    async def prepare(done: Callable[[str], None]) -> None:
+        raise EngineFailed("no such model")
+
+    async def make() -> Engine:
+        raise AssertionError("too late")
+
+    with pytest.raises(EngineFailed):
+        await replica.start(lease(tmp_path), make, prepare)
+    assert (arbiter.last.error, arbiter.last.phase) == ("no such model", ReplicaPhase.STARTING)
+    await replica.stop(0.0)
 
 
 async def test_reports_its_start_stage_by_stage_and_then_where_it_listens(

@@ -128,6 +128,17 @@ class ReplicaPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RankLoad:
+    """How one rank of a replica got its weights."""
+
+    rank: int
+    way: str  # ebbtide_flat, ebbtide, or vllm for its own loader
+    bytes_by_mode: Mapping[str, int] = field(default_factory=dict)  # of storage.report.Mode; none by vLLM's own
+    seconds: float = 0.0
+    why: tuple[str, ...] = ()  # it was not a better way
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaReport:
     """One replica's state, sent a few times a second."""
 
@@ -143,6 +154,7 @@ class ReplicaReport:
     waiting: int = 0  # sequences queued in the engine
     kv_usage: float = 0.0  # 0..1
     stages_s: Mapping[str, float] = field(default_factory=dict)  # start-up stages so far
+    loads: tuple[RankLoad, ...] = ()  # of its ranks, once it is up
     error: str = ""
     seq: int = 0
 

@@ -18,7 +18,8 @@ class SeatPlan:
 
     seat: SeatId
     endpoint: EndpointName  # the model's name in the API
-    model_dir: str
+    model: str  # a directory, or name:tag in the pool's store
+    load: Mapping[str, object] = field(default_factory=dict)  # how weights and compiled code are got
     slots: int  # of one replica, all on one node
     node: str = ""  # Ray's id of that node; "": wherever Ray finds the GPUs
     cpus: float = 0.0  # Ray's logical CPUs; 0: CPUs never keep a granted seat waiting
@@ -26,7 +27,7 @@ class SeatPlan:
     drain_s: float = 30.0  # at most, for running requests when the seat is closed
     token: str  # the pool's internal token, by which the gateway is known
     host: str = "127.0.0.1"  # where the replica listens; "node": on its node's private address
-    cache_dir: str  # node-local, outlives the replica: inspected model classes, compiled kernels
+    cache_dir: str  # node-local: each replica keeps its caches of compiled code in a directory of its own below it
     engine: str = VLLM_ENGINE  # "module:Class" of the engine
 
 

@@ -14,6 +14,7 @@ from ebbtide.config.errors import ConfigErrors, ConfigProblem, SecretUnavailable
 from ebbtide.config.finding import Finding
 from ebbtide.config.load import LoadedFile
 from ebbtide.config.root import PoolFile
+from ebbtide.config.scalars import is_stored_model
 
 
 def check(loaded: LoadedFile, *, environ: Mapping[str, str], starting: bool = False) -> None:
@@ -98,7 +99,9 @@ def _tls(config: PoolFile) -> Iterator[Finding]:
 
 def _models(config: PoolFile) -> Iterator[Finding]:
     for index, endpoint in enumerate(config.endpoints):
-        fault = None if endpoint.engine_class else model_fault(endpoint.model)
+        # What the store has is seen when a replica starts: the store is not asked here.
+        elsewhere = endpoint.engine_class is not None or is_stored_model(endpoint.model)
+        fault = None if elsewhere else model_fault(endpoint.model)
         if fault:
             yield Finding(("endpoints", index, "model"), fault)
 

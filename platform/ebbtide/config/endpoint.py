@@ -2,12 +2,12 @@
 
 import json
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from ebbtide.config.scalars import Count, CountOrZero, RelativePath, Seconds, SecondsOrZero, Slug
+from ebbtide.config.scalars import Count, CountOrZero, ModelPlace, Seconds, SecondsOrZero, Slug
 from ebbtide.config.section import Section
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
@@ -17,7 +17,8 @@ RESERVED_ENGINE_KEYS = {
     "served_model_name": "the endpoint's name is what clients ask for",
     "worker_cls": "ebbtide's own worker takes the slot lock",
     "tensor_parallel_size": "write it as `gpus_per_replica` of the endpoint",
-    "load_format": "ebbtide chooses how weights are read",
+    "load_format": "write it as `load.weights` of the endpoint",
+    "model_loader_extra_config": "ebbtide says there where the weights are",
     "hf_token": "models are local directories, and secrets are never written inline",
 }
 """Engine arguments that are ebbtide's to set, with the reason that the error gives."""
@@ -52,13 +53,31 @@ class SloSection(Section):
     tpot_s: Seconds = Field(0.1, description="Seconds per further token. Default 0.1: faster than most people read.")
 
 
+class LoadSection(Section):
+    """How a replica gets its weights and its compiled code; a change counts from a replica's next start on."""
+
+    weights: Literal["flat", "checkpoint", "engine"] = Field(
+        "flat",
+        description="flat = each GPU reads its own part from the pool's store, as it lies in memory; checkpoint = each "
+        "reads the whole model; engine = vLLM reads the directory in its own way, and checks nothing. "
+        "Default flat: the fewest bytes; what cannot be had is loaded in the next way, and the log says why.",
+    )
+    caches: bool = Field(
+        True,
+        description="Keep compiled code in the pool's store and restore it before a start. Default true: compiling "
+        "takes longer than loading. false = caches of the node alone.",
+    )
+
+
 class EndpointSection(Section):
     """An LLM that is served under its name."""
 
     name: Slug = Field(description="What clients write as `model` in a request.")
-    model: RelativePath = Field(
-        description="Directory of the model: config.json, tokenizer.json, *.safetensors. Relative to this file."
+    model: ModelPlace = Field(
+        description="Directory of the model: config.json, tokenizer.json, *.safetensors; relative to this file. Or "
+        "name:tag of a model in the pool's store, see `ebbtide models`."
     )
+    load: LoadSection = Field(LoadSection(), description="How weights and compiled code are got.")
     owner: str = Field("unassigned", min_length=1, description="Person or service that answers for it.")
     team: str = Field("unassigned", min_length=1, description="Group whose use of the pool it counts to.")
     workload_class: WorkloadClass = Field(

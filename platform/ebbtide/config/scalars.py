@@ -51,6 +51,32 @@ def _from_file(path: Path, info: ValidationInfo) -> Path:
     return path if base_dir is None else Path(normpath(Path(base_dir) / path))
 
 
+_STORED_MODEL = re.compile(r"[A-Za-z0-9_][\w.+=,@/-]*:[A-Za-z0-9_][\w.+=,@-]*", re.ASCII)
+
+
+def is_stored_model(model: Path) -> bool:
+    """Whether a model is a name of the pool's store (``org/model:tag``) and not a directory.
+
+    The colon tells: a directory that has one is written with ``./`` or ``/`` before it.
+    """
+    return not model.is_absolute() and _STORED_MODEL.fullmatch(str(model)) is not None
+
+
+def _text_of_model(value: object, info: ValidationInfo) -> object:
+    base_dir = info.context.get(BASE_DIR) if isinstance(info.context, dict) else None
+    if isinstance(value, str) and value.startswith("./") and base_dir is not None:
+        return normpath(Path(base_dir) / value)  # here, since a Path does not remember the "./"
+    if isinstance(value, str) and "://" in value:
+        raise PydanticCustomError(
+            "model", "expected a directory or a name in the pool's store; bring it in first: ebbtide models import URL"
+        )
+    return value
+
+
+def _model(path: Path, info: ValidationInfo) -> Path:
+    return path if is_stored_model(path) else _from_file(path, info)
+
+
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """A name that is safe in a path, a URL, a Ray actor name and a metric label."""
 
@@ -66,6 +92,9 @@ SizeBytes = Annotated[
 
 RelativePath = Annotated[Path, BeforeValidator(_no_empty_text), AfterValidator(_from_file)]
 """A path of this machine; a relative one is taken from the directory of the file it stands in."""
+
+ModelPlace = Annotated[Path, BeforeValidator(_no_empty_text), BeforeValidator(_text_of_model), AfterValidator(_model)]
+"""A directory, taken like `RelativePath`, or ``name:tag`` of a model in the pool's store."""
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year: more is a slip of units
 SecondsOrZero = Annotated[float, Field(ge=0, le=31_536_000)]

@@ -8,8 +8,6 @@ Bounded: no copy is made that would take more than a quarter of the host memory 
 the node. Memory is given back as soon as the file is written, or not wanted.
 """
 
-import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +25,6 @@ from ebbtide_serve.loading.layout import Layout, buffers_of
 from ebbtide_serve.loading.process_store import ProcessStore
 
 MEMORY_SHARE = 0.25  # of what is free: the rest is for the engine, other replicas and parked jobs
-NICE = 19  # hashing costs 0.6 CPU s/GB, which the engine's own threads must not wait for
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -97,11 +94,6 @@ def stage(held: Capture, store: ProcessStore, attempt: str) -> FileEntry:
             give(offset, memory)
 
         return staging.write(held.name, held.plan.file_bytes, fill)
-
-
-def be_nice() -> None:
-    """Give this thread, and those that it starts, the lowest priority for the CPU."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def _free_bytes() -> int:

@@ -16,7 +16,8 @@ from enum import Enum
 
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.manifest import FileEntry
-from ebbtide_serve.loading.capture import Capture, be_nice, stage
+from ebbtide_serve.background import be_nice
+from ebbtide_serve.loading.capture import Capture, stage
 from ebbtide_serve.loading.process_store import ProcessStore
 
 
@@ -80,7 +81,7 @@ class HeldCapture:
             self._phase, self._why, self._capture, self._entry = Phase.NONE, why, None, None
 
     def _stage(self, attempt: str) -> None:
-        be_nice()
+        be_nice()  # hashing costs 0.6 CPU s/GB, which the engine's own threads must not wait for
         with self._lock:
             held, store = self._capture, self._store
         if held is None or store is None:

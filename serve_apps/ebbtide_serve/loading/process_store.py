@@ -19,12 +19,11 @@ from ebbtide.storage.errors import NotPublished
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import Budget
-from ebbtide.storage.rates import NodeShelf, Rates
+from ebbtide.storage.rates import Rates
+from ebbtide_serve.loading.node_rates import node_rates
 
 # For headers, and for what is written in the background; weights go by the transport to the device.
 _HOST_BUFFERS = 2
-_BOOKS = Path("/dev/shm")  # node-local, in memory, gone with the boot: what a book must be
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,5 @@ def process_store(root: Path) -> ProcessStore:
         key = (os.getpid(), root)
         if key not in _made:
             store = ObjectStore.at(root, PosixTransport(BufferPool(_HOST_BUFFERS), threads=_HOST_BUFFERS))
-            rates = Rates(Budget(None), shelf=NodeShelf(book_of(root)))
-            _made[key] = ProcessStore(store, Arenas(), rates, lambda device: device_transport(root, device))
+            _made[key] = ProcessStore(store, Arenas(), node_rates(root), lambda device: device_transport(root, device))
         return _made[key]
-
-
-def book_of(root: Path) -> Path:
-    """Where this user's processes on this node share the bandwidth of the filesystem that ``root`` lies on."""
-    device = os.stat(root).st_dev
-    return _BOOKS / f"ebbtide-{os.getuid()}" / f"rates-{os.major(device)}-{os.minor(device)}.json"

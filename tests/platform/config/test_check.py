@@ -86,6 +86,11 @@ def test_a_model_directory_must_be_complete(world: Path, name: str, content: byt
     assert expected in str(model_fault(model))
 
 
+def test_a_model_of_the_store_needs_no_directory(world: Path) -> None:
+    world.write_text(world.read_text().replace("models/tiny", "org/tiny:latest\n    load: {weights: checkpoint}"))
+    assert problems(world) == []
+
+
 def test_a_model_that_is_no_directory_is_told(tmp_path: Path) -> None:
     assert model_fault(tmp_path / "gone") == f"there is no directory {tmp_path}/gone"
     (tmp_path / "file").touch()

@@ -1,9 +1,11 @@
 """Sizes and names mean what they look like."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from ebbtide.config.scalars import SizeBytes, Slug
+from ebbtide.config.scalars import BASE_DIR, ModelPlace, SizeBytes, Slug, is_stored_model
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,29 @@ def test_names_that_are_safe_everywhere(name: str) -> None:
 def test_names_that_are_not(name: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Slug).validate_python(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("org/model:latest", True),
+        ("tiny:v1.2", True),
+        ("models/tiny", False),
+        ("./org/model:latest", False),
+        ("/models/a:b", False),
+        ("~/a:b", False),
+        ("a:", False),
+        (":a", False),
+        ("a:b/c", False),
+        ("a b:c", False),
+    ],
+)
+def test_a_colon_tells_a_name_of_the_store_from_a_directory(text: str, stored: bool) -> None:
+    found: Path = TypeAdapter(ModelPlace).validate_python(text, context={BASE_DIR: Path("/base")})
+    assert is_stored_model(found) is stored
+    assert found.is_absolute() is not stored
+
+
+def test_a_url_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValidationError, match="ebbtide models import"):
+        TypeAdapter(ModelPlace).validate_python("s3://bucket/model")

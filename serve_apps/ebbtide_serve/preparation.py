@@ -1,0 +1,184 @@
+"""What is done for a replica before its engine is made and after it serves: model, caches, what the next one needs.
+
+Before: the model is found in the pool's store (a directory is brought in at first use), leased as long as the replica
+lives, and the caches of compiled code are restored into a directory that no other replica writes to. After: caches that
+are new are published, and the flat form of the weights.
+
+A model that is named in the store must be had from there. Everything else may fail: a directory that cannot be brought
+in is served as it is, and without caches the engine compiles; the reasons are logged.
+
+Imports neither torch nor vLLM, since vLLM reads the environment that is made here when it is imported.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ebbtide.config.scalars import is_stored_model
+from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.errors import StorageError
+from ebbtide.storage.models.resolving import StoredModel, resolve
+from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.rate_book import TrafficClass
+from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
+from ebbtide_serve.artefacts.fingerprint import Fingerprint, fingerprint
+from ebbtide_serve.artefacts.machine import machine_facts, versions
+from ebbtide_serve.artefacts.shelf import Restored, publish, restore
+from ebbtide_serve.background import nicely
+from ebbtide_serve.engine import Engine, EngineSettings
+from ebbtide_serve.engine_start import TellsOfItsStart
+from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.loading.node_rates import node_rates
+from ebbtide_serve.loading.settings import LoadSettings
+
+_log = logging.getLogger(__name__)
+
+STORE = "store"  # below the pool's shared directory
+CACHES = "replicas"  # below the node's cache directory
+FORMATS = {"flat": "ebbtide_flat", "checkpoint": "ebbtide"}  # by `load.weights` of the endpoint
+_BUFFERS = 4  # for bringing in a directory, and for caches; weights are read by the engine's processes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """`load` of the endpoint, see ``config.endpoint.LoadSection``."""
+
+    weights: Literal["flat", "checkpoint", "engine"] = "flat"
+    caches: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a replica is to serve.
+
+    Attributes:
+        name: of the endpoint.
+        model: a directory, or ``name:tag`` in the store.
+        args: of the engine.
+        ranks: of its tensor parallelism.
+        shared_dir: of the pool.
+        cache_dir: of the node.
+    """
+
+    name: str
+    model: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    ranks: int = 1
+    options: LoadOptions = LoadOptions()
+    shared_dir: Path
+    cache_dir: Path
+
+
+class Preparation:
+    """Of one replica; its methods are called one after the other, on one event loop."""
+
+    def __init__(self, wish: Wish, *, pid: int, started: int, environment: Mapping[str, str]) -> None:
+        """``pid`` and ``started`` are of this process, ``environment`` what its engine will have in it besides."""
+        self._wish, self._environment = wish, dict(environment)
+        self._caches = own_directory(wish.cache_dir / CACHES, pid, started)
+        self._store: ObjectStore | None = None
+        self._model: StoredModel | None = None
+        self._fingerprint: Fingerprint | None = None
+        self._restored = Restored(None, why="it was not asked for")
+
+    @property
+    def name(self) -> str:
+        """Of the endpoint."""
+        return self._wish.name
+
+    async def prepare(self, done: Callable[[str], None]) -> None:
+        """Find the model, restore the caches, and set the environment of this process.
+
+        Args:
+            done: called with ``model`` and ``caches`` when they are there.
+
+        Raises:
+            EngineFailed: a model that is named in the store cannot be had from there.
+        """
+        await asyncio.to_thread(self._find_model)
+        done("model")
+        if self._wish.options.caches:
+            await asyncio.to_thread(self._restore_caches)
+            self._environment |= cache_environment(self._caches)
+            done("caches")
+        os.environ.update(self._environment)
+
+    def settings(self) -> EngineSettings:
+        """What the engine is started with."""
+        wish, model = self._wish, self._model
+        if model is None or self._store is None:
+            return EngineSettings(wish.name, wish.model, wish.args)
+        way = FORMATS.get(wish.options.weights, "")
+        capture = wish.options.weights == "flat"
+        weights = LoadSettings(self._store.paths.root, model.stored.id, capture) if way else None
+        return EngineSettings(wish.name, str(model.directory), wish.args, load_format=way, weights=weights)
+
+    async def settle(self, engine: Engine) -> None:
+        """Publish what is new, once the engine serves; never fails."""
+        if self._store is None:
+            return
+        if self._fingerprint is not None:
+            _log.info("caches of %s: %s", self._wish.name, await nicely(self._publish_caches, "caches"))
+        if isinstance(engine, TellsOfItsStart):
+            _log.info("%s: %s", self._wish.name, await engine.settle(self._store))
+
+    def close(self) -> None:
+        """Give up the model's lease, and remove the caches; what of them is in use stays until its process ends."""
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+        shutil.rmtree(self._caches, ignore_errors=True)
+
+    def _find_model(self) -> None:
+        wish = self._wish
+        root = wish.shared_dir / STORE
+        if wish.options.weights == "engine" and not is_stored_model(Path(wish.model)) and not wish.options.caches:
+            return
+        try:
+            self._store = ObjectStore.at(root, PosixTransport(BufferPool(_BUFFERS)), who=f"endpoint {wish.name}")
+            if wish.options.weights != "engine" or is_stored_model(Path(wish.model)):
+                self._model = resolve(self._store, wish.model)
+        except (StorageError, OSError) as error:
+            if is_stored_model(Path(wish.model)):
+                raise EngineFailed(f"the model {wish.model} of endpoint {wish.name} cannot be had: {error}") from error
+            _log.warning("%s: the directory %s is read as it is: %s", wish.name, wish.model, error)
+
+    def _restore_caches(self) -> None:
+        wish = self._wish
+        try:
+            remove_left_over(self._caches.parent)
+            if self._store is None:
+                self._caches.mkdir(mode=0o700, parents=True)
+                return
+            self._fingerprint = fingerprint(
+                machine=machine_facts(),
+                versions=versions(),
+                model=self._model.stored.id if self._model is not None else _config_digest(Path(wish.model)),
+                tensor_parallel=wish.ranks,
+                args=wish.args,
+                environ=dict(os.environ) | self._environment,
+            )
+            self._restored = restore(self._store, self._fingerprint, self._caches)
+        except OSError as error:
+            raise EngineFailed(f"no directory for caches can be made in {wish.cache_dir}: {error}") from error
+        what = f"{self._restored.files} files, {self._restored.bytes / 1e6:.1f} MB"
+        _log.info("caches of %s: %s", wish.name, self._restored.why or what)
+
+    def _publish_caches(self) -> str:
+        assert self._store is not None, "checked by who calls"
+        assert self._fingerprint is not None, "checked by who calls"
+        with node_rates(self._store.paths.root).transfer(TrafficClass.PREFETCH) as leave:
+            found, why = publish(self._store, self._fingerprint, self._caches, self._restored, leave=leave)
+        return why or f"published as object {found}"
+
+
+def _config_digest(model: Path) -> str:
+    """What names a model that is in no store, for the sake of its compiled code: its configuration."""
+    return hashlib.sha256((model / "config.json").read_bytes()).hexdigest()

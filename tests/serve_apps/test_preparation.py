@@ -1,0 +1,232 @@
+"""Before an engine and after it: the model from the store, caches of one's own, and what may fail without harm."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.agent.process import started_ticks
+from ebbtide.storage.leases import of_object
+from ebbtide.storage.manifest import Kind
+from ebbtide.storage.object_store import ObjectStore
+from ebbtide_serve.engine import EngineSettings, EngineStats
+from ebbtide_serve.engine_start import StartReport
+from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.preparation import STORE, LoadOptions, Preparation, Wish
+from ebbtide_serve.testing.fake_engine import FakeEngine
+from tests.platform.storage.stores import store_at
+from tests.serve_apps.loading.small_model import SHARDS, checkpoint_tensors, publish_tensors
+
+MODEL = "org/small:latest"
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """What a preparation changes is put back."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    store = store_at(tmp_path / "shared" / STORE)
+    found = publish_tensors(store, {SHARDS[0]: checkpoint_tensors()})
+    store.refs.write("org/small", "latest", found)
+    return store
+
+
+def directory(tmp_path: Path) -> Path:
+    """A model that is in no store."""
+    import safetensors.torch
+
+    out = tmp_path / "plain"
+    out.mkdir()
+    safetensors.torch.save_file(checkpoint_tensors(), out / "model.safetensors")
+    (out / "config.json").write_text('{"model_type": "llama"}')
+    (out / "tokenizer.json").write_text("{}")
+    return out
+
+
+def preparation(tmp_path: Path, model: str = MODEL, **options: Any) -> Preparation:
+    started = started_ticks(os.getpid())
+    assert started is not None
+    wish = Wish(
+        name="small",
+        model=model,
+        options=LoadOptions(**options),
+        args={"max_model_len": 64},
+        shared_dir=tmp_path / "shared",
+        cache_dir=tmp_path / "cache",
+    )
+    return Preparation(wish, pid=os.getpid(), started=started, environment={"VLLM_X": "1"})
+
+
+async def prepared(tmp_path: Path, model: str = MODEL, **options: Any) -> tuple[Preparation, list[str]]:
+    made, stages = preparation(tmp_path, model, **options), list[str]()
+    await made.prepare(stages.append)
+    return made, stages
+
+
+async def test_a_model_of_the_store_is_served_from_there_and_leased(store: ObjectStore, tmp_path: Path) -> None:
+    made, stages = await prepared(tmp_path)
+    try:
+        told = made.settings()
+        assert stages == ["model", "caches"]
+        assert told.load_format == "ebbtide_flat"
+        assert told.weights is not None
+        assert told.model_dir == str(told.weights.model_dir)
+        assert (told.weights.store, told.weights.capture) == (tmp_path / "shared" / STORE, True)
+        assert (Path(told.model_dir) / SHARDS[0]).is_file()
+        leases = [path.name for path in store.paths.leases.iterdir()]
+        assert any(name.startswith(of_object(told.weights.model)) for name in leases)
+        assert os.environ["VLLM_X"] == "1"
+    finally:
+        made.close()
+    assert list(store.paths.leases.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "load_format", "capture"), [("flat", "ebbtide_flat", True), ("checkpoint", "ebbtide", False)]
+)
+async def test_the_endpoints_wish_decides_the_format(
+    store: ObjectStore, tmp_path: Path, weights: str, load_format: str, capture: bool
+) -> None:
+    made, _ = await prepared(tmp_path, weights=weights, caches=False)
+    told = made.settings()
+    made.close()
+    assert told.weights is not None
+    assert (told.load_format, told.weights.capture) == (load_format, capture)
+
+
+async def test_vllms_own_way_is_given_a_directory_and_no_store(store: ObjectStore, tmp_path: Path) -> None:
+    made, _ = await prepared(tmp_path, weights="engine")
+    told = made.settings()
+    made.close()
+    assert (told.load_format, told.weights) == ("", None)
+    assert (Path(told.model_dir) / SHARDS[0]).is_file()
+    plain = directory(tmp_path)
+    made, stages = await prepared(tmp_path, str(plain), weights="engine", caches=False)
+    assert (made.settings(), stages) == (EngineSettings("small", str(plain), {"max_model_len": 64}), ["model"])
+
+
+async def test_a_directory_is_brought_into_the_store_at_first_use(tmp_path: Path) -> None:
+    plain = directory(tmp_path)
+    (tmp_path / "shared").mkdir()
+    made, _ = await prepared(tmp_path, str(plain))
+    told = made.settings()
+    made.close()
+    assert told.weights is not None
+    again, _ = await prepared(tmp_path, str(plain))
+    assert again.settings() == told
+    again.close()
+    store = store_at(tmp_path / "shared" / STORE)
+    assert [store.manifest(one).kind for one in store.list_objects()] == [Kind.MODEL]
+
+
+async def test_a_directory_that_cannot_be_brought_in_is_served_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = directory(tmp_path)
+    (plain / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0 nothing")
+    (tmp_path / "shared").mkdir()
+    made, stages = await prepared(tmp_path, str(plain))
+    assert made.settings() == EngineSettings("small", str(plain), {"max_model_len": 64})
+    assert stages == ["model", "caches"]
+    assert "is read as it is: " in caplog.text
+    made.close()
+
+
+async def test_without_a_shared_directory_a_directory_is_served_and_a_name_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "shared").write_text("no directory")
+    made, _ = await prepared(tmp_path, str(directory(tmp_path)))
+    assert made.settings().weights is None
+    await made.settle(FakeEngine(EngineSettings("small", "")))
+    made.close()
+    with pytest.raises(EngineFailed, match="the model org/small:latest of endpoint small cannot be had"):
+        await prepared(tmp_path)
+
+
+async def test_a_model_that_nobody_published_is_an_error_that_tells_what_to_do(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    with pytest.raises(EngineFailed, match=r"tags of org/small: latest.*ebbtide models import"):
+        await prepared(tmp_path, "org/small:other")
+
+
+async def test_what_one_replica_compiled_the_next_one_finds_in_a_directory_of_its_own(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    first, _ = await prepared(tmp_path)
+    place = Path(os.environ["VLLM_CACHE_ROOT"])
+    assert list(place.parent.iterdir()) == []
+    (place / "torch_compile_cache").mkdir(parents=True)
+    (place / "torch_compile_cache" / "graph").write_bytes(b"compiled")
+    await first.settle(FakeEngine(EngineSettings("small", "")))
+
+    second, _ = await prepared(tmp_path)
+    other = Path(os.environ["VLLM_CACHE_ROOT"])
+    assert other != place
+    assert (other / "torch_compile_cache" / "graph").read_bytes() == b"compiled"
+    first.close()
+    second.close()
+    assert list((tmp_path / "cache" / "replicas").iterdir()) == []
+
+    changed = preparation(tmp_path)
+    changed._wish.args["max_model_len"] = 128  # type: ignore[index]
+    await changed.prepare(lambda stage: None)
+    assert list(Path(os.environ["VLLM_CACHE_ROOT"]).parent.iterdir()) == []
+    changed.close()
+
+
+class Tells(FakeEngine):
+    """With something to do afterwards."""
+
+    settled_with: ObjectStore | None = None
+
+    def start_report(self) -> StartReport:
+        return StartReport()
+
+    async def settle(self, store: ObjectStore) -> str:
+        self.settled_with = store
+        return "done"
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
+
+
+async def test_the_engine_is_asked_to_settle_with_the_store(store: ObjectStore, tmp_path: Path) -> None:
+    made, _ = await prepared(tmp_path)
+    engine = Tells(EngineSettings("small", ""))
+    await made.settle(engine)
+    made.close()
+    assert engine.settled_with is not None
+    assert engine.settled_with.paths.root == store.paths.root
+
+
+LOOK = """
+import asyncio, json, os, sys
+from pathlib import Path
+from ebbtide_serve.preparation import Preparation, Wish, LoadOptions
+shared, cache = map(Path, sys.argv[1:3])
+wish = Wish(name="small", model="org/small:latest", shared_dir=shared, cache_dir=cache)
+made = Preparation(wish, pid=os.getpid(), started=1, environment={})
+asyncio.run(made.prepare(lambda stage: None))
+made.close()
+print(json.dumps(sorted(name for name in sys.modules if name in ("vllm", "torch", "triton", "ray"))))
+"""
+
+
+def test_preparing_imports_neither_torch_nor_vllm(store: ObjectStore, tmp_path: Path) -> None:
+    """vLLM reads the environment that is made here when it is imported, and torch some of it."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, str(tmp_path / "shared"), str(tmp_path / "cache")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
