@@ -26,7 +26,7 @@ from ebbtide.storage.names import case_collision, file_name
 from ebbtide.storage.pickles import MAGIC_BYTES, refuse_pickle
 
 LAYOUT = 1  # of our files; part of objects' keys and of fingerprints
-MAX_HEADERS_BYTES = 256 << 20  # of all shards together; a model of 700 billion parameters has 15 MB
+MAX_HEADERS_BYTES = 64 << 20  # of all shards together; a model of 700 billion parameters has 15 MB
 READERS = 8  # of headers at once: each takes two round trips
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ebbtide.storage.budget import reserve
 from ebbtide.storage.durable import telling
-from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, Superseded, TransferFailed
 from ebbtide.storage.flight import Leading, Terms, Waiting, fly
 from ebbtide.storage.flight_progress import Progress
 from ebbtide.storage.index import chunk_count
@@ -195,8 +195,11 @@ class _Import:
                 Kind.MODEL, checkpoint.key, chunk_bytes=self._terms.chunk_bytes, attempt_name=name, keep=True
             ) as publication:
                 return self._copy(leading, checkpoint, publication)
-        except Refused:
-            if work.is_dir():
+        except Superseded:
+            raise
+        except StorageError as error:
+            _confirm(leading)
+            if isinstance(error, Refused) and work.is_dir():
                 self._store.ports.disk.remove_tree(work)  # nobody can go on with it
             raise
 
@@ -254,6 +257,16 @@ class _Import:
             if other != number and self._store.ports.disk.move(incoming / f"{stem}{other}", incoming / mine):
                 break
         return mine
+
+
+def _confirm(leading: Leading) -> None:
+    """After an error: raise Superseded if it only came of another process that took the work over meanwhile."""
+    try:
+        leading.confirm()
+    except Superseded:
+        raise
+    except StorageError:
+        return  # nobody can tell
 
 
 def _needed_bytes(checkpoint: Checkpoint, chunk_bytes: int) -> int:

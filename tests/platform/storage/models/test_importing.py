@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +16,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ebbtide.storage.budget import Budget
-from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, TransferFailed
+from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, TransferFailed, TransferTimeout
 from ebbtide.storage.manifest import Kind
+from ebbtide.storage.models import sources
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.progress import ImportProgress, Phase
+from ebbtide.storage.models.remote_source import RemoteSource
 from ebbtide.storage.models.sources import Part, Reading, SourceChanged, SourceFile
 from ebbtide.storage.models.terms import How
 from ebbtide.storage.object_store import ObjectStore
 from tests.platform.storage.failing_calls import failing_at
+from tests.platform.storage.models.http_server import served
 from tests.platform.storage.models.made import TERMS, assert_same, bring, make_checkpoint, stored_arrays
 from tests.platform.storage.stores import CHUNK, collect_all, leftovers, store_at
 
@@ -417,3 +421,37 @@ def test_a_checkpoint_without_a_page_of_weights_is_a_model_too(store: ObjectStor
     done = bring(store, tmp_path / "m")
     assert done.num_tensors == 0 and stored_arrays(store, done.object) == {}
     assert store.manifest(done.object).chunk_bytes == CHUNK
+
+
+# ---- over the network, and never waiting for ever
+
+
+def test_a_model_comes_over_http_too(store: ObjectStore, folder: Path) -> None:
+    here = bring(store, folder)
+    with served(folder) as (url, manners):
+        done = bring(store, RemoteSource(url, sleep=lambda _seconds: None), "over/http")
+        assert (done.how, done.object) == (How.SAME, here.object)
+        asked = [one for one in manners.requests if one[0] == "GET" and one[1].endswith(".safetensors")]
+        assert asked and all(one[2].startswith("bytes=") for one in asked)
+        assert bring(store, RemoteSource(url), "again").how is How.KNOWN
+        manners.requests.clear()
+        change_a_shard(folder)
+        assert bring(store, RemoteSource(url), "changed").object != here.object
+
+
+def test_a_source_that_hangs_while_it_is_looked_through_is_told(
+    store: ObjectStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = threading.Event()
+    source = Tampered(folder)
+
+    def hang() -> list[SourceFile]:
+        end.wait(100)
+        return []
+
+    source.listing = hang  # type: ignore[method-assign]
+    monkeypatch.setattr(sources, "PATIENCE_S", 0.2)
+    with pytest.raises(TransferTimeout, match=f"cannot look through {folder}"):
+        bring(store, source)
+    end.set()
+    assert nothing_is_there(store)

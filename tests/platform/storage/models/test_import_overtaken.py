@@ -1,0 +1,94 @@
+"""A leader that stands still before any of its changes, while another takes over its work and finishes it.
+
+What a paused process does when it wakes up is what it would have done: here the other import runs to its end inside the
+leader's call, and then the leader goes on, with its descriptors and paths as they were. Nothing that it does may harm
+what is published, and it ends with the same object.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.durable import Disk
+from ebbtide.storage.lease import Record
+from ebbtide.storage.models.records import flights
+from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.report import TransferReport
+from ebbtide.storage.scrub import damage_of
+from ebbtide.storage.transport import Fill, Range
+from tests.platform.storage.failing_calls import CountedCalls
+from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays
+from tests.platform.storage.stores import CHUNK, quick_directory, store_at
+
+quick = pytest.fixture(quick_directory)
+MOST_CHANGES = 128
+OTHERS_POOL = BufferPool(2, CHUNK)
+OURS_POOL = BufferPool(2, CHUNK)
+
+
+class CountedTransport(PosixTransport):
+    """Counts each chunk before it is fetched and before it is written."""
+
+    def __init__(self, calls: CountedCalls) -> None:
+        super().__init__(OURS_POOL, threads=1)
+        self._counted = calls
+
+    def write(
+        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
+    ) -> TransferReport:
+        def counted(offset: int, memory: memoryview) -> None:
+            self._counted.at("fetch")
+            fill(offset, memory)
+            self._counted.at("chunk")
+
+        return super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
+
+
+def bury(folder: Path) -> None:
+    """Let the claim look as if its holder had let go, to everybody but the holder, who finds another's file."""
+    for path in folder.glob("*~*"):
+        record = Record.decode(path.read_bytes())
+        if record is not None:
+            path.write_bytes(replace(record, token=uuid4().hex, released=True, note={}).encode())
+
+
+def overtaken(root: Path, source: Path, at: int, arrays: Arrays) -> str:
+    """The name of change ``at``; empty if there are fewer."""
+    met: list[str] = []
+    others: list[str] = []
+
+    def before(number: int, name: str) -> None:
+        if number != at:
+            return
+        met.append(name)
+        bury(flights(store_at(root).paths))
+        other = store_at(root, transport=PosixTransport(OTHERS_POOL, threads=1))
+        others.append(bring(other, source, "other").object)
+
+    calls = CountedCalls(before)
+    done = bring(store_at(root, transport=CountedTransport(calls), disk=Disk(calls)), source, "ours")
+    store = store_at(root)
+    assert_same(stored_arrays(store, done.object), arrays)
+    assert store.list_objects() == [done.object] and set(others) <= {done.object}
+    assert damage_of(store.ports, done.object, deep=True) == []
+    assert list(store.paths.quarantine.iterdir()) == []
+    names = {"ours:latest", "other:latest"} if others else {"ours:latest"}
+    assert {str(ref) for ref in store.refs.list()} == names
+    return met[0] if met else ""
+
+
+@pytest.mark.parametrize("first", range(1, 4))
+def test_whatever_an_overtaken_leader_does_next_harms_nothing(quick: Path, first: int) -> None:
+    arrays = make_checkpoint(quick / "model")
+    met = []
+    for at in range(first, MOST_CHANGES, 3):
+        try:
+            met.append(overtaken(quick / str(at), quick / "model", at, arrays))
+        except BaseException as error:
+            error.add_note(f"overtaken before change {at}")
+            raise
+    assert met[0] and not met[-1], "all changes were tried"
