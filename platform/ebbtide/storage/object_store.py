@@ -72,7 +72,8 @@ class ObjectStore:
         ports = StorePorts(paths, transport, leases or SharedLeases(paths.leases, who=who), disk)
         if not _is_store(paths.marker):
             disk.make_directory(root)
-            if strangers := _strangers(paths):
+            # Looked at again: another process may have made the store meanwhile, and be at work in it.
+            if (strangers := _strangers(paths)) and not _is_store(paths.marker):
                 raise Refused(
                     f"{root} is no store, and not empty ({strangers[0]} is there): name a directory of its own"
                 )
