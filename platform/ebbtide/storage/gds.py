@@ -236,19 +236,15 @@ class _Reading:
 
     def read(self, parts: Iterator[Range], file: DeviceFile, scratch: torch.Tensor) -> None:
         """One thread's share."""
-        try:
-            self._transport.queue.enter()
-            for part in parts:
-                self._fetch(part, file, scratch)
-                self._check(part, scratch)
-                self.crew.doing("consume", part.offset)
-                pending = self._scatter(part.offset, scratch[: part.length])
-                if pending is not None:
-                    pending.wait()
-                self.requests.finish(Mode.GDS, part.length)
-        except BaseException as error:
-            self.crew.fail(error)  # so that the others stop now
-            raise
+        self._transport.queue.enter()
+        for part in parts:
+            self._fetch(part, file, scratch)
+            self._check(part, scratch)
+            self.crew.doing("consume", part.offset)
+            pending = self._scatter(part.offset, scratch[: part.length])
+            if pending is not None:
+                pending.wait()
+            self.requests.finish(Mode.GDS, part.length)
 
     def _fetch(self, part: Range, file: DeviceFile, scratch: torch.Tensor) -> None:
         done = at = 0

@@ -121,6 +121,8 @@ class BadFiles:
         self.spoil = spoil if spoil is not None else set()  # bytes of the file that come wrong
         self.may_fall_back: bool | None = False
         self.requests: list[tuple[int, int]] = []
+        self.on_open: Callable[[], None] = lambda: None
+        self.readers: set[int] = set()  # threads
         self.open_files = 0
         self.inside = 0
         self.registered: list[int] = []
@@ -132,6 +134,7 @@ class BadFiles:
         if self.open_error is not None:
             raise self.open_error
         fd = os.open(path, os.O_RDONLY)
+        self.on_open()
         self.open_files += 1
         return BadFile(self, fd)
 
@@ -158,6 +161,7 @@ class BadFile:
         with files._lock:
             number = len(files.requests)
             files.requests.append((file_offset, size_bytes))
+            files.readers.add(threading.get_ident())
             files.inside += 1
         try:
             told = files.fault(number, file_offset, size_bytes)

@@ -57,12 +57,20 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_whole_file_arrives_in_aligned_requests(path: Path) -> None:
     files, queue = BadFiles(), LateQueue()
+    opened_by: set[int] = set()
+
+    def on_open() -> None:
+        assert threading.get_ident() in queue.entered, "kvikio needs the device's context"
+        opened_by.add(threading.get_ident())
+
+    files.on_open = on_open
     placements, memory = whole(len(CONTENT))
     report = gds(files, queue=queue).read_device(path, placements, deadline_s=LONG_S)
     assert content_of(memory) == CONTENT
     assert report.bytes_by_mode == {Mode.GDS: len(CONTENT)} and report.why_not_better == "" and report.retries == 0
     assert [part.offset for part in parts_of(files.requests)] == list(range(0, len(CONTENT), CHUNK))
-    assert files.open_files == 0 and queue.began == 1 and queue.entered
+    assert files.open_files == 0 and queue.began == 1
+    assert opened_by and files.readers <= queue.entered
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -101,6 +109,24 @@ def test_whatever_comes_short_or_fails_once_the_bytes_are_right(
         assert content_of(each.memory) == CONTENT[each.offset : each.part.end]
     assert files.open_files == 0
     assert report.retries >= len(failed)
+
+
+def test_what_came_short_goes_on_from_a_page(path: Path) -> None:
+    """cuFile takes other offsets too, but by way of buffers of its own."""
+    files = BadFiles(lambda number, offset, size: min(5000, size) if number % 2 == 0 else None)
+    placements, memory = whole(len(CONTENT))
+    gds(files, settings=GdsSettings(1, CHUNK)).read_device(path, placements, deadline_s=LONG_S)
+    assert content_of(memory) == CONTENT
+    assert {offset % 4096 for offset, _size in files.requests} == {0}
+    assert any(offset % CHUNK for offset, _size in files.requests)
+
+
+def test_a_driver_that_brings_a_few_bytes_at_a_time_gets_there(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(CONTENT[:9000])
+    placements, memory = whole(9000)
+    gds(BadFiles(lambda number, offset, size: min(100, size))).read_device(path, placements, deadline_s=20)
+    assert content_of(memory) == CONTENT[:9000]
 
 
 @pytest.mark.parametrize("code", [errno.EINTR, errno.EAGAIN, errno.EIO])
@@ -244,10 +270,10 @@ def test_files_that_are_none_say_so(path: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="is not an ordinary file"):
         gds(BadFiles()).read_device(tmp_path, whole(9)[0], deadline_s=LONG_S)
     os.truncate(path, 70_000)
-    with pytest.raises(FileTruncated) as caught:
-        gds(BadFiles()).read_device(path, whole(len(CONTENT))[0], deadline_s=LONG_S)
-    assert caught.value.offset == 70_000
     files = BadFiles()
+    with pytest.raises(FileTruncated) as caught:
+        gds(files).read_device(path, whole(len(CONTENT))[0], deadline_s=LONG_S)
+    assert caught.value.offset == 70_000 and files.requests == []
     files.open_error = OSError(errno.EIO, "cuFile error at: x: GPUDirect Storage not supported on current file")
     with pytest.raises(TransferFailed, match=r"cannot open .*not supported on current file"):
         gds(files).read_device(path, whole(9)[0], deadline_s=LONG_S)
@@ -283,6 +309,22 @@ def test_memory_is_registered_for_the_transfer_and_always_deregistered(path: Pat
     assert files.registered == []
     files.refuse_register, files.fault = True, lambda number, offset, size: None
     gds(files, settings=settings).read_device(path, placements, deadline_s=LONG_S)
+
+
+def test_two_transfers_do_not_register_at_once(path: Path) -> None:
+    """Both might register the same allocation, and one would take it from the other."""
+    other: list[list[int]] = []
+    files, settings = BadFiles(), GdsSettings(1, CHUNK, register=True)
+
+    def fault(number: int, offset: int, size: int) -> int | None:
+        if number == 0:
+            inner = BadFiles(lambda number, offset, size: other.append(list(inner.registered)))
+            gds(inner, settings=settings).read_device(path, whole(9)[0], deadline_s=LONG_S)
+        return None
+
+    files.fault = fault
+    gds(files, settings=settings).read_device(path, whole(9)[0], deadline_s=LONG_S)
+    assert other == [[]] and files.registered == []
 
 
 def test_memory_that_cannot_be_deregistered_is_kept_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
