@@ -83,10 +83,7 @@ class LocalReading:
             found = os.fstat(self._fd)
         except OSError as error:
             raise storage_error(error, "open", self._path) from error
-        if not stat.S_ISREG(found.st_mode) or (found.st_size, _stamp(found)) != (
-            self._file.size_bytes,
-            self._file.stamp,
-        ):
+        if (found.st_size, _stamp(found)) != (self._file.size_bytes, self._file.stamp):
             raise SourceChanged(str(self._path), "is another file than it was")
 
     def read(self, parts: Sequence[Part]) -> None:

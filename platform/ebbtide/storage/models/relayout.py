@@ -60,7 +60,8 @@ class Relayout:
         if offset < len(self.plan.header):
             head = self.plan.header[offset:end]
             memory[: len(head)] = head
-        for first, last, start in self._moves[bisect_right(self._ends, offset) :]:
+        for number in range(bisect_right(self._ends, offset), len(self._moves)):
+            first, last, start = self._moves[number]
             if first >= end:
                 break
             left, right = max(first, offset), min(last, end)

@@ -134,9 +134,10 @@ class RemoteSource:
         for entry in entries:
             full = str(entry["name"]).rstrip("/")
             name = full.rpartition("/")[2].partition("?")[0]
-            if full == folder.rstrip("/"):
+            if full == folder.rstrip("/") and len(entries) == 1 and entry.get("size"):
                 raise Refused(f"{self.where} is a file: name the directory that holds the whole model")
-            if not name or name.startswith("."):
+            # Object stores may have an empty object in the place of the directory itself.
+            if not name or name.startswith(".") or full == folder.rstrip("/"):
                 continue
             if entry.get("type") != "directory":
                 found[prefix + name] = entry

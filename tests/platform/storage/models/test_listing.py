@@ -1,17 +1,20 @@
 """The list says what is there, who uses it, and what is wrong, and never fails because of one of them."""
 
+import errno
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from ebbtide.storage.durable import Disk
 from ebbtide.storage.holding import hold
 from ebbtide.storage.leases import of_object
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.models.listing import list_models
 from ebbtide.storage.names import MANIFEST, ObjectId
 from ebbtide.storage.object_store import ObjectStore
+from tests.platform.storage.failing_calls import failing_at
 from tests.platform.storage.models.made import PACE, bring, make_checkpoint
 from tests.platform.storage.stores import CHUNK, store_at
 
@@ -87,3 +90,10 @@ def test_damage_has_a_row_and_the_rest_is_listed(store: ObjectStore, model: Obje
     assert "cannot be read" in rows["other:latest"].problem or "COMMIT" in rows["other:latest"].problem
     assert rows["third:latest"].problem == "its object is gone"
     assert rows["org/model:bad"].object is None and "makes no sense" in rows["org/model:bad"].problem
+
+
+def test_a_store_that_cannot_be_written_to_can_be_listed(store: ObjectStore, model: ObjectId) -> None:
+    full = store_at(store.paths.root, disk=Disk(failing_at(1, errno.EROFS, for_ever=True)))
+    with hold(store.paths.leases, of_object(model), who="node 7", pace=PACE):
+        (row,) = list_models(full)
+    assert [holder.who for holder in row.holders] == ["node 7"]

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,3 +176,13 @@ def test_names_of_any_bytes_are_listed(folder: Path) -> None:
 def test_the_place_is_the_same_through_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     assert LocalSource(tmp_path / "link").where == LocalSource(folder).where == str(folder.resolve())
+
+
+@pytest.mark.parametrize("field", ["st_ino", "st_mtime_ns", "st_ctime_ns"])
+def test_inode_and_both_times_are_in_a_stamp(folder: Path, field: str) -> None:
+    """Each alone: two files of one tick of the clock differ in the inode only, a change that was set back in ctime."""
+    found = (folder / "weights").stat()
+    fields = ("st_ino", "st_mtime_ns", "st_ctime_ns")
+    before = SimpleNamespace(**{name: getattr(found, name) for name in fields})
+    after = SimpleNamespace(**{name: getattr(found, name) + (name == field) for name in fields})
+    assert local_source._stamp(before) != local_source._stamp(after)  # type: ignore[arg-type]

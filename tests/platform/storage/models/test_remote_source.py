@@ -137,6 +137,21 @@ def test_a_directory_that_is_not_there_or_is_a_file_is_refused(folder: Path, cou
     memory.rm("/one.safetensors")
 
 
+def test_an_empty_object_in_the_place_of_the_directory_is_no_file(
+    folder: Path, counted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = CountedFileSystem.ls
+
+    def ls(self: CountedFileSystem, path: str, detail: bool = True, **more: object) -> list[object]:
+        return [
+            {"name": self._strip_protocol(path) + "/", "size": 0, "type": "file"},
+            *real(self, path, detail, **more),
+        ]
+
+    monkeypatch.setattr(CountedFileSystem, "ls", ls)
+    assert set(named(of(f"counted://{folder}"))) == {path.name for path in folder.iterdir()}
+
+
 # ---- HTTP
 
 
