@@ -35,7 +35,8 @@ class TransferFailed(StorageError):
         errno: as the operating system gave it.
         path: the file.
         offset: the byte in the file at which the transfer stood, or None where there is none (open, fsync, close).
-        action: what was tried: ``open``, ``read``, ``write``, ``allocate``, ``sync``, ``close``, ``rename``.
+        action: what was tried: ``open``, ``read``, ``write``, ``allocate``, ``sync``, ``close``, ``rename``;
+            ``copy`` where a device refused the bytes, ``check`` where it hung over their hash.
     """
 
     def __init__(self, action: str, path: Path | str, *, errno: int, offset: int | None = None, hint: str = "") -> None:
