@@ -55,6 +55,7 @@ class _Made:
     how: How = How.SHARED
     copied_bytes: int = 0
     saved_bytes: int = 0
+    seconds: float = 0.0
 
 
 def import_model(
@@ -116,7 +117,7 @@ class _Import:
                 num_tensors=checkpoint.num_tensors,
                 copied_bytes=made.copied_bytes,
                 saved_bytes=made.saved_bytes,
-                seconds=time.monotonic() - began_s,
+                seconds=made.seconds or time.monotonic() - began_s,
                 notes=checkpoint.notes,
             )
         raise NotPublished(f"what was imported from {self._source.where} was collected {MOST_TURNS} times at once")
@@ -204,7 +205,7 @@ class _Import:
             raise
 
     def _copy(self, leading: Leading, checkpoint: Checkpoint, publication: Publication) -> _Made:
-        terms, ports = self._terms, self._store.ports
+        terms, ports, began_s = self._terms, self._store.ports, time.monotonic()
         reserve(ports, publication.attempt, _needed_bytes(checkpoint, terms.chunk_bytes), terms.budget)
         tally = Tally(leading, checkpoint.size_bytes, self._observe)
         place = Workplace(ports, publication.staging, tally, terms.stretch_bytes)
@@ -238,7 +239,7 @@ class _Import:
         published = publication.publish()
         assert published == target
         how = How.SAME if is_there else How.COPIED
-        return _Made(target, how, tally.copied_bytes, tally.saved_bytes)
+        return _Made(target, how, tally.copied_bytes, tally.saved_bytes, time.monotonic() - began_s)
 
     def _check_unchanged(self, checkpoint: Checkpoint) -> None:
         within_patience(self._source, "look at", checkpoint.check_unchanged)

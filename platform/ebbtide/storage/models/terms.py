@@ -32,7 +32,7 @@ class Imported:
         size_bytes, num_tensors: of the model.
         copied_bytes, saved_bytes: of its weights: fetched from the source by this process; found on disk, from an
             earlier attempt.
-        seconds: all in all.
+        seconds: that copying took; all in all, where nothing was copied.
         notes: what the user should know, in sentences.
     """
 
