@@ -194,6 +194,20 @@ def test_a_newcomer_shares_from_now_on_and_does_not_catch_up() -> None:
     assert abs(late[0] - late[1]) <= 3 * Budget(RATE).burst_bytes
 
 
+def test_a_transfer_that_was_away_does_not_catch_up_either() -> None:
+    budget = Budget(RATE)
+    book, _ = take(Book.new(budget, 0.0), budget, Ask(LOAD, "away", 16 * MIB), 0.0)
+    for n in range(1, 100):
+        book, answer = take(book, budget, Ask(LOAD, "busy", 16 * MIB), n / 10)
+        assert answer.granted
+    granted = {"away": 0, "busy": 0}
+    for n in range(1000):
+        name = "away" if n % 2 else "busy"
+        book, answer = take(book, budget, Ask(LOAD, name, 16 * MIB), 10.0 + n / 1000)
+        granted[name] += answer.granted
+    assert abs(granted["away"] - granted["busy"]) <= 2 * budget.burst_bytes / (16 * MIB)
+
+
 def test_a_transfer_that_was_killed_while_it_waited_stops_nobody() -> None:
     crowd = [Client(LOAD, threads=4), Client(LOAD, 32 * MIB, threads=16, mortal_s=5.0)]
     moved = play(Budget(RATE), crowd, 20.0)
