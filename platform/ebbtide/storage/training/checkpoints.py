@@ -182,7 +182,8 @@ class RunCheckpoints:
                 return saving.id
             try:
                 saving.begin(shard_bytes(shards))
-                entry = write_shards(saving.staging, 0, shards, rates=self.ports.rates)
+                with saving.telling_of_successors():
+                    entry = write_shards(saving.staging, 0, shards, rates=self.ports.rates)
                 saving.commit([entry], tree, about)
             except BaseException:
                 saving.drop()

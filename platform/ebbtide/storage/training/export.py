@@ -92,9 +92,9 @@ def export(
         NoRoom, TransferFailed: it cannot be written.
     """
     path = local_path(destination)
-    target: Target = _Local(path.absolute()) if path else _Remote(destination)
     with checkpoints.open(wanted, held=True) as opened:
         metadata = metadata_of(opened)
+        target: Target = _Local(path.absolute()) if path else _Remote(destination)
         writer = _Writer(target, opened.size_bytes, progress or _nobody)
         try:
             for index, value in _values(opened, metadata.storage_data):

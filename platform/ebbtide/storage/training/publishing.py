@@ -22,11 +22,11 @@ do this (``background``).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 
-from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, Superseded
+from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed
 from ebbtide.storage.manifest import FileEntry, Kind, Manifest, hashing_for, make_manifest
 from ebbtide.storage.staging import Staging
 from ebbtide.storage.training.about import About
@@ -132,11 +132,26 @@ class Saving:
             StorageError: anything else. In all cases the checkpoint before still counts; call `drop`.
         """
         self._must_be(Stage.BEGUN)
-        check_epoch(self._paths, self.id.epoch)
-        manifest = self._seal(entries, tree, about)
-        check_epoch(self._paths, self.id.epoch)
-        self._place(manifest)
+        with self.telling_of_successors():
+            check_epoch(self._paths, self.id.epoch)
+            manifest = self._seal(entries, tree, about)
+            check_epoch(self._paths, self.id.epoch)
+            self._place(manifest)
         return self.id
+
+    @contextmanager
+    def telling_of_successors(self) -> Iterator[None]:
+        """What fails in the block because a later gang has cleared it away is raised as `Superseded`."""
+        try:
+            yield
+        except (TransferFailed, NotPublished, Corrupt, Refused) as error:
+            try:
+                check_epoch(self._paths, self.id.epoch)
+            except Superseded as reason:
+                raise reason from error
+            except StorageError:
+                pass  # it cannot be told; then the first error is the one to tell
+            raise
 
     def drop(self) -> None:
         """Give up, and remove what was written as far as that is possible; does nothing once it is committed."""
@@ -178,11 +193,11 @@ class Saving:
         for _ in range(MOST_TURNS):
             if disk.move(self._work, target):
                 break
-            if not self._work.is_dir():
-                raise Superseded(f"{self._work} was taken away: a later gang took this one for dead")
             if self._stands(manifest):
                 disk.sync_directory(target.parent)  # whoever placed it may not have come that far
                 break
+            if not self._work.is_dir():
+                raise Superseded(f"{self._work} was taken away: a later gang took this one for dead")
             disk.move(target, self._paths.removed(self.id))
         else:
             raise Refused(f"checkpoint {self.id} cannot be committed: what is in the way comes back at {target}")
@@ -194,7 +209,9 @@ class Saving:
         """Whether this step is committed already; what is there and damaged helps nobody, and is not."""
         try:
             there = open_directory(self._paths, self.id).manifest
-        except (NotPublished, Corrupt) as error:
+        except NotPublished:
+            return False
+        except Corrupt as error:
             _logger.warning("run %s: a damaged checkpoint is replaced: %s", self._paths.run, error)
             return False
         if there.id != manifest.id:

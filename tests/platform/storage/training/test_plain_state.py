@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections import Counter, namedtuple
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -80,6 +80,13 @@ def test_counters_come_back_as_counters() -> None:
     assert isinstance(found, dict) and type(found["seen"]) is Counter and found["seen"] == {3: 2, 10: 1}
 
 
+class Pair(NamedTuple):
+    """A tuple with names, which would come back without."""
+
+    a: int
+    b: int
+
+
 class Custom:
     """Something of an author's."""
 
@@ -89,7 +96,7 @@ class Custom:
     [
         (Custom(), "Custom"),
         ({1, 2}, "set"),
-        (namedtuple("Pair", "a b")(1, 2), "Pair"),
+        (Pair(1, 2), "Pair"),
         (np.array(["x"], dtype=object), "array of object"),
         (1j, "complex"),
         (bytearray(b"x"), "bytearray"),

@@ -16,6 +16,7 @@ from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.rank_entry import RankEntry
 from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
 from ebbtide.storage.training.scatter import Wanted
+from ebbtide.storage.training.tree_leaves import Json
 from ebbtide.storage.transport import Range
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, same
 
@@ -25,8 +26,8 @@ def commit_sharded(checkpoints: RunCheckpoints, step: int, ranks: list[list[Shar
     saving = checkpoints.saving(1, step)
     saving.begin(sum(map(shard_bytes, ranks)))
     entries = [write_shards(saving.staging, rank, shards) for rank, shards in enumerate(ranks)]
-    tree = {name: {"$tensor": name} for name in {shard.name for shards in ranks for shard in shards}}
-    saving.commit([RankEntry.from_json(entry.to_json()) for entry in entries], dict(tree), About(len(ranks), {}))
+    tree: Json = {name: {"$tensor": name} for name in {shard.name for shards in ranks for shard in shards}}
+    saving.commit([RankEntry.from_json(entry.to_json()) for entry in entries], tree, About(len(ranks), {}))
 
 
 def cut(name: str, tensor: torch.Tensor, along: int, cuts: list[int]) -> list[Shard]:

@@ -112,7 +112,7 @@ def test_rubbish_is_corrupt_and_nothing_else(raw: bytes) -> None:
 def test_one_changed_value_never_leads_out_of_the_files(data: st.DataObject) -> None:
     fields = json.loads(whole_index())
     name = data.draw(st.sampled_from(sorted(fields["tensors"])))
-    odd = st.sampled_from([None, -1, 1 << 70, 2.5, "x", [], {}, True, [1 << 62, 4]])
+    odd: st.SearchStrategy[Any] = st.sampled_from([None, -1, 1 << 70, 2.5, "x", [], {}, True, [1 << 62, 4]])
     about = fields["tensors"][name]
     where = data.draw(st.sampled_from(["dtype", "shape", "parts", "part"]))
     if where == "part":

@@ -1,0 +1,72 @@
+"""All damage of a checkpoint is listed."""
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.storage.errors import Corrupt, NotPublished
+from ebbtide.storage.training.verify import verify
+from tests.platform.storage.stores import LocalLeases
+from tests.platform.storage.training.runs import CHUNK, at, make_run, state_at
+from tests.platform.storage.training.test_checkpoints import flip
+
+STEP = at("e1/step-1")
+
+
+def test_a_whole_one_has_none(tmp_path: Path) -> None:
+    leases = LocalLeases()
+    run = make_run(tmp_path, leases=leases)
+    run.save(state_at(1), epoch=1, step=1)
+    assert verify(run, STEP) == []
+    assert leases.present() == frozenset()
+
+
+def test_all_damage_is_found(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.save(state_at(1), epoch=1, step=1)
+    directory = run.paths.checkpoint(STEP)
+    flip(directory / "rank0.safetensors", 100)
+    flip(directory / "rank0.safetensors", 3 * CHUNK + 1)
+    flip(directory / "about.json", 3)
+    found = {(one.file, one.part.offset if one.part else -1) for one in verify(run, STEP)}
+    assert found == {("rank0.safetensors", 0), ("rank0.safetensors", 3 * CHUNK), ("about.json", 0)}
+
+
+def test_missing_and_short_files_are_damage(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.save(state_at(1), epoch=1, step=1)
+    directory = run.paths.checkpoint(STEP)
+    (directory / "rank0.safetensors.idx").unlink()
+    (directory / "state.json").unlink()
+    assert {one.file for one in verify(run, STEP)} == {"rank0.safetensors", "state.json"}
+
+
+def test_one_of_which_nobody_can_tell_what_it_should_be_is_corrupt(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with pytest.raises(NotPublished):
+        verify(run, STEP)
+    run.save(state_at(1), epoch=1, step=1)
+    (run.paths.checkpoint(STEP) / "manifest.json").write_text("{}")
+    with pytest.raises(Corrupt, match=r"manifest\.json"):
+        verify(run, STEP)
+
+
+def test_an_index_of_tensors_that_contradicts_the_file_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of a writer: all hashes are right, and the tensors are not where they should be."""
+    from ebbtide.storage.training import rank_file
+    from ebbtide.storage.training.rank_entry import Piece
+
+    plain = rank_file._pieces
+
+    def shifted(*arguments: object) -> tuple[Piece, ...]:
+        pieces = plain(*arguments)  # type: ignore[arg-type]
+        first = pieces[0]
+        return (Piece(first.name, first.dtype, first.shape, first.offsets, first.sizes, first.at - 4), *pieces[1:])
+
+    monkeypatch.setattr(rank_file, "_pieces", shifted)
+    run = make_run(tmp_path)
+    run.save(state_at(1), epoch=1, step=1)
+    [damage] = verify(run, STEP)
+    assert damage.file == "state.json" and "'model.weight' [0:40,0:129] should be" in damage.what
