@@ -235,8 +235,7 @@ class Admission:
 
     def _admit(self, nbytes: int, until_s: float) -> int:
         while True:
-            if self._cancel is not None and self._cancel.is_set():
-                raise CancelledError(f"{self._kind.name}: cancelled while it waited for its turn")
+            self._wait(0.0)
             answer = self._rates._ask(Ask(self._kind, self._name, nbytes))
             if answer.granted:
                 self._wait(answer.wait_s)
@@ -248,11 +247,11 @@ class Admission:
             self._wait(max(min(answer.wait_s, ASK_AGAIN_S, left_s), _LEAST_WAIT_S))
 
     def _wait(self, seconds: float) -> None:
-        if seconds > 0:
-            if self._cancel is not None:
-                self._cancel.wait(seconds)
-            else:
-                self._rates._sleep(seconds)
+        if self._cancel is not None:
+            if self._cancel.wait(seconds):
+                raise CancelledError(f"{self._kind.name}: cancelled while it waited for its turn")
+        elif seconds > 0:
+            self._rates._sleep(seconds)
 
     def __enter__(self) -> Self:
         return self
