@@ -115,15 +115,11 @@ class BackgroundSaver:
             return save
         try:
             staged = self._copies.stage(state)
-        except MemoryError as error:
-            save.why_not_copied = f"no memory for a copy: {error}"
+        except (MemoryError, StorageError) as error:
+            # Whatever is wrong, the ranks that could make their copies must not wait for this one in vain.
+            save.why_not_copied = f"{'no memory for a copy: ' if isinstance(error, MemoryError) else ''}{error}"
             _logger.warning("%s: the checkpoint is written while training waits", save.why_not_copied)
             save._end(lambda: write(dict(state)))
-            return save
-        except StorageError as error:
-            _forget_locals(error)
-            save._answer.set_exception(error)
-            _logger.warning("a checkpoint could not be begun: %s", error)
             return save
         self._thread = threading.Thread(target=_write, args=(save, staged, write), name="checkpoint", daemon=True)
         self._thread.start()

@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from ebbtide.storage.durable import telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
 from ebbtide.storage.training.about import About, Note
 from ebbtide.storage.training.cleaning import Cleaned, Cleaner
@@ -129,12 +130,17 @@ class RunCheckpoints:
         """
         skipped: list[tuple[CheckpointId, StorageError]] = []
         line = self.lineage()
-        for wanted in line:
+        while line:
+            wanted = line.pop(0)
             try:
                 with self.open(wanted) as opened:
                     return Found(wanted, read(opened), tuple(skipped))
             except (Corrupt, NotPublished) as error:
-                if if_corrupt is IfCorrupt.RAISE or wanted == line[-1]:
+                now = self.lineage()
+                if not skipped and now[:1] != [wanted]:
+                    line = now  # a newer one was committed meanwhile, and this one removed
+                    continue
+                if if_corrupt is IfCorrupt.RAISE or not line:
                     raise
                 _logger.warning("run %s: %s is damaged, an older one is read: %s", self.paths.run, wanted, error)
                 skipped.append((wanted, error))
@@ -205,7 +211,9 @@ class RunCheckpoints:
         """Remove what is not needed, now; see ``cleaning``. ``epoch`` is that of this gang."""
         start = self.paths.start(epoch)
         self.ports.disk.touch(start)  # the filesystem's clock, by which ages are told
-        return Cleaner(self.paths, self.ports, self.keeping, epoch).clean(start.stat().st_mtime)
+        with telling("look at", start):
+            now_s = start.stat().st_mtime
+        return Cleaner(self.paths, self.ports, self.keeping, epoch).clean(now_s)
 
     def start_cleaning(self, epoch: int) -> None:
         """The same in a thread: the commit before it is confirmed at once. Errors are logged; one round at a time."""
@@ -215,7 +223,7 @@ class RunCheckpoints:
         def clean() -> None:
             try:
                 self.clean(epoch)
-            except (StorageError, OSError) as error:
+            except StorageError as error:
                 _logger.warning("run %s: what is not needed could not be removed: %s", self.paths.run, error)
 
         self._cleaning = threading.Thread(target=clean, name=f"clean {self.paths.run}", daemon=True)

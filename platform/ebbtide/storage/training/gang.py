@@ -37,6 +37,8 @@ def save_together(
 ) -> CheckpointId:
     """Commit the state of a gang; all ranks call it. When it returns on any of them, the commit is done.
 
+    A gang of one needs no group.
+
     Args:
         state: as for ``torch.distributed.checkpoint.save``; it must not change meanwhile.
         checkpoints: of the run.
@@ -51,20 +53,35 @@ def save_together(
     """
     saving = checkpoints.saving(at.epoch, at.step)
     writer = TrainingWriter(saving, note=note, planned=checkpoints.planned_bytes)
+    planner = planner or DefaultSavePlanner()
+    is_alone = not dist.is_initialized()
     with checkpoints.alone():
         try:
-            state_dict_saver.save(
-                state, storage_writer=writer, planner=planner or DefaultSavePlanner(), process_group=group
-            )
+            if is_alone:
+                _save_alone(state, writer, planner)
+            else:
+                state_dict_saver.save(state, storage_writer=writer, planner=planner, process_group=group)
         except CheckpointException as error:  # a BaseException
             saving.drop()
             raise first_failure(error) from None
         except BaseException:
             saving.drop()
             raise
-    if dist.get_rank(group) == 0:
+        finally:
+            if isinstance(planner, DefaultSavePlanner):
+                planner.state_dict = {}  # one that is kept must not keep a copy in host memory
+    if is_alone or dist.get_rank(group) == 0:
         checkpoints.start_cleaning(at.epoch)
     return at
+
+
+def _save_alone(state: dict[str, Any], writer: TrainingWriter, planner: SavePlanner) -> None:
+    """What PyTorch does in its rounds, without others."""
+    planner.set_up_planner(_plain(state), is_coordinator=True)
+    writer.set_up_storage_writer(True)
+    plans, metadata = planner.create_global_plan([planner.create_local_plan()])
+    [plan] = writer.prepare_global_plan(plans)
+    writer.finish(metadata, [writer.write_data(planner.finish_plan(plan), planner).wait()])
 
 
 def load_into(state: dict[str, Any], opened: OpenCheckpoint, *, planner: LoadPlanner | None = None) -> None:
@@ -82,7 +99,7 @@ def load_into(state: dict[str, Any], opened: OpenCheckpoint, *, planner: LoadPla
         RuntimeError, ValueError: the state does not fit (torch's own errors).
     """
     reader, planner = TrainingReader(opened), planner or DefaultLoadPlanner()
-    plain = {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in sorted(state.items())}
+    plain = _plain(state)
     planner.set_up_planner(plain, reader.read_metadata(), False)
     plan = planner.finish_plan(planner.create_local_plan())
     reader.read_data(plan, planner).wait()
@@ -91,6 +108,10 @@ def load_into(state: dict[str, Any], opened: OpenCheckpoint, *, planner: LoadPla
             value.load_state_dict(plain[key])
         else:
             state[key] = plain[key]
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}
 
 
 def first_failure(error: CheckpointException) -> BaseException:

@@ -3,6 +3,7 @@
 Tensors that it makes own their memory, which can be resized, so that they can be parked (``snapshot``).
 """
 
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
@@ -39,6 +40,7 @@ class OpenCheckpoint:
         """Made by `open_checkpoint`."""
         self.id, self.stored = wanted, stored
         self.report = TransferReport({}, 0.0)
+        self._adding = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +118,8 @@ class OpenCheckpoint:
     def read(self, wanted: Iterable[Wanted]) -> TransferReport:
         """Boxes of stored tensors into tensors of the caller. Raises as `read_state` does."""
         report = read_wanted(self.stored, wanted)
-        self.report += report
+        with self._adding:
+            self.report += report
         return report
 
     def _unpacked(self, packed: Json, tensors: Mapping[str, torch.Tensor]) -> object:

@@ -208,6 +208,23 @@ def test_reading_while_it_is_removed_gives_right_values_or_says_so(run: RunCheck
             opened.read_tensors(index.tensors)
 
 
+def test_a_reader_that_is_overtaken_by_commits_reads_the_newest(tmp_path: Path) -> None:
+    """Between its look and its reading two newer ones are committed, and the one it was about to read is removed."""
+    run = make_run(tmp_path, keep=Retention(1))
+    run.save(state_at(1), epoch=1, step=1)
+    seen: list[int] = []
+
+    def read(opened: OpenCheckpoint) -> Any:
+        seen.append(opened.id.step)
+        if len(seen) < 3:
+            run.save(state_at(opened.id.step + 1), epoch=1, step=opened.id.step + 1)
+            run.settle()
+        return opened.read_state()
+
+    found = run.read_newest(read)
+    assert found is not None and found.skipped == () and same(found.value, state_at(3)) and seen == [1, 2, 3]
+
+
 def test_single_tensors_can_be_read(run: RunCheckpoints) -> None:
     with run.open(at("e1/step-3")) as opened:
         found = opened.read_tensors(["model.bias"])

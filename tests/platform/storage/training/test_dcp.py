@@ -21,9 +21,9 @@ from ebbtide.storage.errors import Corrupt, Refused, StorageError, TransferFaile
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.dcp_reader import TrainingReader, metadata_of
 from ebbtide.storage.training.dcp_writer import TrainingWriter
-from ebbtide.storage.training.gang import first_failure, load_into
+from ebbtide.storage.training.gang import first_failure, load_into, save_together
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from tests.platform.storage.training.runs import at, make_run, same, state_at
+from tests.platform.storage.training.runs import at, leftovers, make_run, same, state_at
 from tests.platform.storage.training.test_checkpoints import flip
 from tests.platform.storage.training.test_rank_file import every_type, odd_tensors
 from tests.platform.storage.training.test_scatter import commit_sharded, cut
@@ -143,6 +143,20 @@ def test_two_names_for_one_memory_come_back_under_both(tmp_path: Path) -> None:
         load_into(state, opened)
         assert same(state, {"a": weight, "b": weight, "c": [weight.t()]})
         assert opened.size_bytes < 2.6 * weight.nbytes
+
+
+def test_a_gang_of_one_needs_no_group(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    planner = DefaultSavePlanner()
+    state = {"model": nn.Linear(3, 2), "step": 4, "tied": (torch.ones(2), 1)}
+    assert save_together(state, run, at=at("e1/step-4"), note={"seed": 1}, planner=planner) == at("e1/step-4")
+    assert planner.state_dict == {}
+    run.settle()
+    found = run.read_newest(OpenCheckpoint.read_state)
+    assert found is not None and same(found.value["model"], dict(state["model"].state_dict()))  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match="x is a set"):
+        save_together({"x": {1}}, run, at=at("e1/step-5"))
+    assert leftovers(run) == []
 
 
 # ---- what is refused
