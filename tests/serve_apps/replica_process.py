@@ -9,6 +9,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaReport, SlotRef
@@ -16,6 +17,7 @@ from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
 from ebbtide_serve.parent_watch import watch_children_from_birth
+from ebbtide_serve.preparation import Preparation, Wish
 from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 
 
@@ -35,18 +37,36 @@ async def main() -> None:
     started = started_ticks(pid)
     assert started is not None
     lease = EngineLease(Lease("m/0", 7, (SlotRef("n", 1),)), Path(told["lock_dir"]), None)
-    os.environ.update(vllm_environment(Path(told["cache_dir"]), on_gpu=False))
+    for_vllm = vllm_environment(Path(told["cache_dir"]), on_gpu=False)
+    os.environ.update(for_vllm)
     os.environ[LEASE_VARIABLE] = lease.to_json()
     os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
     if told["watch_at_birth"]:
         watch_children_from_birth(pid, started)
 
+    settings = EngineSettings("tiny", told["model_dir"], told["args"])
+    prepared = _preparation(told, for_vllm, pid, started) if "shared_dir" in told else None
+
     async def load() -> Engine:
-        return await make_engine(told["engine"], EngineSettings("tiny", told["model_dir"], told["args"]))
+        return await make_engine(told["engine"], settings if prepared is None else prepared.settings())
 
     server = ReplicaServer(ReplicaIdentity("m/0", "r1", "n", pid), PrintedReports(), token="secret", host="127.0.0.1")
-    await server.start(lease, load)
+    await server.start(lease, load, None if prepared is None else prepared.prepare)
+    if prepared is not None and server.engine is not None:
+        await prepared.settle(server.engine)
     await asyncio.sleep(3600)
+
+
+def _preparation(told: dict[str, Any], environment: dict[str, str], pid: int, started: int) -> Preparation:
+    """As the Serve deployment makes it."""
+    wish = Wish(
+        name="tiny",
+        model=told["model_dir"],
+        args=told["args"],
+        shared_dir=Path(told["shared_dir"]),
+        cache_dir=Path(told["cache_dir"]),
+    )
+    return Preparation(wish, pid=pid, started=started, environment=environment)
 
 
 if __name__ == "__main__":

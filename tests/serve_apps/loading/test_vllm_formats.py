@@ -1,0 +1,135 @@
+"""The load formats inside real vLLM (CPU build): the same tokens and logprobs, whichever way the weights came.
+
+One process for all engines of one tensor-parallel degree: importing vLLM takes longer than all that is done with it.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.manifest import Kind
+from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.posix import PosixTransport
+from tests.serve_apps.replica_under_test import MODEL_CACHE
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
+
+Runs = dict[str, dict[str, Any]]
+
+
+def stored(model: Path, root: Path) -> tuple[str, str]:
+    """The model as an object of a store: its directory and its id."""
+    store = ObjectStore.at(root, PosixTransport(BufferPool(2)))
+    with store.publication(Kind.MODEL, {"model": "tiny"}) as work:
+        for path in sorted(model.iterdir()):
+            work.add(work.staging.copy(path, path.name))
+        found = work.publish([("tiny", "latest")])
+    return str(store.paths.object(found)), found
+
+
+def engines(tp: int, runs: list[dict[str, Any]], log: Path) -> Runs:
+    """Start them one after the other; what each told, by name."""
+    told = {"tp": tp, "runs": runs, "cache_dir": str(MODEL_CACHE)}
+    script = Path(__file__).with_name("engine_process.py")
+    with log.open("wb") as errors:
+        done = subprocess.run(
+            [sys.executable, str(script), json.dumps(told)], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    assert done.returncode == 0, log.read_text()[-4000:]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    assert [one["name"] for one in found] == [run["name"] for run in runs], log.read_text()[-4000:]
+    return {one["name"]: one for one in found}
+
+
+def run(name: str, load_format: str, model: str, extra: dict[str, Any], *then: str) -> dict[str, Any]:
+    return {"name": name, "format": load_format, "model": model, "extra": extra, "then": then}
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """TP=1."""
+    root = tmp_path_factory.mktemp("one")
+    model, found = stored(tiny_model, root / "store")
+    extra = {"store": str(root / "store"), "object": found}
+    keep = extra | {"capture": True}
+    runs = [
+        run("own", "auto", str(tiny_model), {}),
+        run("checkpoint", "ebbtide", model, keep, "publish", "reload"),
+        run("flat", "ebbtide_flat", model, keep, "reload", "damage"),
+        run("damaged", "ebbtide_flat", model, extra),
+        run("elsewhere", "ebbtide_flat", str(tiny_model), extra),
+        run("no store", "ebbtide", str(tiny_model), {}),
+    ]
+    return engines(1, runs, root / "log")
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """TP=2: two ranks in processes of their own."""
+    root = tmp_path_factory.mktemp("two")
+    model, found = stored(tiny_model, root / "store")
+    extra = {"store": str(root / "store"), "object": found, "capture": True}
+    runs = [
+        run("own", "auto", str(tiny_model), {}),
+        run("checkpoint", "ebbtide", model, extra, "publish"),
+        run("flat", "ebbtide_flat", model, extra),
+    ]
+    return engines(2, runs, root / "log")
+
+
+def used(told: dict[str, Any]) -> list[str]:
+    return [record["used"] for record in told["records"]]
+
+
+def read_bytes(told: dict[str, Any]) -> list[int]:
+    return [sum(record["bytes_by_mode"].values()) for record in told["records"]]
+
+
+def test_every_way_says_the_same(alone: Runs, tiny_model: Path) -> None:
+    assert used(alone["checkpoint"]) == ["ebbtide"]
+    assert used(alone["flat"]) == ["ebbtide_flat"]
+    assert len({json.dumps(one["said"]) for one in alone.values()}) == 1
+    size_bytes = (tiny_model / "model.safetensors").stat().st_size
+    assert read_bytes(alone["checkpoint"]) == [size_bytes]
+    assert abs(read_bytes(alone["flat"])[0] - size_bytes) < 16384, "headers differ, and nothing else"
+    assert alone["flat"]["records"][0]["reasons"] == []
+
+
+def test_weights_that_are_loaded_again_say_the_same(alone: Runs) -> None:
+    assert alone["checkpoint"]["reloaded"] == alone["own"]["said"]
+    assert alone["flat"]["reloaded"] == alone["own"]["said"]
+
+
+def test_the_flat_form_is_published_once_and_not_kept_again(alone: Runs) -> None:
+    assert alone["checkpoint"]["state"][0]["phase"] == "held"
+    found, why = alone["checkpoint"]["published"]
+    assert (len(found), why) == (64, "")
+    assert alone["flat"]["state"][0]["phase"] == "none"
+
+
+def test_what_cannot_be_had_is_loaded_in_the_next_way_for_one_reason(alone: Runs) -> None:
+    reasons = {name: alone[name]["records"][0]["reasons"] for name in ("damaged", "elsewhere", "no store")}
+    assert (used(alone["damaged"]), used(alone["elsewhere"]), used(alone["no store"])) == (
+        ["ebbtide"],
+        ["vllm"],
+        ["vllm"],
+    )
+    assert all(len(told) == 1 for told in reasons.values()), reasons
+    assert "is not what was published" in reasons["damaged"][0]
+    assert "is not the directory of object" in reasons["elsewhere"][0]
+    assert "names no store" in reasons["no store"][0]
+
+
+def test_two_ranks_read_half_each_and_say_the_same(pair: Runs, tiny_model: Path) -> None:
+    assert used(pair["checkpoint"]) == ["ebbtide"] * 2
+    assert used(pair["flat"]) == ["ebbtide_flat"] * 2
+    assert len({json.dumps(one["said"]) for one in pair.values()}) == 1
+    size_bytes = (tiny_model / "model.safetensors").stat().st_size
+    assert read_bytes(pair["checkpoint"]) == [size_bytes] * 2
+    assert all(count < 0.51 * size_bytes for count in read_bytes(pair["flat"]))
+    assert [record["rank"] for record in pair["flat"]["records"]] == [0, 1]
