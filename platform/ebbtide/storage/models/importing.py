@@ -12,6 +12,7 @@ Not guaranteed: that bytes are read once where a source is vague (see ``sources`
 before a chunk is on disk.
 """
 
+import errno
 import re
 import secrets
 import time
@@ -196,8 +197,10 @@ class _Import:
                 Kind.MODEL, checkpoint.key, chunk_bytes=self._terms.chunk_bytes, attempt_name=name, keep=True
             ) as publication:
                 return self._copy(leading, checkpoint, publication)
-        except Superseded:
-            raise
+        except Superseded as error:
+            _confirm(leading)
+            # Still the leader: only the work directory was taken away, as by a collector that took this one for dead.
+            raise TransferFailed("publish", work, errno=errno.ESTALE, hint=str(error)) from error
         except StorageError as error:
             _confirm(leading)
             if isinstance(error, Refused) and work.is_dir():

@@ -74,7 +74,6 @@ class ShardWriter:
         disk = self._place.ports.disk
         self._take_what_is_there()
         if missing := self._missing():
-            disk.remove(self._index_path)  # it says that the file is whole
             self._copy(missing)
         disk.sync_file(self._path)  # chunks of an earlier attempt may not have been
         chunks = tuple(self._chunks[number] for number in range(self._count))

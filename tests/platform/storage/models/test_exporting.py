@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from safetensors.numpy import load_file
 
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
@@ -309,6 +310,21 @@ def test_what_is_there_is_not_overwritten_at_a_url_either(store: ObjectStore, mo
     with pytest.raises(Refused, match="not empty"):
         export_to(store, model, URL)
     assert bucket.content("config.json") == b"precious" and bucket.names() == {"config.json"}
+
+
+def test_an_upload_that_did_not_arrive_whole_is_told(
+    store: ObjectStore, model: ObjectId, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = MemoryFileSystem.info
+
+    def info(self: object, path: str, **more: object) -> dict[str, Any]:
+        found: dict[str, Any] = real(self, path, **more)
+        return found | {"size": found["size"] - 1} if path.endswith(FIRST) else found
+
+    monkeypatch.setattr(MemoryFileSystem, "info", info)
+    with pytest.raises(TransferFailed, match=f"{FIRST}.* bytes were written, and .* are there"):
+        export_to(store, model, URL)
+    assert MARKER in bucket.names()
 
 
 @pytest.mark.parametrize("url", ["https://host/x", "http://host/x", "s3://b/x", "a::memory://x"])

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from ebbtide.storage.manifest import Kind
 from ebbtide.storage.models import sources
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.progress import ImportProgress, Phase
+from ebbtide.storage.models.records import flights
 from ebbtide.storage.models.remote_source import RemoteSource
 from ebbtide.storage.models.sources import Part, Reading, SourceChanged, SourceFile
 from ebbtide.storage.models.terms import How
@@ -307,6 +309,42 @@ def test_a_source_that_always_fails_is_told_and_what_was_copied_is_kept(store: O
     assert nothing_is_there(store)
     done = bring(store, folder)
     assert done.saved_bytes > 0 and len(stored_arrays(store, done.object)) == 12
+
+
+def test_a_read_that_fails_because_the_source_changed_is_told_as_that_and_at_once(
+    store: ObjectStore, folder: Path
+) -> None:
+    """As of an object store that answers a stale version with an error of its own."""
+    source = Tampered(folder)
+
+    def fail(number: int) -> None:
+        if number == 2:
+            change_a_shard(folder)
+            raise TransferFailed("read", "there", errno=errno.EIO, offset=5)
+
+    source.before = fail
+    began_s = time.monotonic()
+    with pytest.raises(SourceChanged):
+        bring(store, source)
+    assert source.reads <= 4 and nothing_is_there(store) and leftovers(store) == []
+    assert len(list(flights(store.paths).iterdir())) == 1, "there was no second attempt"
+    assert time.monotonic() - began_s < 60
+
+
+def test_a_work_directory_that_is_taken_away_meanwhile_costs_an_attempt_and_no_more(
+    store: ObjectStore, folder: Path
+) -> None:
+    """As by a collector on a node to which this process's lease looked dead."""
+    source = Tampered(folder)
+
+    def take(number: int) -> None:
+        if number == 6:
+            (work,) = store.paths.incoming.iterdir()
+            work.rename(store.paths.trash / "taken")
+
+    source.before = take
+    done = bring(store, source)
+    assert done.how is How.COPIED and len(stored_arrays(store, done.object)) == 12
 
 
 # ---- a source that tells no stamps

@@ -208,6 +208,18 @@ def test_a_gang_that_is_replaced_between_its_last_look_and_the_rename_writes_whe
     assert ids(fresh) == ["e2/step-3", "e1/step-1"], "what the stale one left is gone"
 
 
+def test_a_gang_that_is_replaced_while_it_seals_commits_nothing(tmp_path: Path) -> None:
+    class Replaced(CountedCalls):
+        def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+            if Path(path).name == "COMMIT":
+                make_run(tmp_path).begin_epoch(2)
+            return super().open(path, flags, mode)
+
+    with pytest.raises(Superseded):
+        make_run(tmp_path, disk=Disk(Replaced())).save(state_at(1), epoch=1, step=1)
+    assert ids(make_run(tmp_path)) == [] and leftovers(make_run(tmp_path)) == []
+
+
 def test_a_step_that_is_committed_stays_as_it_is(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.save(state_at(1), epoch=1, step=1)
