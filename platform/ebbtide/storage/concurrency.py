@@ -152,7 +152,7 @@ class Concurrency:
         elif self._phase is Phase.ABOVE and self._growing:
             self._growing = False
             self._try_above()
-        elif self._phase is Phase.ABOVE and ended.used:
+        elif self._phase is Phase.ABOVE:
             self._try_below()
         else:
             self._rest()

@@ -117,12 +117,46 @@ def test_once_it_has_found_it_the_tries_cost_less_than_two_per_cent() -> None:
 
 
 def test_a_reader_with_little_to_ask_for_proves_nothing_about_the_device() -> None:
+    for seed in range(5):
+        concurrency = Concurrency(start=8)
+        device = Device(lambda served: 32, noise=0.3, seed=seed)
+        device.serve(concurrency, 4000, at_most=2)
+        assert min(device.limits(4000)) >= 6 and max(device.limits(4000)) <= 17
+        device.serve(concurrency, 3000)
+        assert concurrency.limit >= 20
+
+
+def test_a_limit_that_is_nearly_used_comes_down_to_what_is_used() -> None:
     concurrency = Concurrency(start=8)
-    device = Device(lambda served: 32, noise=0.0, seed=1)
-    device.serve(concurrency, 2000, at_most=2)
-    assert min(device.limits(2000)) >= 6 and max(device.limits(2000)) <= 17
-    device.serve(concurrency, 3000)
-    assert concurrency.limit >= 26
+    Device(lambda served: 32, noise=0.0, seed=1).serve(concurrency, 4000, at_most=6)
+    assert concurrency.limit <= 7
+
+
+def test_it_comes_up_fast_and_goes_a_little_beyond_what_was_judged_best() -> None:
+    device = Device(lambda served: 33, noise=0.0, seed=1)
+    device.serve(Concurrency(), 450)
+    assert device.limits(1)[0] >= 32
+    device = Device(lambda served: 17, noise=0.0, seed=1)
+    device.serve(Concurrency(), 4000)
+    assert device.share(2000, 17) >= 0.96
+
+
+def test_a_device_that_would_bear_more_does_not_lead_beyond_the_bound() -> None:
+    device = Device(lambda served: 60, noise=0.0, seed=1)
+    device.serve(Concurrency(most=20), 3000)
+    assert max(device.limits(3000)) == 20
+
+
+def test_after_a_long_calm_it_still_looks_whether_more_would_move_more() -> None:
+    device = Device(lambda served: 4 if served < 15_000 else 16, noise=0.0, seed=1)
+    device.serve(Concurrency(), 15_000 + LONGEST_PAUSE_REQUESTS + 500)
+    assert device.limits(1)[0] >= 13
+
+
+def test_after_a_long_calm_a_lower_throughput_is_judged_at_once() -> None:
+    device = Device(lambda served: 16 if served < 15_000 else 10, noise=0.0, seed=1)
+    device.serve(Concurrency(), 15_000 + 400)
+    assert min(device.limits(200)) <= 13
 
 
 @settings(max_examples=100, deadline=None)

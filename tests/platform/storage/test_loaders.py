@@ -255,6 +255,7 @@ def test_a_loader_that_is_killed_frees_its_slot_and_a_waiter_that_is_killed_its_
         loader.kill()
         assert second.wait_for("loads")["slot"] == 0
         assert second.end() == 0
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("waiting")], "the dead are buried"
 
 
 def test_six_processes_load_two_at_a_time(tmp_path: Path) -> None:

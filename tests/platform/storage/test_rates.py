@@ -82,6 +82,15 @@ def test_whoever_waits_says_why_and_can_be_cancelled() -> None:
         assert seen == ["the budget of 1e-09 GB/s is used up"] and load.why == ""
 
 
+def test_a_thread_waits_no_longer_for_its_transfers_other_threads_than_for_anything_else() -> None:
+    with Rates(BUDGET).transfer(LOAD, patience_s=0.2) as load:
+        load._turn.acquire()
+        began_s = time.monotonic()
+        with pytest.raises(WaitTimeout):
+            load(1)
+        assert time.monotonic() - began_s < 30.0
+
+
 def test_a_transfers_threads_pass_one_after_the_other_and_none_waits_beyond_its_patience() -> None:
     rates = Rates(Budget(1.0))
     with rates.transfer(LOAD, patience_s=0.2) as load, ThreadPoolExecutor(4) as threads:
