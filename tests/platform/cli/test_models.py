@@ -17,8 +17,10 @@ from safetensors.numpy import load_file
 
 from ebbtide.cli.main import cli
 from ebbtide.storage.models.records import flights
+from ebbtide.storage.names import ObjectId
 from ebbtide.storage.paths import StorePaths
 from tests.platform.storage.models.made import assert_same, make_checkpoint
+from tests.platform.storage.stores import store_at
 
 ROOT = Path(__file__).parents[3]
 
@@ -246,6 +248,13 @@ def test_rm_of_what_is_no_models_name_is_bad_input(shared: Shared, name: str) ->
     done = models("rm", name, *shared.option, "--json")
     assert done.exit_code == 2 and done.stdout == ""
     assert len(json.loads(models("list", *shared.option, "--json").stdout)) == 1
+
+
+def test_rm_takes_no_checkpoint_of_a_training_also_one_that_leads_nowhere(shared: Shared) -> None:
+    shared.bring()
+    store_at(shared.store).refs.write("train/run", "step-1", ObjectId("1" * 64))
+    assert models("rm", "train/run:step-1", *shared.option).exit_code == 2
+    assert (shared.store / "refs" / "train%2Frun" / "step-1").exists()
 
 
 def test_rm_of_a_damaged_name_works(shared: Shared) -> None:
