@@ -135,6 +135,8 @@ def test_what_cannot_be_removed_never_fails_a_save(tmp_path: Path) -> None:
         run.save(state_at(step), epoch=1, step=step)
         run.settle()
     assert step_read(run) == 3 and len(ids(run)) == 3
+    done = run.clean(1)
+    assert done.removed == [] and len(done.failed) == 2, "the others are tried all the same"
 
 
 # ---- room
@@ -177,6 +179,17 @@ def test_what_dead_gangs_left_makes_room_at_once(tmp_path: Path) -> None:
     (work / "rank0.safetensors").write_bytes(bytes(300_000))
     run.save(state_at(1), epoch=2, step=1)
     assert step_read(run) == 1 and not work.exists()
+
+
+def test_what_is_being_written_is_not_removed_to_make_room_for_it(tmp_path: Path) -> None:
+    """However short the grace."""
+    budget = Budget(max_bytes=(1 << 20) + 60_000, keep_free_bytes=0)
+    run = make_run(tmp_path, budget=budget, keep=Retention(1), grace_s=-1)
+    wide = make_run(tmp_path, keep=Retention(9))
+    wide.save(state_at(1), epoch=1, step=1)
+    wide.save(state_at(2), epoch=1, step=2)
+    run.save(state_at(3), epoch=1, step=3)
+    assert step_read(run) == 3
 
 
 def test_room_that_must_stay_free_is_left(tmp_path: Path) -> None:

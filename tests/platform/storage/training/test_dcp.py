@@ -14,7 +14,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from ebbtide.storage.errors import Corrupt, Refused, StorageError, TransferFailed
@@ -23,6 +23,7 @@ from ebbtide.storage.training.dcp_reader import TrainingReader, metadata_of
 from ebbtide.storage.training.dcp_writer import TrainingWriter
 from ebbtide.storage.training.gang import first_failure, load_into, save_together
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.training.room import RESERVATION
 from tests.platform.storage.training.runs import at, leftovers, make_run, same, state_at
 from tests.platform.storage.training.test_checkpoints import flip
 from tests.platform.storage.training.test_rank_file import every_type, odd_tensors
@@ -172,6 +173,27 @@ def refused(run: RunCheckpoints, state: dict[str, Any], **more: Any) -> str:
 
 def test_an_object_of_an_author_is_refused_by_name(tmp_path: Path) -> None:
     assert "model.custom is a set" in refused(make_run(tmp_path), {"model": {"custom": {1}}})
+
+
+def test_tensors_of_an_object_that_collide_with_others_are_refused(tmp_path: Path) -> None:
+    state = {"a": (torch.ones(1),), "a.0": torch.zeros(1)}
+    assert "are called 'a.0'" in refused(make_run(tmp_path), state)
+
+
+def test_room_for_plans_that_pytorch_has_cached_is_that_of_the_last_save(tmp_path: Path) -> None:
+    run, planned = make_run(tmp_path), dict[int, int]()
+    planner = DefaultSavePlanner()
+    planner.set_up_planner({"x": torch.zeros(50_000)}, is_coordinator=True)
+    reserved = []
+    for plans in (
+        [planner.create_local_plan(), SavePlan([])],
+        [SavePlan([], usable=False), SavePlan([], usable=False)],
+    ):
+        saving = run.saving(1, 1)
+        TrainingWriter(saving, planned=planned).prepare_global_plan(plans)
+        reserved.append(int((run.paths.work(saving.id) / RESERVATION).read_text()))
+    assert reserved[0] == reserved[1] > 200_000
+    assert planned == {0: 200_000, 1: 0}
 
 
 def test_a_planner_that_hides_its_objects_is_refused(tmp_path: Path) -> None:

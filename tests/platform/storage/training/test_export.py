@@ -93,6 +93,14 @@ def test_every_type_is_read_by_the_stock_reader(tmp_path: Path) -> None:
     assert same(loaded(FileSystemReader(tmp_path / "out"), blank), state)
 
 
+def test_what_goes_out_is_held_meanwhile(run: RunCheckpoints, tmp_path: Path) -> None:
+    leases = run.ports.leases
+    assert leases is not None
+    seen: list[frozenset[str]] = []
+    export(run, STEP, str(tmp_path / "out"), progress=lambda done, total: seen.append(leases.present()))
+    assert set(seen) == {frozenset({"checkpoint-e1-step-1"})} and leases.present() == frozenset()
+
+
 def test_progress_is_told(run: RunCheckpoints, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     export(run, STEP, str(tmp_path / "out"), progress=lambda done, total: told.append((done, total)))

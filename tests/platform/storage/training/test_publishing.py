@@ -208,6 +208,23 @@ def test_a_gang_that_is_replaced_between_its_last_look_and_the_rename_writes_whe
     assert ids(fresh) == ["e2/step-3", "e1/step-1"], "what the stale one left is gone"
 
 
+@pytest.mark.parametrize("when", ["before the file", "after the file"])
+def test_what_fails_because_a_later_gang_cleared_it_away_is_told_so(tmp_path: Path, when: str) -> None:
+    class Cleared(PosixTransport):
+        def write(self, *arguments: Any, **more: Any) -> TransferReport:
+            report = super().write(*arguments, **more) if when == "after the file" else TransferReport({}, 0.0)
+            later = make_run(tmp_path, grace_s=-1)
+            later.save(state_at(3), epoch=2, step=3)
+            later.settle()
+            later.clean(2)
+            return report if when == "after the file" else super().write(*arguments, **more)
+
+    stale = make_run(tmp_path, transport=Cleared(make_transport()._pool, threads=2))
+    with pytest.raises(Superseded, match="epoch 2 has begun"):
+        stale.save(state_at(2), epoch=1, step=2)
+    assert step_read(make_run(tmp_path)) == 3
+
+
 def test_a_gang_that_is_replaced_while_it_seals_commits_nothing(tmp_path: Path) -> None:
     class Replaced(CountedCalls):
         def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
