@@ -1,7 +1,7 @@
 """The loop around the pure step, on a real ledger: what it passes on, and what it keeps back."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,6 @@ SERVES: tuple[Body, ...] = (GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT, "a"), 
 SOON_S = 20.0
 
 
-class Surroundings(NoSurroundings):
-    """Nothing is to be seen, and nobody is on any slot that cannot be fenced."""
-
-    async def strangers(self, _slots: object) -> Mapping[SlotId, str]:
-        """Nobody."""
-        return {}
-
-
 Start = Callable[..., Loop]
 
 
@@ -79,7 +71,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a loop whose ledger says this."""
     monkeypatch.setattr(loop_module, "load_serve", Serve)
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "Surroundings", Surroundings)
+    monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
     started: list[Loop] = []
 
