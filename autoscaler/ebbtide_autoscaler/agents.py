@@ -71,7 +71,7 @@ class Agents:
         return found
 
     async def end_forgotten(self, node: NodeId, address: str, port: int) -> None:
-        """Have the node end worker processes whose lease nobody remembers; to be called again and again."""
+        """Have the node end worker processes whose lease nobody remembers; see ``forgotten_leases``."""
         try:
             ended = await asyncio.wait_for(self._known(node).end_forgotten.remote(address, port), ANSWER_S)
         except (TimeoutError, RayError, LookupError) as error:

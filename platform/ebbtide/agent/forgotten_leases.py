@@ -11,55 +11,45 @@ start, no work: so it is done only where a GPU is missing that nobody accounts f
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ebbtide.agent.process import kill_exactly, started_ticks
 
-FORGOTTEN_S = 10.0  # a process that was leased gets its first task within milliseconds
-GAP_S = 10.0  # between two looks: what was not watched in the meantime may have worked
+FORGOTTEN_S = 10.0  # after its start; a worker registers within 1-3 s and gets its first task within milliseconds
 WORKER = 0  # Ray's ``WorkerType.WORKER``
 
 log = logging.getLogger(__name__)
 
 
-class ForgottenLeases:
-    """Remembers since when each worker process of this node has been without use."""
+def end_forgotten(
+    workers: Sequence[Any],
+    *,
+    now_ticks: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"),
+    started: Callable[[int], int | None] = started_ticks,
+    kill: Callable[[int, int], bool] = kill_exactly,
+) -> list[int]:
+    """End those of this node's workers that have never been used since they started ``FORGOTTEN_S`` seconds ago.
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        started: Callable[[int], int | None] = started_ticks,
-        kill: Callable[[int, int], bool] = kill_exactly,
-    ) -> None:
-        self._clock, self._started, self._kill = clock, started, kill
-        self._since_s: dict[tuple[int, int], float] = {}  # by pid and start time
-        self._looked_s = float("-inf")
+    Args:
+        workers: what the raylet says of its workers now.
+        now_ticks: clock ticks since boot, as ``started`` counts them.
+        started: a process's start time by pid.
+        kill: sends a SIGKILL to the process with this pid and start time, and says whether it could.
 
-    def end(self, workers: Sequence[Any]) -> list[int]:
-        """End those that were never used, in all looks of the last ``FORGOTTEN_S`` seconds; to be called again.
-
-        Args:
-            workers: what the raylet says of its workers now.
-
-        Returns:
-            The pids of the processes that got a SIGKILL.
-        """
-        now_s = self._clock()
-        known = self._since_s if now_s - self._looked_s <= GAP_S else {}
-        self._looked_s = now_s
-        unused = [(worker.pid, self._started(worker.pid)) for worker in workers if never_used(worker)]
-        self._since_s = {
-            (pid, started): known.get((pid, started), now_s) for pid, started in unused if started is not None
-        }
-        ended = []
-        for (pid, started), since_s in self._since_s.items():
-            if now_s - since_s >= FORGOTTEN_S and self._kill(pid, started):
-                log.warning("ended pid %d: a worker that nobody has used for %.0f s", pid, now_s - since_s)
-                ended.append(pid)
-        return ended
+    Returns:
+        The pids of the processes that got one.
+    """
+    oldest = now_ticks() - FORGOTTEN_S * os.sysconf("SC_CLK_TCK")
+    ended = []
+    for pid in sorted(worker.pid for worker in workers if never_used(worker)):
+        since = started(pid)
+        if since is not None and since <= oldest and kill(pid, since):
+            log.warning("ended pid %d: a worker that nobody has used since it started", pid)
+            ended.append(pid)
+    return ended
 
 
 def never_used(worker: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ebbtide.agent.forgotten_leases import ForgottenLeases
+from ebbtide.agent.forgotten_leases import end_forgotten
 from ebbtide.agent.identity import machine_name, slot_uuids
 from ebbtide.agent.logical_gpus import gpu_users, ray_workers
 from ebbtide.agent.nvml import GpuProcesses
@@ -34,7 +34,6 @@ class NodeAgent:
         gpus = GpuProcesses()
         uuid_of = slot_uuids(machine_name(ray.get_runtime_context().get_node_labels()), gpus.uuid)
         self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of)
-        self._forgotten = ForgottenLeases()
         link = ArbiterLink()
 
         def send(report: AgentReport) -> None:
@@ -67,7 +66,7 @@ class NodeAgent:
     def end_forgotten(self, address: str, port: int) -> list[int]:
         """End the node's worker processes whose lease nobody remembers; see ``forgotten_leases``."""
         workers = ray_workers(address, port, timeout_s=RAYLET_TIMEOUT_S)
-        return [] if workers is None else self._forgotten.end(workers)
+        return [] if workers is None else end_forgotten(workers)
 
 
 def agent_name(node_id: str) -> str:

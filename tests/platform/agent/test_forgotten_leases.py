@@ -1,34 +1,18 @@
 """Which worker processes are ended because nobody remembers their lease, and which never are."""
 
+import os
+import subprocess
+import time
 from typing import Any
 
 import pytest
 from ray.core.generated import node_manager_pb2
 
-from ebbtide.agent.forgotten_leases import FORGOTTEN_S, GAP_S, ForgottenLeases, never_used
+from ebbtide.agent.forgotten_leases import FORGOTTEN_S, end_forgotten, never_used
+from ebbtide.agent.process import started_ticks
 
-STEP_S = 3.0
+TICKS = os.sysconf("SC_CLK_TCK")
 NIL = b"\xff" * 16
-
-
-class Node:
-    """A clock, start times of processes, and who was killed."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.started: dict[int, int] = {}
-        self.killed: list[tuple[int, int]] = []
-        self.leases = ForgottenLeases(clock=lambda: self.now_s, started=self.started.get, kill=self._kill)
-
-    def _kill(self, pid: int, started: int) -> bool:
-        self.killed.append((pid, started))
-        return True
-
-    def look(self, *workers: Any, for_s: float, every_s: float = STEP_S) -> None:
-        until_s = self.now_s + for_s
-        while self.now_s <= until_s:
-            self.leases.end(workers)
-            self.now_s += every_s
 
 
 def worker(pid: int, *, actor: bytes = NIL, executed: int = 0, running: int = 0, kind: int = 0, gpus: int = 0) -> Any:
@@ -40,13 +24,26 @@ def worker(pid: int, *, actor: bytes = NIL, executed: int = 0, running: int = 0,
     return found
 
 
+class Node:
+    """Processes by start time in seconds, and who was killed."""
+
+    def __init__(self, **started_s: float) -> None:
+        self.started = {int(name[1:]): int(at_s * TICKS) for name, at_s in started_s.items()}
+        self.killed: list[tuple[int, int]] = []
+
+    def end(self, *workers: Any, now_s: float) -> list[int]:
+        def kill(pid: int, started: int) -> bool:
+            self.killed.append((pid, started))
+            return True
+
+        return end_forgotten(workers, now_ticks=lambda: now_s * TICKS, started=self.started.get, kill=kill)
+
+
 def test_a_worker_that_nobody_ever_used_is_ended_after_a_while_and_only_then() -> None:
-    node = Node()
-    node.started[7] = 70
-    node.look(worker(7), for_s=FORGOTTEN_S - STEP_S)
-    assert node.killed == []
-    node.look(worker(7), for_s=STEP_S)
-    assert node.killed[:1] == [(7, 70)]
+    node = Node(p7=100.0, p8=104.0)
+    assert node.end(worker(7), worker(8), now_s=100 + FORGOTTEN_S - 0.1) == []
+    assert node.end(worker(7), worker(8), now_s=100 + FORGOTTEN_S) == [7]
+    assert node.killed == [(7, 100 * TICKS)], "by its start time too: the number may be another's by now"
 
 
 @pytest.mark.parametrize(
@@ -61,34 +58,26 @@ def test_a_worker_that_nobody_ever_used_is_ended_after_a_while_and_only_then() -
 )
 def test_whoever_has_an_actor_a_task_a_gpu_or_is_a_driver_is_never_ended(used: Any) -> None:
     assert not never_used(used) and never_used(worker(7)) and never_used(worker(7, actor=b""))
-    node = Node()
-    node.started[7] = 70
-    node.look(used, for_s=10 * FORGOTTEN_S)
-    assert node.killed == []
-
-
-def test_another_process_of_the_same_number_begins_anew() -> None:
-    node = Node()
-    node.started[7] = 70
-    node.look(worker(7), for_s=FORGOTTEN_S - STEP_S)
-    node.started[7] = 71
-    node.look(worker(7), for_s=0)
-    assert node.killed == []
-
-
-def test_use_in_between_begins_anew_and_so_does_a_time_in_which_nobody_looked() -> None:
-    node = Node()
-    node.started[7] = 70
-    node.look(worker(7), for_s=FORGOTTEN_S - STEP_S)
-    node.look(worker(7, running=1), for_s=0)
-    node.look(worker(7), for_s=FORGOTTEN_S - STEP_S)
-    assert node.killed == []
-    node.now_s += GAP_S + FORGOTTEN_S
-    node.look(worker(7), for_s=FORGOTTEN_S - STEP_S)
-    assert node.killed == []
+    assert Node(p7=1.0).end(used, now_s=1e6) == []
 
 
 def test_a_process_that_is_gone_is_nobody() -> None:
     node = Node()
-    node.look(worker(7), for_s=3 * FORGOTTEN_S)
-    assert node.killed == []
+    assert node.end(worker(7), now_s=1e6) == [] and node.killed == []
+
+
+def test_the_clock_is_the_one_that_start_times_are_counted_by() -> None:
+    with subprocess.Popen(["sleep", "60"]) as young:
+        killed: list[int] = []
+
+        def kill(pid: int, _started: int) -> bool:
+            killed.append(pid)
+            return True
+
+        assert end_forgotten([worker(young.pid)], kill=kill) == []
+        began = started_ticks(young.pid)
+        assert began is not None
+        assert 0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - began / TICKS < FORGOTTEN_S / 2
+        earlier = began - int(FORGOTTEN_S * TICKS)
+        assert end_forgotten([worker(young.pid)], started=lambda _: earlier, kill=kill) == [young.pid] == killed
+        young.kill()
