@@ -214,8 +214,8 @@ class Surroundings:
     def _silent_s(self, alive: frozenset[NodeId]) -> dict[NodeId, float]:
         """For how long each agent has said nothing to this arbiter."""
         now_s, heard = time.time(), self._reports.agents
-        since_s = {node: heard[node].at_s if node in heard else self._reports.started_s for node in alive}
-        return {node: now_s - max(at_s, self._reports.started_s) for node, at_s in since_s.items()}
+        able_s = max(self._reports.started_s, self._reports.back_s)
+        return {node: now_s - max(heard[node].at_s if node in heard else 0.0, able_s) for node in alive}
 
     # ---- for the executor
 

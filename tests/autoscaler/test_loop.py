@@ -29,6 +29,7 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler import journal as journal_module
 from ebbtide_autoscaler import loop as loop_module
+from ebbtide_autoscaler import reports as reports_module
 from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.seen import Heard
@@ -136,6 +137,19 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     until(lambda: not loop.settling_since_s)
     until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
+
+
+def test_a_loop_that_was_stopped_knows_that_it_was_away(
+    start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports_module, "AWAY_S", 0.5)
+    loop = start(*SLOTS)
+    ticks(loop)
+    assert loop._asyncio is not None
+    loop.reports.back_s = 0.0
+    loop._asyncio.call_soon_threadsafe(time.sleep, 0.8)  # a stopped process does not run its loop either
+    until(lambda: loop.reports.back_s > 0.0)
+    until(lambda: loop.seen is not None and loop.seen.back_s == loop.reports.back_s)
 
 
 def test_without_room_for_a_snapshot_the_pool_moves_on(
