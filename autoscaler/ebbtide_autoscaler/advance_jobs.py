@@ -61,10 +61,10 @@ def _durable(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
 
 def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     heard = seen.controllers.get(job.spec.name)
-    last_s = max(heard.at_s if heard else 0.0, seen.started_s, job.registered_s)
-    if now_s - last_s < limits.silence_s:
+    silent_s = seen.silent_s(max(heard.at_s if heard else 0.0, job.registered_s), now_s)
+    if silent_s < limits.silence_s:
         return None
-    return JobEnded(job.spec.name, "lost", f"its driver has been silent for {now_s - last_s:.0f} s")
+    return JobEnded(job.spec.name, "lost", f"its driver has been silent for {silent_s:.0f} s")
 
 
 def _cut_off(
@@ -75,7 +75,7 @@ def _cut_off(
     lost = [slot for slot in job.gang if state.slots[slot].state is SlotState.LOST]
     if lost and job.state in GANG_EXISTS:
         why = f"its node is gone, and {', '.join(lost)} with it"
-    waited_s = now_s - max(job.since_s, seen.started_s)  # while no arbiter lived nobody could report
+    waited_s = seen.waited_s(job.since_s, now_s)
     if job.state in COMES_UP and waited_s > limits.gang_timeout_s:
         came = sum(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
         why = why or f"{len(job.gang) - came} of its {len(job.gang)} ranks did not train within {waited_s:.0f} s"
@@ -124,7 +124,7 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
     if job.state is JobState.RECOVERING and not held and _gang_lost(job, seen):
         return _given_up(job, seen) if job.failures_in_a_row > job.spec.max_failures else JobRecovered(name)
     # Also a gang that holds nothing any more: one that was parked and does not come to leave.
-    asked_for_s = now_s - max(job.since_s, seen.started_s)  # while no arbiter lived nobody could hear or answer
+    asked_for_s = seen.waited_s(job.since_s, now_s)
     if job.state in STEPS_ASIDE and asked_for_s > job.spec.grace_s:
         why = f"it did not step aside within its grace of {job.spec.grace_s:g} s"
         return JobCrashed(name, why, _lost_steps(job, seen, ranks))

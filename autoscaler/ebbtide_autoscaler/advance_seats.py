@@ -37,12 +37,12 @@ def _since(seat: SeatRecord, seen: Seen) -> bool:
 def _silent_s(seat: SeatRecord, seen: Seen, now_s: float) -> float:
     """For how long the seat's replica has said nothing that this arbiter could hear."""
     heard = seen.replicas.get(seat.id)
-    return now_s - max(heard.at_s if heard else 0.0, seen.started_s, seat.since_s)
+    return seen.silent_s(max(heard.at_s if heard else 0.0, seat.since_s), now_s)
 
 
 def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     report = _report(seat, seen)
-    waited_s = now_s - max(seat.since_s, seen.started_s)  # while no arbiter lived nobody could report
+    waited_s = seen.waited_s(seat.since_s, now_s)
     lost = [slot for slot in seat.slots if state.slots[slot].state is SlotState.LOST]
     if lost and seat.state not in (SeatState.COLD, SeatState.STOPPING):
         return SeatStopped(seat.id, f"its node is gone, and {', '.join(lost)} with it")
@@ -111,8 +111,8 @@ def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limi
     if heard is None or heard.at_s <= seat.since_s or heard.report.inflight:
         return None
     # A gateway that has been silent that long is dead, or gets its requests refused here and sends them elsewhere.
-    heard_lately = [g for g in seen.gateways.values() if now_s - g.at_s <= limits.silence_s]
-    if not heard_lately and now_s - seen.started_s <= limits.silence_s:
+    heard_lately = [g for g in seen.gateways.values() if seen.silent_s(g.at_s, now_s) <= limits.silence_s]
+    if not heard_lately and seen.silent_s(0.0, now_s) <= limits.silence_s:
         return None  # this arbiter has just started: gateways have not had the time to report
     if all(_obeys(gateway, seat, seen) for gateway in heard_lately):
         return SeatStopped(seat.id, "drained")

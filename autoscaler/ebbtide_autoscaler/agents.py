@@ -59,16 +59,26 @@ class Agents:
         """Have the node kill whoever holds the slot's lock under a lease not newer than ``epoch``."""
         return bool(await asyncio.wait_for(self._known(node).kill_holder.remote(index, epoch), ANSWER_S))
 
-    async def gpu_users(self, node: NodeId, address: str, port: int) -> Mapping[int, str]:
-        """Who has the node's logical GPUs; empty if nobody can tell in time."""
+    async def gpu_users(self, node: NodeId, address: str, port: int) -> Mapping[int, str] | None:
+        """Who has the node's logical GPUs; None if nobody can tell in time."""
         try:
-            found: Mapping[int, str] = await asyncio.wait_for(
+            found: Mapping[int, str] | None = await asyncio.wait_for(
                 self._known(node).gpu_users.remote(address, port), ANSWER_S
             )
         except (TimeoutError, RayError, LookupError) as error:
             log.info("who has the GPUs of node %s is not known: %r", node, error)
-            return {}
+            return None
         return found
+
+    async def end_forgotten(self, node: NodeId, address: str, port: int) -> None:
+        """Have the node end worker processes whose lease nobody remembers; see ``forgotten_leases``."""
+        try:
+            ended = await asyncio.wait_for(self._known(node).end_forgotten.remote(address, port), ANSWER_S)
+        except (TimeoutError, RayError, LookupError) as error:
+            log.info("the workers of node %s cannot be looked at: %r", node, error)
+            return
+        if ended:
+            log.warning("ended workers of node %s that had a GPU on their books and no use for it: %s", node, ended)
 
     def _known(self, node: NodeId) -> Any:
         try:

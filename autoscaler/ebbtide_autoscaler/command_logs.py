@@ -1,8 +1,11 @@
 """``ebbtide logs``: what the processes of a job, endpoint, seat or node, the gateway or the arbiter have printed."""
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,13 +149,12 @@ def _print(reading: Reading, text: str, *, as_json: bool, labelled: bool) -> Non
 
 def _follow(name: str, shared_dir: Path, readers: Readers, readings: list[Reading], *, as_json: bool) -> None:
     due_s = time.monotonic() + LOOK_AGAIN_S
-    try:
-        while True:
+    with until_ctrl_c() as over:
+        while not over.is_set():
             for reading in readings:
                 for text in _lines(readers, reading, to_the_end=False):
                     _print(reading, text, as_json=as_json, labelled=len(readings) > 1)
-            time.sleep(FOLLOW_S)
-            if time.monotonic() > due_s:
+            if not over.wait(FOLLOW_S) and time.monotonic() > due_s:
                 known = {(reading.node.id, reading.file.path) for reading in readings}
                 found, _ = _look(name, shared_dir, readers, 0)
                 fresh = [one for one in found if (one.node.id, one.file.path) not in known]
@@ -160,5 +162,23 @@ def _follow(name: str, shared_dir: Path, readers: Readers, readings: list[Readin
                     one.offset = 0  # of a process that started meanwhile: from its first word on
                 readings += fresh
                 due_s = time.monotonic() + LOOK_AGAIN_S
-    except KeyboardInterrupt:
-        return
+
+
+@contextmanager
+def until_ctrl_c() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one interrupts, as always.
+
+    Not by catching ``KeyboardInterrupt``: it comes wherever the program is, and within Ray's own code it may get lost
+    (seen once: `logs --follow` went on after a Ctrl-C on a loaded machine).
+    """
+    over = threading.Event()
+
+    def asked(_signal: int, _frame: object) -> None:
+        over.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, asked)
+    try:
+        yield over
+    finally:
+        signal.signal(signal.SIGINT, before)

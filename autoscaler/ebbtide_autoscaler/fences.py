@@ -72,6 +72,20 @@ def table(pool: str) -> dict[str, Fence]:
     return found
 
 
+def others(known: frozenset[str], node: NodeId) -> list[str]:
+    """The placement groups on ``node`` that hold a GPU and are none of the ``known`` fences, by name or id."""
+    found = []
+    for key, entry in placement_group_table().items():
+        nodes = dict(entry.get("bundles_to_node_id") or {})
+        here = any(
+            nodes.get(index) == node and float(bundle.get("GPU", 0)) > 0
+            for index, bundle in dict(entry.get("bundles") or {}).items()
+        )
+        if here and entry["name"] not in known and entry["state"] != "REMOVED":
+            found.append(str(entry["name"] or key))
+    return sorted(found)
+
+
 def stands(fence: Fence | None, slot: SlotId) -> bool:
     """Whether ``fence`` keeps strangers off ``slot``."""
     node = slot.rpartition(":")[0]

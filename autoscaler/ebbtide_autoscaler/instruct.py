@@ -162,7 +162,7 @@ def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
             yield OpenSeat(seat.id)
             continue
         yield CloseSeat(seat.id)
-        if now_s - max(seat.since_s, seen.started_s) > KILL_MARGIN_S:
+        if seen.waited_s(seat.since_s, now_s) > KILL_MARGIN_S:
             for actor in seen.living.get(seat.id, ()):
                 yield KillReplica(seat.id, actor)
 
@@ -181,7 +181,7 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
         else:
             endpoint = state.endpoints[state.seats[SeatId(str(record.occupant))].endpoint]
             limit_s = endpoint.spec.drain_s
-        if now_s - max(record.since_s, seen.started_s) > limit_s + KILL_MARGIN_S:
+        if seen.waited_s(record.since_s, now_s) > limit_s + KILL_MARGIN_S:
             yield KillHolder(record.slot.id, record.epoch)
 
 

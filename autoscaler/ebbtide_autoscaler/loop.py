@@ -223,6 +223,7 @@ class Loop:
 
     async def _tick(self) -> None:
         now_s = time.time()
+        self.reports.attend(now_s)
         seen = self.reports.seen(self.world.state, self._book, self.acting.fencing(), self.routing_table.version)
         bodies = self.reports.take_inbox()
         try:

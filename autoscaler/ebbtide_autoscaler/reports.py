@@ -6,6 +6,7 @@ Every field is a plain dict whose entries are replaced whole, so that a reader s
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol, TypeVar
 
 from ebbtide.client.messages import AgentReport, ControllerReport, GatewayReport, RankReport, ReplicaReport
@@ -16,6 +17,7 @@ from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.seen import Heard, Seen
 
 GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits
+AWAY_S = 2.0  # without a tick; they come every 0.2 s, and a caller gives a call up after 2 s
 UNKNOWN_FORGOTTEN_S = 60.0  # reports of jobs and seats that the ledger does not know (yet); who lives sends another
 GATEWAY_FORGOTTEN_S = 60.0  # a gateway that was restarted has a new name; the old one's counts go after this
 
@@ -54,6 +56,7 @@ class Reports:
     """What came in."""
 
     started_s: float
+    back_s: float = -inf  # when the arbiter came back from a pause; see :meth:`attend`
     ranks: dict[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
     controllers: dict[JobName, Heard[ControllerReport]] = field(default_factory=dict)
     replicas: dict[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
@@ -65,6 +68,17 @@ class Reports:
     misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
+    _attended_s: float = 0.0
+
+    def attend(self, now_s: float) -> None:
+        """Say that the arbiter's loop runs. If it did not for long, nobody was heard meanwhile, and nobody is to blame.
+
+        A process that is stopped (SIGSTOP, a machine that is moved or swaps) does not notice. What it would find when
+        it wakes are reports as old as its pause, and those that came meanwhile not taken in yet.
+        """
+        if self._attended_s and now_s - self._attended_s > AWAY_S:
+            self.back_s = now_s
+        self._attended_s = now_s
 
     def take_inbox(self) -> tuple[Body, ...]:
         """All facts submitted so far, in their order; they are gone from here."""
@@ -101,6 +115,7 @@ class Reports:
         self._forget_unknown(state, now_s)
         return Seen(
             started_s=self.started_s,
+            back_s=self.back_s,
             ranks=dict(self.ranks),
             controllers=dict(self.controllers),
             replicas=dict(self.replicas),

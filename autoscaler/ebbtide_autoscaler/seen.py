@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Generic, TypeVar
 
 from ebbtide.client.messages import (
@@ -38,6 +39,7 @@ class Seen:
     """Everything that is known besides the ledger."""
 
     started_s: float  # of this arbiter: nobody counts as silent before it has had time to report
+    back_s: float = -inf  # when this arbiter came back after it had been away (see ``Reports.attend``); -inf: never
     ranks: Mapping[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
     controllers: Mapping[JobName, Heard[ControllerReport]] = field(default_factory=dict)
     replicas: Mapping[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
@@ -51,6 +53,21 @@ class Seen:
     restorable: frozenset[JobName] = frozenset()  # jobs with an archived submission
     strangers: Mapping[SlotId, str] = field(default_factory=dict)  # who has the GPU of a slot whose fence is refused
     misplaced: Mapping[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)  # asked for a lease from there
+
+    def silent_s(self, heard_s: float, now_s: float) -> float:
+        """For how long somebody who was last heard at ``heard_s`` has said nothing that this arbiter could hear."""
+        return now_s - max(heard_s, self.started_s, self.back_s)
+
+    def waited_s(self, since_s: float, now_s: float) -> float:
+        """For how long something that was to happen from ``since_s`` on has not been told of.
+
+        While no arbiter lived nobody could tell. To one that has just come back after a pause the news is still on its
+        way: it has waited for nothing yet. Such a pause does not begin the wait anew, or one that comes again and again
+        (a shared directory that hangs every minute) would keep it from ever ending.
+        """
+        if now_s - self.back_s < STRAGGLER_S:
+            return 0.0
+        return now_s - max(since_s, self.started_s)
 
 
 STRAGGLER_S = 5.0  # a call to the arbiter is given up after 2 s; what comes in later than this was sent after, too

@@ -33,6 +33,7 @@ FENCES_S = 5.0
 JOBS_S = 2.0  # a listing of the shared directory
 ANSWER_S = 10.0  # the GCS answers within milliseconds; one that restarts needs some seconds
 ADOPT_RETRY_S = 1.0
+FORGOTTEN = "nobody that Ray could name: a lease left behind by a restart of its GCS, which is being cleared up"
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +214,8 @@ class Surroundings:
     def _silent_s(self, alive: frozenset[NodeId]) -> dict[NodeId, float]:
         """For how long each agent has said nothing to this arbiter."""
         now_s, heard = time.time(), self._reports.agents
-        since_s = {node: heard[node].at_s if node in heard else self._reports.started_s for node in alive}
-        return {node: now_s - max(at_s, self._reports.started_s) for node, at_s in since_s.items()}
+        able_s = max(self._reports.started_s, self._reports.back_s)
+        return {node: now_s - max(heard[node].at_s if node in heard else 0.0, able_s) for node in alive}
 
     # ---- for the executor
 
@@ -223,12 +224,24 @@ class Surroundings:
         await self._agents.kill_holder(slot.node, slot.index, epoch)
 
     async def strangers(self, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:
-        """Who has the logical GPUs of these slots of one node, as far as can be told in a few seconds."""
+        """Who has the logical GPUs of these slots of one node, as far as can be told in a few seconds.
+
+        A GPU that nobody has, and that cannot be had, is on a lease that nobody remembers: its end is seen to here.
+        """
         node = node_of(slots[0])
         if node not in self._raylets:
             return {}
         users = await self._agents.gpu_users(node, *self._raylets[node])
-        return {slot: users[index] for slot in slots if (index := int(slot.rpartition(":")[2])) in users}
+        if users is None:
+            return {}
+        found = {slot: users[index] for slot in slots if (index := int(slot.rpartition(":")[2])) in users}
+        if len(found) == len(slots):
+            return found
+        groups = await self._calls("groups", ANSWER_S, fences.others, frozenset(self._book.names.values()), node)
+        if not groups:
+            await self._agents.end_forgotten(node, *self._raylets[node])
+        who = f"the placement group {', '.join(groups)}" if groups else FORGOTTEN
+        return {slot: found.get(slot, who) for slot in slots}
 
     async def leave(self) -> None:
         """Drop every fence of the pool, those that nobody knows as well."""

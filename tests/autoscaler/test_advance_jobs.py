@@ -1,6 +1,7 @@
 """What follows for a job from what is said of it: each condition alone keeps the fact from following."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -75,12 +76,14 @@ def follow(
     after_s: float = 1.0,
     heard_s: float | None = None,
     started_s: float = 0.0,
+    back_s: float = -inf,
 ) -> list[Body]:
     """The facts ``after_s`` after the last event; the controller was heard then, or ``heard_s`` after that event."""
     controller = controller or said()
     heard = Heard(T + (after_s if heard_s is None else heard_s), controller)
     seen = Seen(
         started_s=started_s,
+        back_s=back_s,
         ranks={(TRAIN, one.rank): Heard(T + 0.5, one) for one in ranks},
         controllers={TRAIN: heard},
     )
@@ -220,3 +223,16 @@ def test_a_job_is_lost_when_its_driver_has_been_silent_for_long_since_it_registe
     restored = fold(lost, JobSubmitted(SPEC, "i2", restored=True), at_s=T + 60.0)
     assert silent(restored, 69.0) == [], "its new driver has just come"
     assert silent(restored, 71.0) == [JobEnded]
+
+
+def test_an_arbiter_that_was_away_blames_nobody_for_what_it_did_not_hear() -> None:
+    back_s, after_s = T + 12.0, 12.1
+    assert follow(RUNNING, heard_s=0.0, after_s=after_s, back_s=back_s) == [], "its driver spoke meanwhile, unheard"
+    assert types(follow(RUNNING, heard_s=0.0, after_s=22.1, back_s=back_s)) == [JobEnded], "it is silent indeed"
+    long_s = LIMITS.gang_timeout_s + 0.1
+    assert types(follow(STARTING, after_s=long_s)) == [JobCrashed]
+    assert types(follow(STARTING, after_s=long_s, back_s=T + long_s - 0.1)) == [], "its ranks may be training since"
+    assert types(follow(STARTING, after_s=long_s, back_s=T + long_s - 5.1)) == [JobCrashed], "nor did they say so then"
+    grace_s = SPEC.grace_s + 0.1
+    assert types(follow(PARKING, after_s=grace_s)) == [JobCrashed]
+    assert types(follow(PARKING, after_s=grace_s, back_s=T + grace_s - 0.1)) == []

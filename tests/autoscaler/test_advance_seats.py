@@ -107,6 +107,15 @@ def test_a_ready_replica_is_dead_when_it_says_so_is_gone_or_silent() -> None:
     assert follow(READY, report(), heard_s=1.0, after_s=11.1, started_s=T + 2.0) == []
 
 
+def test_an_arbiter_that_was_away_takes_nobody_for_dead_at_once() -> None:
+    away: dict[str, Any] = {"heard_s": 1.0, "after_s": 13.1, "back_s": T + 13.0}
+    assert follow(READY, report(), **away) == []
+    assert follow(STARTING, report(ReplicaPhase.STARTING), after_s=40.1, back_s=T + 40.0) == []
+    assert follow(PLACING, after_s=15.1, back_s=T + 15.0) == []
+    busy = gateway(inflight=1, at_s=T - 5.0)
+    assert follow(DRAINING, report(), after_s=9.9, gateways=(busy,), back_s=T + 9.8) == [], "it still sends there"
+
+
 def test_one_that_dies_again_soon_after_it_was_ready_gives_its_slots_back() -> None:
     assert types(follow(READY_AGAIN, report(), living={})) == [SeatStopped]
     assert types(follow(READY_AGAIN, report(), living={}, after_s=61.0, heard_s=60.0)) == [SeatDied]

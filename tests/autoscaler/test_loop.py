@@ -1,7 +1,7 @@
 """The loop around the pure step, on a real ledger: what it passes on, and what it keeps back."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler import journal as journal_module
 from ebbtide_autoscaler import loop as loop_module
+from ebbtide_autoscaler import reports as reports_module
 from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.seen import Heard
@@ -41,14 +42,6 @@ S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
 SLOTS: tuple[Body, ...] = (NodeFound(NODE, 0), *(SlotFound(Slot(s, NODE, i)) for i, s in enumerate((S0, S1))))
 SERVES: tuple[Body, ...] = (GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT, "a"), SeatReady(SEAT, ()))
 SOON_S = 20.0
-
-
-class Surroundings(NoSurroundings):
-    """Nothing is to be seen, and nobody is on any slot that cannot be fenced."""
-
-    async def strangers(self, _slots: object) -> Mapping[SlotId, str]:
-        """Nobody."""
-        return {}
 
 
 Start = Callable[..., Loop]
@@ -79,7 +72,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a loop whose ledger says this."""
     monkeypatch.setattr(loop_module, "load_serve", Serve)
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "Surroundings", Surroundings)
+    monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
     started: list[Loop] = []
 
@@ -144,6 +137,19 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     until(lambda: not loop.settling_since_s)
     until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
+
+
+def test_a_loop_that_was_stopped_knows_that_it_was_away(
+    start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports_module, "AWAY_S", 0.5)
+    loop = start(*SLOTS)
+    ticks(loop)
+    assert loop._asyncio is not None
+    loop.reports.back_s = 0.0
+    loop._asyncio.call_soon_threadsafe(time.sleep, 0.8)  # a stopped process does not run its loop either
+    until(lambda: loop.reports.back_s > 0.0)
+    until(lambda: loop.seen is not None and loop.seen.back_s == loop.reports.back_s)
 
 
 def test_without_room_for_a_snapshot_the_pool_moves_on(

@@ -1,6 +1,7 @@
 """Reports that Ray hands over out of order are dropped, and nobody else's are."""
 
 from dataclasses import replace
+from math import inf
 
 from ebbtide.client.messages import (
     ControllerPhase,
@@ -40,6 +41,16 @@ def test_a_sender_that_does_not_count_is_always_believed() -> None:
 
 def seen(reports: Reports, state: PoolState) -> Seen:
     return reports.seen(state, FenceBook(), frozenset(), 1)
+
+
+def test_a_loop_that_did_not_run_for_long_has_been_away() -> None:
+    reports = Reports(started_s=100.0)
+    for now_s in (100.0, 100.2, 102.1):
+        reports.attend(now_s)
+        assert reports.back_s == -inf, "slow, but there"
+    reports.attend(113.7)
+    reports.attend(113.9)
+    assert reports.back_s == seen(reports, PoolState()).back_s == 113.7
 
 
 def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_later() -> None:

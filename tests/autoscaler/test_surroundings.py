@@ -241,31 +241,71 @@ async def test_a_look_that_hangs_delays_no_other(scene: Scene, monkeypatch: pyte
         watching.cancel()
 
 
+class Asked:
+    """A remote method that gives ``answer``, or hangs."""
+
+    def __init__(self, answer: object = None, *, hangs: bool = False) -> None:
+        self._answer, self._hangs = answer, hangs
+        self.calls = 0
+
+    def remote(self, address: str, port: int) -> Any:
+        assert (address, port) == ("10.0.0.1", 7)
+        self.calls += 1
+        return self._reply()
+
+    async def _reply(self) -> object:
+        await asyncio.sleep(30 if self._hangs else 0)
+        return self._answer
+
+
 async def test_who_has_the_gpus_is_asked_of_the_node_and_may_stay_unknown(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = (SlotId(f"{A}:0"), SlotId(f"{A}:1"))
     assert await scene.around.strangers(slots) == {}, "nothing is known of the node yet"
     await scene.look()
-
-    class Asked:
-        chosen: Any
-
-        async def answer(self, address: str, port: int) -> Mapping[int, str]:
-            assert (address, port) == ("10.0.0.1", 7)
-            return {1: "ray::stranger (pid 7)"}
-
-        async def hang(self, address: str, port: int) -> Mapping[int, str]:
-            await asyncio.sleep(30)
-            return {}
-
-        def remote(self, *args: Any) -> Any:
-            return self.chosen(*args)
-
-    asked = Asked()
-    asked.chosen = asked.answer
-    scene.agents[A].gpu_users = asked  # type: ignore[attr-defined]
-    assert await scene.around.strangers(slots) == {slots[1]: "ray::stranger (pid 7)"}
+    agent: Any = scene.agents[A]
+    agent.gpu_users, agent.end_forgotten = Asked({0: "ray::task (pid 6)", 1: "ray::stranger (pid 7)"}), Asked([])
+    assert await scene.around.strangers(slots[1:]) == {slots[1]: "ray::stranger (pid 7)"}
     monkeypatch.setattr(agents, "ANSWER_S", 0.05)
-    asked.chosen = asked.hang
+    agent.gpu_users = Asked(hangs=True)
     assert await scene.around.strangers(slots) == {}, "a node that does not answer holds nothing up"
+    agent.gpu_users = Asked(None)
+    assert await scene.around.strangers(slots) == {}, "a raylet that does not answer proves nothing"
+    assert agent.end_forgotten.calls == 0
+
+
+async def test_a_gpu_that_a_placement_group_has_is_that_groups(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scene.look()
+    slot = SlotId(f"{A}:0")
+    agent: Any = scene.agents[A]
+    agent.gpu_users, agent.end_forgotten = Asked({}), Asked([])
+    scene.book.held(SlotId(f"{A}:1"), "fence:p:ours")
+    group = {"bundles": {0: {"GPU": 1.0}}, "bundles_to_node_id": {0: A}, "state": "CREATED"}
+    table = {
+        "1": group | {"name": "theirs"},
+        "2": group | {"name": "fence:p:ours"},
+        "3": group | {"name": "gone", "state": "REMOVED"},
+        "4": group | {"name": "elsewhere", "bundles_to_node_id": {0: B}},
+        "5": group | {"name": "cpus", "bundles": {0: {"CPU": 1.0}}},
+        "6": group | {"name": ""},
+    }
+    monkeypatch.setattr(fences, "placement_group_table", lambda: table)
+    assert await scene.around.strangers((slot,)) == {slot: "the placement group 6, theirs"}
+    assert agent.end_forgotten.calls == 0
+
+
+async def test_a_gpu_that_nobody_has_is_on_a_lease_that_nobody_remembers_and_its_end_is_seen_to(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.look()
+    slots = (SlotId(f"{A}:0"), SlotId(f"{A}:1"))
+    agent: Any = scene.agents[A]
+    agent.gpu_users, agent.end_forgotten = Asked({1: "ray::replica (pid 7)"}), Asked([4711])
+    monkeypatch.setattr(fences, "placement_group_table", dict)
+    expected = {slots[0]: surroundings.FORGOTTEN, slots[1]: "ray::replica (pid 7)"}
+    assert await scene.around.strangers(slots) == expected
+    assert agent.end_forgotten.calls == 1
+    monkeypatch.setattr(agents, "ANSWER_S", 0.05)
+    agent.end_forgotten = Asked(hangs=True)
+    assert await scene.around.strangers(slots) == expected, "a node that does not answer holds nothing up"

@@ -291,9 +291,10 @@ def test_a_replicas_actor_may_be_bound_by_a_label_and_gateways_to_one_per_node()
 
 def test_a_raylet_says_which_worker_has_which_logical_gpu() -> None:
     from ray._private.grpc_utils import init_grpc_channel
-    from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
+    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
 
-    from ebbtide.agent.logical_gpus import users_of
+    from ebbtide.agent import forgotten_leases
+    from ebbtide.agent.logical_gpus import gpu_users
 
     assert callable(init_grpc_channel) and hasattr(node_manager_pb2_grpc, "NodeManagerServiceStub")
     assert "include_memory_info" in node_manager_pb2.GetNodeStatsRequest.DESCRIPTOR.fields_by_name
@@ -301,7 +302,9 @@ def test_a_raylet_says_which_worker_has_which_logical_gpu() -> None:
     worker = reply.core_workers_stats.add()
     worker.pid, worker.job_id = 2**22 + 1, b"\x01\x00\x00\x00"
     worker.used_resources["GPU"].resource_slots.add().slot = 1
-    assert users_of(reply.core_workers_stats) == {1: "a Ray worker (pid 4194305, Ray job 01000000)"}
+    assert gpu_users(reply.core_workers_stats) == {1: "a Ray worker (pid 4194305, Ray job 01000000)"}
+    assert common_pb2.WorkerType.Value("WORKER") == forgotten_leases.WORKER
+    assert not forgotten_leases.never_used(worker)
 
 
 def test_a_fence_can_be_bound_by_a_label_and_the_table_says_where_it_stands() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide_train import plain
-from ebbtide_train.compare import compare, final_steps, segments_of
+from ebbtide_train.compare import compare, final_steps, repeat_difference, segments_of
 from ebbtide_train.control import ControlFailed, Segment, load_function, replay
 from ebbtide_train.session.step_log import StepLine, step_lines
 from tests.train_jobs import gangs
@@ -67,6 +67,20 @@ def test_a_repeated_step_must_repeat_its_loss_and_the_last_one_counts() -> None:
     found = compare([*run, line(1, loss=2.0, t=9.0)], [*run, line(1, loss=2.0, t=9.0)])
     assert not found.losses_identical
     assert "run again" in found.first_difference
+
+
+def test_a_repeated_step_may_differ_after_another_history_and_must_not_after_the_same() -> None:
+    """Step 1 is run by one worker, again by two after a crash, and step 2 by one each time."""
+    first = [line(0), line(1, t=1.0), line(2, t=2.0)]
+    by_two = [line(1, 0, world=2, t=5.0), line(1, 1, world=2, t=5.0)]
+    assert repeat_difference([*first, *by_two, line(2, loss=3.0, t=6.0)]) == ""
+    by_one = [line(1, t=8.0), line(2, loss=3.0, t=9.0)]
+    assert repeat_difference([*first, *by_two, *by_one]).startswith("step 2 rank 0 gave")
+    # The same roundabout way twice.
+    assert repeat_difference([*first, *by_two, line(2, loss=3.0, t=6.0), *by_one[:1], line(2, t=9.0)]) == ""
+    twice = [replace(seen, t=seen.t + 5) for seen in by_two]
+    again = [*first, *by_two, line(2, loss=3.0, t=6.0), *twice, line(2, loss=4.0, t=11.0)]
+    assert repeat_difference(again).startswith("step 2 rank 0 gave")
 
 
 def test_a_log_with_a_hole_has_no_segments() -> None:

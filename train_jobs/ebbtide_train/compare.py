@@ -1,7 +1,9 @@
 """Comparing the step logs of two runs: same losses, bit for bit, and same samples?
 
 A crash makes a job run some steps again. For each step the newest lines count; a step that was run twice by the same
-number of workers must have given the same losses both times, or the run is not identical to itself.
+number of workers must have given the same losses both times, or the run is not identical to itself. That holds as long
+as all steps before it were run by the same numbers of workers both times too: another number is another order of
+summation, and what comes after it is another run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,10 +51,18 @@ def final_steps(lines: Iterable[StepLine]) -> dict[int, StepSeen]:
 
 
 def repeat_difference(lines: Iterable[StepLine]) -> str:
-    """The first step that gave another loss when the same rank of as many workers ran it again; empty if none did."""
+    """The first step, in time, that gave another loss when the same rank ran it again after the same history.
+
+    The history of a step is how many workers ran each step up to it. Empty if no step differed.
+    """
+    histories: dict[tuple[int, int, int], int] = {}  # a number for each (step, history before it, workers)
+    upto: dict[int, int] = {-1: -1}  # by step: the history that led to its newest run
     seen: dict[tuple[int, int, int], str] = {}
-    for line in sorted(lines, key=lambda line: (line.step, line.rank, line.t)):
-        first = seen.setdefault((line.step, line.rank, line.world), line.loss)
+    for line in sorted(lines, key=lambda line: line.t):
+        before = upto.get(line.step - 1, -1)
+        here = histories.setdefault((line.step, before, line.world), len(histories))
+        upto[line.step] = here
+        first = seen.setdefault((line.step, line.rank, here), line.loss)
         if first != line.loss:
             return f"step {line.step} rank {line.rank} gave {first} first and {line.loss} when it was run again"
     return ""

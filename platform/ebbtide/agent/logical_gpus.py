@@ -3,9 +3,11 @@
 Ray has no public call for it (2.60): its state API gives no index and needs the dashboard. What is used here is
 asserted by ``tests/integration/test_ray_contract.py``.
 
-Not guaranteed: a GPU that a placement group holds with nobody inside is not found here.
+Not guaranteed: a GPU that a placement group holds with nobody inside is not found here, nor one on a lease that
+nobody remembers (``forgotten_leases``).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -15,10 +17,10 @@ from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 from ebbtide.agent.process import command_of
 
 
-def gpu_users(address: str, port: int, *, timeout_s: float) -> dict[int, str]:
-    """Who has each taken logical GPU of the node whose raylet listens there; to be called on that node.
+def ray_workers(address: str, port: int, *, timeout_s: float) -> Sequence[Any] | None:
+    """What the raylet that listens there says of each of its worker processes.
 
-    Empty when the raylet does not answer within ``timeout_s`` seconds.
+    None when it does not answer within ``timeout_s`` seconds.
     """
     host = f"[{address}]" if ":" in address else address
     channel = init_grpc_channel(f"{host}:{port}")
@@ -27,14 +29,15 @@ def gpu_users(address: str, port: int, *, timeout_s: float) -> dict[int, str]:
         request = node_manager_pb2.GetNodeStatsRequest(include_memory_info=False)
         reply = stub.GetNodeStats(request, timeout=timeout_s)
     except grpc.RpcError:
-        return {}
+        return None
     finally:
         channel.close()
-    return users_of(reply.core_workers_stats)
+    workers: Sequence[Any] = reply.core_workers_stats
+    return workers
 
 
-def users_of(workers: Any) -> dict[int, str]:
-    """The words for each GPU index, of a raylet's answer about its workers."""
+def gpu_users(workers: Sequence[Any]) -> dict[int, str]:
+    """Who has each taken logical GPU of this node, by index, of its raylet's answer about its workers."""
     found: dict[int, str] = {}
     for worker in workers:
         for name, resource in worker.used_resources.items():

@@ -13,8 +13,9 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ebbtide.agent.forgotten_leases import end_forgotten
 from ebbtide.agent.identity import machine_name, slot_uuids
-from ebbtide.agent.logical_gpus import gpu_users
+from ebbtide.agent.logical_gpus import gpu_users, ray_workers
 from ebbtide.agent.nvml import GpuProcesses
 from ebbtide.agent.process import is_alive
 from ebbtide.agent.watch import ReportLoop, SlotWatch
@@ -57,9 +58,15 @@ class NodeAgent:
         """Whether the process of this node with this pid and start time still lives; see ``process.is_alive``."""
         return is_alive(pid, started)
 
-    def gpu_users(self, address: str, port: int) -> dict[int, str]:
-        """Who has the node's logical GPUs, by index, asked of its raylet; see ``logical_gpus``."""
-        return gpu_users(address, port, timeout_s=RAYLET_TIMEOUT_S)
+    def gpu_users(self, address: str, port: int) -> dict[int, str] | None:
+        """Who has the node's logical GPUs, by index, asked of its raylet; None: it did not answer in time."""
+        workers = ray_workers(address, port, timeout_s=RAYLET_TIMEOUT_S)
+        return None if workers is None else gpu_users(workers)
+
+    def end_forgotten(self, address: str, port: int) -> list[int]:
+        """End the node's worker processes whose lease nobody remembers; see ``forgotten_leases``."""
+        workers = ray_workers(address, port, timeout_s=RAYLET_TIMEOUT_S)
+        return [] if workers is None else end_forgotten(workers)
 
 
 def agent_name(node_id: str) -> str:

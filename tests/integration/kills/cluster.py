@@ -29,6 +29,7 @@ from ebbtide.agent.process import is_alive, kill_exactly, started_ticks
 from tests.integration.two_nodes import ENVIRONMENT, MACHINE_LABEL, OBJECT_STORE_BYTES
 
 START_S = 120.0  # one `ray start`: 3-7 s on a quiet machine, 20 s on a loaded one
+START_ATTEMPTS = 3  # `ray start` itself gives up after a fixed 30 s; a machine's supervisor would start it again
 GPUS = 2
 CPUS = 8
 LAUNCH = (
@@ -131,19 +132,24 @@ class Cluster:
         command += ["--min-worker-port=0", "--max-worker-port=0"]  # several raylets on one machine: any free port
         command += [f"--{name}={a_port()}" for name in ("dashboard-agent-listen-port", "metrics-export-port")]
         command += [*arguments] + ([f"--temp-dir={self.temp_dir}"] if machine == "head" else [])
-        done = subprocess.run(
-            command,
-            env=self._env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=START_S,
-            text=True,
-            start_new_session=True,  # Ctrl-C is ours to handle: the cluster is ended by pid, after the judge
-        )
-        assert done.returncode == 0, f"ray start of {machine} gave {done.returncode}:\n{done.stdout[-2000:]}"
-        self.machines[machine] = next(o for o in self.all("raylet") if o.pid not in before and label in o.title)
-        return self.machines[machine]
+        for _ in range(START_ATTEMPTS):
+            done = subprocess.run(
+                command,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=START_S,
+                text=True,
+                start_new_session=True,  # Ctrl-C is ours to handle: the cluster is ended by pid, after the judge
+            )
+            came = [one for one in self.all("raylet") if one.pid not in before and label in one.title]
+            if done.returncode == 0:
+                self.machines[machine] = came[0]
+                return came[0]
+            for late in came:
+                _kill_tree(late)
+        raise AssertionError(f"ray start of {machine} gave {done.returncode}:\n{done.stdout[-2000:]}")
 
     def _start_redis(self) -> None:
         port = a_port()
@@ -213,12 +219,7 @@ class Cluster:
 
     def kill_machine(self, machine: str) -> None:
         """kill -9 of everything on a machine at once, as a power cut would."""
-        raylet = self.machines.pop(machine)
-        with suppress(psutil.NoSuchProcess):
-            whole = psutil.Process(raylet.pid)
-            for one in [whole, *whole.children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    one.send_signal(signal.SIGKILL)
+        _kill_tree(self.machines.pop(machine))
 
     def stop(self, *, keep_files: bool = False) -> None:
         """End every process of the cluster, by pid."""
@@ -234,6 +235,14 @@ class Cluster:
         self.machines.clear()
         if not keep_files:
             shutil.rmtree(self.temp_dir, ignore_errors=True)
+
+
+def _kill_tree(root: Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        whole = psutil.Process(root.pid)
+        for one in [whole, *whole.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGKILL)
 
 
 def a_port() -> int:

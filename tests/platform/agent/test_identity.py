@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ebbtide.agent.identity import MACHINE_LABEL, machine_name, slot_uuids
-from ebbtide.agent.logical_gpus import users_of
+from ebbtide.agent.logical_gpus import gpu_users
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.agent.watch import SlotWatch
 from ebbtide.client.messages import SlotRef
@@ -52,7 +52,7 @@ def test_who_has_a_logical_gpu_is_told_by_title_pid_and_job() -> None:
         allocated = {name: SimpleNamespace(resource_slots=[SimpleNamespace(slot=slot)]) for name, slot in slots.items()}
         return SimpleNamespace(pid=pid, job_id=b"\x01\x00\x00\x00", used_resources=allocated)
 
-    found = users_of([worker(os.getpid(), GPU=1), worker(2**22 + 1, GPU=0), worker(1, CPU=0)])
+    found = gpu_users([worker(os.getpid(), GPU=1), worker(2**22 + 1, GPU=0), worker(1, CPU=0)])
     assert set(found) == {0, 1}
     assert f"(pid {os.getpid()}, Ray job 01000000)" in found[1]
     assert found[0].startswith("a Ray worker (pid")
