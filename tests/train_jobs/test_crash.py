@@ -5,15 +5,16 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ebbtide.client.messages import RankReport, Want
+from ebbtide.storage.training.places import CheckpointId
+from ebbtide.storage.training.publishing import Saving
 from ebbtide_train.compare import compare
 from ebbtide_train.control import GangPlan
-from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.gate import Away
-from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.step_log import gang_lines, step_lines
 from tests.train_jobs import gangs
 
@@ -96,15 +97,15 @@ def test_a_rank_killed_in_a_step_costs_the_steps_since_the_commit(tmp_path: Path
 
 def _stuck_in_spill(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
     """The checkpoint of step 6 is written but its commit never comes."""
-    plain_commit = CheckpointStore._commit
+    plain_commit = Saving.commit
 
-    def commit(self: CheckpointStore, ref: Ref) -> None:
-        if ref.step == 6:
+    def commit(self: Saving, *arguments: Any) -> CheckpointId:
+        if self.id.step == 6:
             (Path(plan.run_dir) / "in-spill").touch()
             time.sleep(600)
-        plain_commit(self, ref)
+        return plain_commit(self, *arguments)
 
-    CheckpointStore._commit = commit  # type: ignore[method-assign]
+    Saving.commit = commit  # type: ignore[method-assign,assignment]
     gangs.rank_main(plan, rank, wants)
 
 
@@ -116,7 +117,7 @@ def test_a_rank_killed_during_a_spill_falls_back_to_the_commit_before(tmp_path: 
         gangs.wait_until((tmp_path / "in-spill").exists, what="the spill to begin")
     finally:
         gangs.kill(ranks)
-    assert (tmp_path / "ckpt" / "step-6-e2").exists(), "written, but not committed"
+    assert (tmp_path / "e1" / ".tmp-step-6").exists(), "written, but not committed"
     goes_on(tmp_path, calm, lost=3)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide.storage.training.plain_state import pack
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session import safe_point as safe_point_module
@@ -15,7 +16,6 @@ from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointFailed, Preempted
 from ebbtide_train.session.gate import Away, ScriptedGate
-from ebbtide_train.session.portable import pack
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.step_log import step_lines
@@ -45,11 +45,11 @@ def test_a_full_disk_keeps_the_job_running_instead_of_losing_steps(
     """It cannot leave: it waits where it is and says why; the order is taken back; in the end there is space again."""
     publish, calls = CheckpointStore.publish, [0]
 
-    def full(self: CheckpointStore, state: Mapping[str, object], **about: int) -> Ref:
+    def full(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
         calls[0] += 1
         if calls[0] <= 5:
             raise CheckpointFailed("no space left")
-        return publish(self, state, **about)
+        publish(self, state, ref)
 
     monkeypatch.setattr(CheckpointStore, "publish", full)
     monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
@@ -74,7 +74,7 @@ class TakenBack(ScriptedGate):
 
 
 def test_a_disk_that_stays_full_fails_the_job_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: CheckpointStore, state: object, **about: int) -> None:
+    def full(self: CheckpointStore, state: object, ref: Ref) -> None:
         raise CheckpointFailed("no space left")
 
     monkeypatch.setattr(CheckpointStore, "publish", full)
@@ -88,11 +88,11 @@ def test_a_parked_job_becomes_durable_once_there_is_space_again(
 ) -> None:
     publish, calls = CheckpointStore.publish, [0]
 
-    def full(self: CheckpointStore, state: Mapping[str, object], **about: int) -> Ref:
+    def full(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
         calls[0] += 1
         if calls[0] == 1:
             raise CheckpointFailed("no space left")
-        return publish(self, state, **about)
+        publish(self, state, ref)
 
     monkeypatch.setattr(CheckpointStore, "publish", full)
     monkeypatch.setattr(durability_module, "_AGAIN_S", 0.01)
@@ -106,12 +106,11 @@ def test_a_checkpoint_that_hangs_holds_up_no_step(tmp_path: Path, monkeypatch: p
     """Written in the background from a copy: what is committed is the state of its step, not that of later ones."""
     publish, hang = CheckpointStore.publish, threading.Event()
 
-    def slow(self: CheckpointStore, state: Mapping[str, object], **about: int) -> Ref:
-        if about["step"] == 1:
+    def slow(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
+        if ref.step == 1:
             assert hang.wait(30)
-        found = publish(self, state, **about)
-        kept.append({"at": about["step"], **self.load(found)})
-        return found
+        publish(self, state, ref)
+        kept.append({"at": ref.step, **self.load(ref)})
 
     class Until(ScriptedGate):
         def report(self, report: RankReport) -> None:
@@ -129,8 +128,10 @@ def test_a_checkpoint_that_hangs_holds_up_no_step(tmp_path: Path, monkeypatch: p
     with pytest.raises(Preempted):
         run_here(undisturbed, {1: Want.STOP})
     store = CheckpointStore(undisturbed)
-    ref = store.read_ref()
-    assert ref is not None and ref.step == 1
+    newest = store.newest()
+    assert newest is not None and newest.step == 1
+    ref = store.ref(newest)
+    assert ref is not None
     assert torch.equal(parameters(first), parameters(store.load(ref)))
 
 

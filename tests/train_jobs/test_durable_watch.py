@@ -1,35 +1,31 @@
 """Following the published checkpoint without ever waiting for the disk."""
 
-import json
 import threading
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from ebbtide_train import durable_watch
 from ebbtide_train.durable_watch import DurableWatch
+from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.ref import Ref
-
-REF = Ref(step=3, checkpoint="ckpt/step-3-e1", world=1, lease_epoch=1, seed=0, global_batch=1, dataset_len=1)
-
-
-def write(run_dir: Path, step: int) -> None:
-    (run_dir / "ref.json").write_text(json.dumps({**asdict(REF), "step": step}))
 
 
 def test_a_look_tells_of_a_commit_made_just_before_it(tmp_path: Path) -> None:
     told: list[int] = []
     watch = DurableWatch(tmp_path, told.append, every_s=3600.0)
     watch.start()
+    store = CheckpointStore(tmp_path)
     try:
         assert watch.look(10.0) and told[-1] == 0
-        write(tmp_path, 7)
+        store.begin(1)
+        store.publish({}, Ref(step=7, epoch=1, world=1, seed=0, global_batch=1, dataset_len=1))
         assert watch.look(10.0) and told[-1] == 7
-        (tmp_path / "ref.json").write_text("rubbish")
+        (tmp_path / "e1" / "start.json").write_text("rubbish")
         assert watch.look(10.0) and told[-1] == 7, "what was known stays"
     finally:
         watch.stop()
+        store.settle()
 
 
 def test_a_directory_that_hangs_holds_up_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +34,7 @@ def test_a_directory_that_hangs_holds_up_no_look(tmp_path: Path, monkeypatch: py
     def hangs(run_dir: Path) -> None:
         hang.wait(30)
 
-    monkeypatch.setattr(durable_watch, "read_ref", hangs)
+    monkeypatch.setattr(durable_watch, "durable_step", hangs)
     watch = DurableWatch(tmp_path, lambda step: None, every_s=3600.0)
     watch.start()
     assert not watch.look(0.05)

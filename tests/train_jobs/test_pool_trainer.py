@@ -9,7 +9,7 @@ from ray.util.placement_group import placement_group_table
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
-from ebbtide_train.session.ref import read_ref
+from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.step_log import step_lines
 from tests.train_jobs.conftest import FakePool, alive
 
@@ -153,7 +153,7 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_
             pool.call("want", name, Want.PARK)
             parked = pool.ranks(name, RankPhase.PARKED, 1)
             pool.spilled(name)
-            assert read_ref(run_dir).step == parked[0].step  # type: ignore[union-attr]
+            assert durable_step(run_dir) == parked[0].step
         if move == "resuming":
             pool.call("resume", name)
         elif move != "parked":
@@ -162,9 +162,8 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_
         pool.until(name, lambda: pool.call("job", name).incarnation != incarnation, "to be submitted again")  # noqa: B023
         pool.until(name, lambda: not alive(rank.pid), f"its rank to go, {move}")  # noqa: B023
         assert probe(pool.lock_dir, slot) is None, move
-        ref = read_ref(run_dir)
-        assert (ref.step if ref is not None else 0) >= durable, "a commit went back"
-        durable = ref.step if ref is not None else 0
+        assert durable_step(run_dir) >= durable, "a commit went back"
+        durable = durable_step(run_dir)
     pool.grant(name, 0)
     assert pool.ranks(name, RankPhase.RUNNING, 1)[0].durable_step == durable > 0
     left = [entry["name"] for entry in placement_group_table().values() if entry["state"] != "REMOVED"]

@@ -19,7 +19,7 @@ from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator
 from ebbtide_train.archive import Archive
 from ebbtide_train.dashboard import dashboard_url
-from ebbtide_train.session.ref import read_ref
+from ebbtide_train.session.ref import durable_step
 from ebbtide_train.stop_wait import stop_wait_env
 from tests.train_jobs.conftest import DRIVER, START_S, FakePool, alive, running_pool, wait_until
 from tests.train_jobs.test_pool_trainer import SETTINGS
@@ -144,8 +144,7 @@ def test_a_job_comes_back_once_after_its_driver_was_killed(shared: Path, tmp_pat
             "its archive",
         )
         assert kept.refusal == ""
-        ref = read_ref(shared / "train" / TIDE)
-        assert ref is not None and ref.step == parked.step > 0
+        assert durable_step(shared / "train" / TIDE) == parked.step > 0
         for process in processes_of(pool):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -153,20 +152,19 @@ def test_a_job_comes_back_once_after_its_driver_was_killed(shared: Path, tmp_pat
 
 def test_a_job_comes_back_on_another_cluster_and_told_to_stop_it_leaves_with_its_state_committed(shared: Path) -> None:
     """What was kept of it goes when it has ended."""
-    before = read_ref(shared / "train" / TIDE)
-    assert before is not None and before.step > 0
+    before = durable_step(shared / "train" / TIDE)
+    assert before > 0
     with running_pool(shared, dashboard=True) as pool:
         restored = restore(shared)
         until(pool, restored, lambda: pool.call("job", TIDE), "the job to register")
         pool.grant(TIDE, 0)
         rank = pool.ranks(TIDE, RankPhase.RUNNING, 1)[0]
-        assert (rank.durable_step, rank.lost_steps) == (before.step, 0)
-        pool.until(TIDE, lambda: pool.call("job", TIDE).ranks[0].step > before.step + 5, "a few steps")
+        assert (rank.durable_step, rank.lost_steps) == (before, 0)
+        pool.until(TIDE, lambda: pool.call("job", TIDE).ranks[0].step > before + 5, "a few steps")
         service().stop_job(restored)  # SIGTERM, and SIGKILL after its grace
         pool.until(TIDE, lambda: not alive(rank.pid), "its rank to go")
         last = pool.call("job", TIDE).ranks[0]
-        ref = read_ref(shared / "train" / TIDE)
-        assert ref is not None and ref.step == last.step > before.step + 5
+        assert durable_step(shared / "train" / TIDE) == last.step > before + 5
         pool.until(TIDE, lambda: pool.call("job", TIDE).outcome, "its driver's last word")
         job = pool.call("job", TIDE)
         assert (job.outcome, job.detail) == (

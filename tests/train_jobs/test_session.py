@@ -1,6 +1,5 @@
 """The session's promises one by one: refusals, leaving, fencing, locks, memory."""
 
-import json
 import logging
 import threading
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ import ebbtide_train
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.snapshot.memory import anonymous_bytes
 from ebbtide_train.compare import compare
-from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import (
     Cancelled,
@@ -26,6 +24,7 @@ from ebbtide_train.session.errors import (
 )
 from ebbtide_train.session.gate import Away, Gate, ScriptedGate
 from ebbtide_train.session.orders import Orders
+from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step_log import step_lines
@@ -59,8 +58,7 @@ def test_cancelling_commits_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(Cancelled):
         run_here(tmp_path, {}, gate)
     assert (gate.reports[-1].phase, gate.reports[-1].durable_step) == (RankPhase.STOPPED, 3)
-    ref = CheckpointStore(tmp_path).read_ref()
-    assert ref is not None and ref.step == 3
+    assert durable_step(tmp_path) == 3
 
 
 @pytest.mark.parametrize("then", [Want.STOP, Want.CANCEL])
@@ -308,7 +306,7 @@ def test_periodic_checkpoints_are_written_while_training(tmp_path: Path) -> None
     durable = [int(line.split("durable=")[1].split()[0]) for line in gangs.reports(plan)]
     assert 0 in durable and steps in durable and len(set(durable)) >= 3 and durable == sorted(durable)
     assert f"durable={steps}" in gangs.reports(plan, 1)[-1], "the other ranks know too"
-    assert json.loads((tmp_path / "ref.json").read_text())["step"] == steps
+    assert durable_step(tmp_path) == steps
 
 
 def test_nothing_is_left_running(tmp_path: Path) -> None:

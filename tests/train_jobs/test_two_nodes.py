@@ -11,7 +11,7 @@ import ray
 
 from ebbtide.agent.node_agent import start_agent
 from ebbtide.client.messages import RankPhase, RankReport, SlotRef, Want
-from ebbtide_train.session.ref import read_ref
+from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.step_log import step_lines
 from tests.train_jobs.conftest import START_S, FakePool, alive, running_pool
 from tests.train_jobs.test_pool_trainer import SETTINGS
@@ -76,8 +76,7 @@ def test_a_gang_whose_far_rank_is_killed_in_any_state_is_given_up_when_it_is_gon
         if state != "stopping":  # there the near rank may have left by its order
             assert report.failures > failures, state
         failures = report.failures
-        ref = read_ref(run_dir)
-        durable = ref.step if ref is not None else 0
+        durable = durable_step(run_dir)
         lost = max(line.step for line in step_lines(run_dir) if line.t > began_s) + 1 - durable
         assert lost == 0 or state not in ("parked", "resuming")
     _, ranks = trained(pool)

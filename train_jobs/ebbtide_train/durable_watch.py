@@ -1,7 +1,7 @@
 """How far a job's published checkpoint reaches, read again and again where nothing waits for it.
 
-A thread of its own: a shared directory that hangs must not silence the controller. It reads the job's own ref, since
-the last rank of a gang may be gone before it could say that its commit is done.
+A thread of its own: a shared directory that hangs must not silence the controller. It looks at the job's
+checkpoints, since the last rank of a gang may be gone before it could say that its commit is done.
 """
 
 import logging
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ebbtide_train.session.errors import CheckpointMismatch
-from ebbtide_train.session.ref import read_ref
+from ebbtide_train.session.ref import durable_step
 
-EVERY_S = 1.0  # one small file; checkpoints come minutes apart
+EVERY_S = 1.0  # two listings and a look at each of a few checkpoints, which come minutes apart
 
 _logger = logging.getLogger(__name__)
 
@@ -53,8 +53,7 @@ class DurableWatch:
                     return
                 self._begun += 1
             try:
-                ref = read_ref(self._run_dir)
-                self._tell(0 if ref is None else ref.step)
+                self._tell(durable_step(self._run_dir))
             except (OSError, CheckpointMismatch) as error:
                 _logger.warning("how far the job is durable cannot be read, what was known stays: %s", error)
             with self._changed:

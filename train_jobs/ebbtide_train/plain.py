@@ -96,7 +96,8 @@ def losses_of_rank(plan: PlainRun, rank: int) -> list[str]:
 
 def _start_from(plan: PlainRun, rank: int, tracked: Tracked, device: torch.device) -> None:
     store = CheckpointStore(Path(plan.start_dir))
-    ref = store.read_ref()
+    newest = store.newest()
+    ref = None if newest is None else store.ref(newest)
     assert ref is not None and ref.step == plan.first_step, f"{plan.start_dir} has no commit of step {plan.first_step}"
     state: Any = store.load(ref)
     tracked.load(state)

@@ -19,6 +19,7 @@ from ebbtide.cli.stand_ins import COMPLETE_VARIABLE, STAND_INS
 from ebbtide.config.errors import ConfigErrors
 
 OWN: Mapping[str, str] = {
+    "checkpoints": "ebbtide.cli.checkpoints:checkpoints",
     "completion": "ebbtide.cli.completion:completion",
     "doctor": "ebbtide.cli.doctor:doctor",
     "events": "ebbtide.cli.history:events",

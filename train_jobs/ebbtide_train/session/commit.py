@@ -2,10 +2,13 @@
 
 import torch
 
+from ebbtide.storage.arenas import Arenas
+from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide_train.session import rng
 from ebbtide_train.session.durability import Version
 from ebbtide_train.session.member import Member
-from ebbtide_train.session.portable import copied
+
+_copies = HostCopies(Arenas())  # of this process: what one copy has touched, the next one uses again
 
 
 def checkpoint(member: Member) -> None:
@@ -13,7 +16,8 @@ def checkpoint(member: Member) -> None:
     states = rng_states(member)
     assert member.tracked is not None
     if member.settings.rank == 0:
-        member.durability.begin(copied({**member.tracked.state(), "rng": states}), version(member))
+        copy = _copies.stage({**member.tracked.state(), "rng": states})
+        member.durability.begin(copy.state, version(member))
 
 
 def commit(member: Member) -> str:
@@ -38,4 +42,4 @@ def rng_states(member: Member) -> dict[str, torch.Tensor]:
 
 def version(member: Member) -> Version:
     """What a checkpoint of the present state is of."""
-    return Version(member.finished, member.orders.epoch, member.dataset_len)
+    return Version(member.finished, member.dataset_len)

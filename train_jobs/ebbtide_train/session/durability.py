@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed
+from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.settings import SessionSettings
 
 RETRY_S = 1.0  # between attempts to commit when a gang must leave
@@ -27,7 +28,6 @@ class Version:
     """What one checkpoint is of."""
 
     step: int
-    lease_epoch: int
     dataset_len: int
 
 
@@ -88,15 +88,15 @@ class Durability:
             return ""  # the same state is committed already
         settings = self._settings
         try:
-            self._store.publish(
-                state,
+            ref = Ref(
                 step=version.step,
+                epoch=settings.lease.epoch,  # of the gang's start: it stays in the epoch that it began
                 world=settings.world,
-                lease_epoch=version.lease_epoch,
                 seed=settings.seed,
                 global_batch=settings.global_batch,
                 dataset_len=version.dataset_len,
             )
+            self._store.publish(state, ref)
         except CheckpointFailed as error:
             _logger.warning("%s", error)
             self._failed_s = time.monotonic()

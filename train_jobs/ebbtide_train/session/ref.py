@@ -1,43 +1,58 @@
-"""``ref.json``: which checkpoint of a job counts. Needs no torch: a controller only asks how far its job is safe."""
+"""What a checkpoint of a job is of. Needs no torch: a controller only asks how far its job is safe."""
 
-import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ebbtide.storage.errors import StorageError
+from ebbtide.storage.training.places import CheckpointId, RunPaths
+from ebbtide.storage.training.survey import newest_of
 from ebbtide_train.session.errors import CheckpointMismatch
 
-FORMAT = 1
-NAME = "ref.json"
+_NUMBERS = ("world", "seed", "global_batch", "dataset_len")
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The committed checkpoint and what it is of."""
+    """A checkpoint, and the promises of its job that must not change."""
 
     step: int  # finished steps
-    checkpoint: str  # folder, relative to the run directory
+    epoch: int  # of the gang that wrote it
     world: int
-    lease_epoch: int
     seed: int
     global_batch: int
     dataset_len: int  # 0: not known yet
-    format: int = FORMAT
+
+    @property
+    def id(self) -> CheckpointId:
+        """Which checkpoint that is."""
+        return CheckpointId(self.epoch, self.step)
+
+    def note(self) -> dict[str, int]:
+        """What is written beside it."""
+        return {name: value for name, value in asdict(self).items() if name in _NUMBERS}
+
+    @classmethod
+    def from_note(cls, wanted: CheckpointId, note: Mapping[str, object]) -> "Ref":
+        """The other way round.
+
+        Raises:
+            CheckpointMismatch: no session wrote that.
+        """
+        numbers = {name: note.get(name) for name in _NUMBERS}
+        if not all(type(number) is int for number in numbers.values()):
+            raise CheckpointMismatch(f"checkpoint {wanted} was not written by a session: beside it stands {dict(note)}")
+        return cls(wanted.step, wanted.epoch, **numbers)  # type: ignore[arg-type] # they are, see above
 
 
-def read_ref(run_dir: Path) -> Ref | None:
-    """The committed checkpoint, or None before the first commit.
+def durable_step(run_dir: Path) -> int:
+    """How many finished steps of a job are safe; 0 before the first checkpoint.
 
     Raises:
-        CheckpointMismatch: ref.json is not ours or of another format.
-        OSError: the filesystem does not answer.
+        CheckpointMismatch: nobody can tell.
     """
-    path = run_dir / NAME
     try:
-        ref = Ref(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as error:
-        raise CheckpointMismatch(f"{path} is no checkpoint reference ({error}); move it away to start anew") from error
-    if ref.format != FORMAT:
-        raise CheckpointMismatch(f"{path} has format {ref.format}, this version reads {FORMAT}")
-    return ref
+        newest = newest_of(RunPaths(run_dir, run_dir.name))
+    except StorageError as error:
+        raise CheckpointMismatch(str(error)) from error
+    return 0 if newest is None else newest.step

@@ -25,7 +25,7 @@ from torch import nn
 
 from ebbtide.client.messages import RankPhase
 from ebbtide_train.session import rng
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.durability import Durability
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.gate import Gate
@@ -90,11 +90,13 @@ class TrainingSession:
 
         Raises:
             CheckpointMismatch: the checkpoint is of something else. Nothing was loaded.
+            SessionMisuse: their state holds something that no checkpoint can hold.
         """
         member = self._member
         if member.prepared is not None:
             raise SessionMisuse("prepare() was called twice: give it the one model that the loop trains")
         tracked = Tracked(model, optimizer, scheduler, extras)
+        must_be_plain(tracked.state())
         member.occupancy.form_group(member.orders.epoch)
         ref = agree_on_start(member, self._store)
         if ref is not None:
@@ -165,6 +167,7 @@ class TrainingSession:
         """
         member = self._member
         member.durability.wait()
+        self._store.settle()
         if member.left is None:
             member.occupancy.leave(member.prepared, member.tracked, drop_state=returned)
             if returned:

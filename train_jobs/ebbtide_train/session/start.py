@@ -1,10 +1,11 @@
-"""Where a gang begins: at the one commit that all its ranks see, with the job's promises unchanged."""
+"""Where a gang begins: at the one checkpoint that all its ranks see, with the job's promises unchanged."""
 
 import time
 from typing import Any
 
 import torch
 
+from ebbtide.storage.training.places import CheckpointId
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointMismatch, GangBroken
@@ -14,30 +15,33 @@ from ebbtide_train.session.step_log import GangLine, finished_by_last_gang, note
 from ebbtide_train.session.tracked import Tracked
 from ebbtide_train.session.word import POLL_S
 
-_STALE_REF_S = 60.0  # attribute caches of network filesystems hold a file's old content for up to this long (nfs(5))
+_STALE_S = 60.0  # attribute caches of network filesystems hold an old listing for up to this long (nfs(5))
 
 
 def agree_on_start(member: Member, store: CheckpointStore) -> Ref | None:
-    """All ranks go on from the commit that rank 0 sees; rank 0 counts what was lost since.
+    """All ranks go on from the checkpoint that rank 0 finds; rank 0 counts what was lost since.
 
     Raises:
-        GangBroken: this rank still sees another commit after a minute.
+        CheckpointMismatch: nobody can tell where to go on, or the checkpoint is damaged.
+        GangBroken: this rank does not see rank 0's checkpoint after a minute.
     """
     group, settings = member.group, member.settings
-    ref = store.read_ref()
-    found, lost = 0, 0
+    epoch, step, lost = 0, 0, 0
     if group.rank == 0:
-        found = 0 if ref is None else ref.step
-        lost = max(0, finished_by_last_gang(settings.run_dir) - found)
-        note_gang(settings.run_dir, GangLine(settings.lease.epoch, group.world, found, lost, time.time()))
-    step, lost = group.max_of([found, lost])
-    deadline = time.monotonic() + _STALE_REF_S
-    while step != (0 if ref is None else ref.step):
-        if time.monotonic() > deadline:
-            raise GangBroken(f"rank 0 found a commit of step {step}, rank {group.rank} finds {ref}")
-        time.sleep(POLL_S)
-        ref = store.read_ref()
+        found = store.begin(settings.lease.epoch)
+        epoch, step = (0, 0) if found is None else (found.epoch, found.step)
+        lost = max(0, finished_by_last_gang(settings.run_dir) - step)
+        note_gang(settings.run_dir, GangLine(settings.lease.epoch, group.world, step, lost, time.time()))
+    epoch, step, lost = group.max_of([epoch, step, lost])
     member.note(lost_steps=lost)
+    if not epoch:
+        return None  # the pool's epochs begin with 1
+    wanted = CheckpointId(epoch, step)
+    deadline = time.monotonic() + _STALE_S
+    while (ref := store.ref(wanted)) is None:
+        if time.monotonic() > deadline:
+            raise GangBroken(f"rank 0 found checkpoint {wanted}, rank {group.rank} does not see it")
+        time.sleep(POLL_S)
     return ref
 
 

@@ -11,6 +11,7 @@
                 about.json            what the writer wanted to say about it
                 manifest.json, COMMIT as of every object of the store
             .tmp-step-<n>/            being written, or left by a crash; no reader looks at names with a dot
+        leases/                       who reads which checkpoint, besides the gang
 
 Numbers are written without leading zeros, so that a thing has one name. The rename of ``.tmp-step-<n>`` is the commit.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.storage.errors import Refused
+from ebbtide.storage.leases import SharedLeases
 from ebbtide.storage.names import FileName, tag
 
 STATE = FileName("state.json")
@@ -89,6 +91,11 @@ class RunPaths:
         """A free name for a checkpoint that is being removed."""
         return self.epoch(wanted.epoch) / f"{TEMPORARY}removed-{wanted.step}.{secrets.token_hex(8)}"
 
+    @property
+    def leases(self) -> Path:
+        """Who reads; a gang makes it, and without it nothing is removed."""
+        return self.directory / "leases"
+
     def key(self, wanted: CheckpointId) -> dict[str, str]:
         """What the manifest of a checkpoint says of it; its hashes are salted with this."""
         return {"run": self.run, "epoch": str(wanted.epoch), "step": str(wanted.step)}
@@ -101,6 +108,11 @@ def run_paths(shared: Path, run: str) -> RunPaths:
         Refused: ``run`` cannot be a name.
     """
     return RunPaths(shared / "train" / tag(run), run)
+
+
+def run_leases(paths: RunPaths) -> SharedLeases:
+    """By which slow readers, such as exports, keep a checkpoint from being removed meanwhile."""
+    return SharedLeases(paths.leases)
 
 
 def rank_file(rank: int) -> FileName:
