@@ -98,7 +98,7 @@ class VllmEngine:
             "worker_cls": "ebbtide_serve.vllm_worker."
             + ("PoolCPUWorker" if current_platform.is_cpu() else "PoolGPUWorker")
         }
-        if current_platform.is_cpu():
+        if current_platform.is_cpu() and self._settings.args.get("tensor_parallel_size", 1) == 1:
             defaults["distributed_executor_backend"] = "uni"
         if self._settings.weights is not None:
             defaults["load_format"] = self._settings.load_format

@@ -1,0 +1,74 @@
+"""One start of a real engine (CPU build of vLLM) as a replica makes it, without Ray: ``engine_start.py '<json>'``.
+
+Prints one JSON object when the engine has answered its first request: the moment, the stages, and how each rank got its
+weights; then publishes what the next start can use, if asked to, and ends.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ebbtide.agent.process import started_ticks
+from ebbtide.client.messages import Lease, SlotRef
+from ebbtide.client.seats import VLLM_ENGINE
+from ebbtide_serve.engine_start import TellsOfItsStart
+from ebbtide_serve.engines import make_engine
+from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
+from ebbtide_serve.preparation import LoadOptions, Preparation, Wish
+
+
+async def main() -> None:
+    """See the module."""
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    pid = os.getpid()
+    started = started_ticks(pid)
+    assert started is not None, "this process lives"
+    ranks = int(told["ranks"])
+    node, cache = Path(told["node_dir"]), Path(told["node_dir"]) / "cache"
+    slots = tuple(SlotRef("n", index) for index in range(ranks))
+    for_vllm = vllm_environment(cache, on_gpu=False)
+    os.environ.update(for_vllm)
+    os.environ[LEASE_VARIABLE] = EngineLease(Lease("bench/0", 1, slots), node / "slots", None).to_json()
+    os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
+    args = dict(told["args"]) | ({"tensor_parallel_size": ranks} if ranks > 1 else {})
+    wish = Wish(
+        name="bench",
+        model=told["model"],
+        args=args,
+        ranks=ranks,
+        options=LoadOptions(**told["load"]),
+        shared_dir=Path(told["shared_dir"]),
+        cache_dir=cache,
+    )
+    preparation = Preparation(wish, pid=pid, started=started, environment=for_vllm)
+    stages_s: dict[str, float] = {}
+    last_s = time.time()
+
+    def done(stage: str) -> None:
+        nonlocal last_s
+        stages_s[stage], last_s = round(time.time() - last_s, 3), time.time()
+
+    await preparation.prepare(done)
+    engine = await make_engine(VLLM_ENGINE, preparation.settings())
+    done("import")
+    await engine.start()  # its last act is a request by each route
+    first_token_s = time.time()
+    found: dict[str, Any] = {"first_token_at_s": first_token_s, "stages_s": stages_s, "loads": []}
+    if isinstance(engine, TellsOfItsStart):
+        report = engine.start_report()
+        found |= {"stages_s": stages_s | dict(report.stages_s), "loads": [asdict(one) for one in report.loads]}
+    print(json.dumps(found), flush=True)
+    if told["settle"]:
+        await preparation.settle(engine)
+    await engine.stop(timeout_s=5.0)
+    await asyncio.to_thread(preparation.close)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+    os._exit(0)
