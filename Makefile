@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup demo test check bench kills chaos soak clean
+.PHONY: help setup demo test check bench bench-storage kills chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -38,6 +38,9 @@ check: setup ## format, lint, types, import contracts, file lengths
 
 bench: setup ## measure the line; the result goes to benchmarks/results/line.json
 	$(PY) -m benchmarks.line
+
+bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks/results/storage.json; 40 GB of disk, fio
+	$(PY) -m benchmarks.bulk
 
 kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
 	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json
