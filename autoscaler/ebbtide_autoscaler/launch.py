@@ -24,6 +24,7 @@ def start_arbiter(pool: str, shared_dir: str, lock_dir: str) -> Any:
             max_restarts=-1,
             max_task_retries=0,  # Ray would replay the very call that killed it
             max_concurrency=THREADS,
+            enable_task_events=False,  # 50 reports a second: they would be all that Ray's task table remembers
         )
         .remote(pool, shared_dir, lock_dir)
     )

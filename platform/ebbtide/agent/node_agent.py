@@ -95,6 +95,7 @@ def start_agent(node_id: str, lock_dir: str) -> Any:
             max_restarts=-1,
             max_concurrency=4,  # a probe must not wait behind a kill
             max_pending_calls=PENDING_CALLS_MAX,
+            enable_task_events=False,  # each call would be kept by the GCS: 6 MB a minute for a pool of two nodes
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
         )
         .remote(node_id, lock_dir)

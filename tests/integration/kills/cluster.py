@@ -88,6 +88,7 @@ class Cluster:
     _redis: "subprocess.Popen[bytes] | None" = None
     _env: dict[str, str] = field(default_factory=dict)
     _gcs: Process | None = None
+    _monitors: dict[str, list[Process]] = field(default_factory=dict)  # log monitors, by machine
 
     # ---- making it
 
@@ -132,6 +133,9 @@ class Cluster:
         command += ["--min-worker-port=0", "--max-worker-port=0"]  # several raylets on one machine: any free port
         command += [f"--{name}={a_port()}" for name in ("dashboard-agent-listen-port", "metrics-export-port")]
         command += [*arguments] + ([f"--temp-dir={self.temp_dir}"] if machine == "head" else [])
+        for monitor in self._monitors.pop(machine, ()):
+            _kill_tree(monitor)
+        monitored = {one.pid for one in self._log_monitors()}
         for _ in range(START_ATTEMPTS):
             done = subprocess.run(
                 command,
@@ -145,6 +149,7 @@ class Cluster:
             )
             came = [one for one in self.all("raylet") if one.pid not in before and label in one.title]
             if done.returncode == 0:
+                self._monitors[machine] = [one for one in self._log_monitors() if one.pid not in monitored]
                 self.machines[machine] = came[0]
                 return came[0]
             for late in came:
@@ -189,6 +194,10 @@ class Cluster:
         """Ray workers whose title holds ``title`` (``ray::ServeController``), wherever they run."""
         return [one for one in self.processes() if one.title.startswith("ray::") and title in one.title]
 
+    def _log_monitors(self) -> list[Process]:
+        """`ray start` leaves one beside each raylet: no child of it, and it outlives it, reading all logs for ever."""
+        return [one for one in self.processes() if any(part.endswith("log_monitor.py") for part in one.command)]
+
     def _the(self, executable: str) -> Process:
         (found,) = self.all(executable)
         return found
@@ -220,6 +229,8 @@ class Cluster:
     def kill_machine(self, machine: str) -> None:
         """kill -9 of everything on a machine at once, as a power cut would."""
         _kill_tree(self.machines.pop(machine))
+        for monitor in self._monitors.pop(machine, ()):
+            _kill_tree(monitor)
 
     def stop(self, *, keep_files: bool = False) -> None:
         """End every process of the cluster, by pid."""
