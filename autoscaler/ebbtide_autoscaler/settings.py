@@ -45,7 +45,7 @@ def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> 
                 seat=seat,
                 endpoint=EndpointName(name),
                 model=str(endpoint.model),
-                load=endpoint.load.model_dump(),
+                load=endpoint.load.model_dump() | {"loaders": config.pool.loaders_max},
                 slots=endpoint.gpus_per_replica,
                 cpus=endpoint.cpus_per_replica,
                 engine_args=dict(endpoint.engine),

@@ -48,10 +48,11 @@ _BUFFERS = 4  # for bringing in a directory, and for caches; weights are read by
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`load` of the endpoint, see ``config.endpoint.LoadSection``."""
+    """`load` of the endpoint, see ``config.endpoint.LoadSection``, and how many ranks of the pool may load at once."""
 
     weights: Literal["flat", "checkpoint", "engine"] = "flat"
     caches: bool = True
+    loaders: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class Preparation:
             return EngineSettings(wish.name, wish.model, wish.args)
         way = FORMATS.get(wish.options.weights, "")
         capture = wish.options.weights == "flat"
-        weights = LoadSettings(self._store.paths.root, model.stored.id, capture) if way else None
+        weights = LoadSettings(self._store.paths.root, model.stored.id, capture, wish.options.loaders) if way else None
         return EngineSettings(wish.name, str(model.directory), wish.args, load_format=way, weights=weights)
 
     async def settle(self, engine: Engine) -> None:

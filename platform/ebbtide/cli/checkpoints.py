@@ -107,7 +107,9 @@ def export(*, job: str, destination: str, which: str | None, where: StoreOptions
                 progress=lambda count, total: bar.show("exporting", count, total),
             )
         except KeyboardInterrupt:
-            raise CommandFailed("stopped; what was written is no whole checkpoint, and nobody takes it for one") from None
+            raise CommandFailed(
+                "stopped; what was written is no whole checkpoint, and nobody takes it for one"
+            ) from None
     if as_json:
         print_json({"job": job, "checkpoint": str(wanted), **asdict(done)})
         return

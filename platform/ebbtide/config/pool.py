@@ -52,6 +52,11 @@ class PoolSection(Section):
         description='Host memory per node for the state of parked workers, in bytes or "8 GiB". Default 4 GiB: four '
         "workers of the default size; keep it below Ray's memory threshold less the object store.",
     )
+    loaders_max: Count = Field(
+        8,
+        description="Ranks of replicas that read weights at once, over all nodes; others wait for their turn. "
+        "Default 8: what a shared filesystem feeds at full speed; more would only make all of them late.",
+    )
 
     @field_validator("slots", "num_cpus")
     @classmethod

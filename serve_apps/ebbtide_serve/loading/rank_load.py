@@ -9,13 +9,15 @@ Knows no engine: what it needs of one comes as `Ways`. The order of fallbacks an
 """
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from torch import nn
 
 from ebbtide.storage.errors import Corrupt, StorageError, TransferTimeout
+from ebbtide.storage.leases import this_process
+from ebbtide.storage.loaders import LoadTerms, loading
 from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.report import TransferReport
 from ebbtide_serve.loading.capture import capture, memory_for_capture
@@ -31,6 +33,9 @@ from ebbtide_serve.loading.record import StartRecord
 from ebbtide_serve.loading.settings import LoadSettings
 from ebbtide_serve.loading.state_watch import filled_buffers, state_of
 
+TURNS = "loaders"  # below the store's directory
+# After so long it loads whoever else does: the bound is for speed, and half of the 300 s that a start may take is gone.
+TURN_S = 150.0
 CHECKPOINT, FLAT, OWN = "ebbtide", "ebbtide_flat", "vllm"  # ways to load; the first two are names of load formats
 
 Say = Callable[[str], None]
@@ -68,19 +73,39 @@ class RankLoad:
             StorageError: the checkpoint is damaged or cannot be read.
             Exception: what the engine's own loading raises.
         """
-        began_s = time.monotonic()
-        used, transfer = "", None
-        if asked == FLAT:
-            try:
-                used, transfer = FLAT, self._read_flat(model, ways.facts)
-            except TransferTimeout:
-                raise
-            except (FlatUnusable, StorageError, MemoryError) as error:
-                used = ""
-                self._tell(f"rank {ways.facts.rank} loads in checkpoint order: {error}")
-        if not used:
-            used, transfer = self._by_checkpoint(model, ways)
-        self._record.add(used, transfer, time.monotonic() - began_s)
+        with self._turn(ways.facts.rank):
+            began_s = time.monotonic()
+            used, transfer = "", None
+            if asked == FLAT:
+                try:
+                    used, transfer = FLAT, self._read_flat(model, ways.facts)
+                except TransferTimeout:
+                    raise
+                except (FlatUnusable, StorageError, MemoryError) as error:
+                    used = ""
+                    self._tell(f"rank {ways.facts.rank} loads in checkpoint order: {error}")
+            if not used:
+                used, transfer = self._by_checkpoint(model, ways)
+            self._record.add(used, transfer, time.monotonic() - began_s)
+
+    @contextmanager
+    def _turn(self, rank: int) -> Iterator[None]:
+        """One of the pool's turns to load; after ``TURN_S`` it goes anyway."""
+        if not self._settings.loaders:
+            yield
+            return
+        terms = LoadTerms(f"{this_process()}, rank {rank}", self._settings.loaders, TURN_S)
+        said: list[str] = []
+
+        def waits(why: str) -> None:
+            if not said:
+                self._say(f"rank {rank} waits for its turn to load: {why}")
+            said.append(why)
+
+        with loading(self._settings.store / TURNS, terms, on_wait=waits) as place:
+            if place.why:
+                self._tell(f"rank {rank}: {place.why}")
+            yield
 
     def _read_flat(self, model: nn.Module, facts: EngineFacts) -> TransferReport:
         key, layout = flat_key(model, self._settings.model, facts), layout_of(model)

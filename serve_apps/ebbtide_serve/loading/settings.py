@@ -9,7 +9,7 @@ from ebbtide.storage.errors import Refused
 from ebbtide.storage.names import ObjectId, object_id
 from ebbtide.storage.paths import StorePaths
 
-STORE, OBJECT, CAPTURE = "store", "object", "capture"
+STORE, OBJECT, CAPTURE, LOADERS = "store", "object", "capture", "loaders"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,13 @@ class LoadSettings:
         store: the store's directory.
         model: id of the stored model.
         capture: keep the parameters in host memory after a load in checkpoint order, for their flat form.
+        loaders: how many ranks of the pool may load at once; 0: nobody counts.
     """
 
     store: Path
     model: ObjectId
     capture: bool = False
+    loaders: int = 0
 
     @property
     def model_dir(self) -> Path:
@@ -33,7 +35,7 @@ class LoadSettings:
 
     def to_extra(self) -> dict[str, object]:
         """As ``model_loader_extra_config``."""
-        return {STORE: str(self.store), OBJECT: self.model, CAPTURE: self.capture}
+        return {STORE: str(self.store), OBJECT: self.model, CAPTURE: self.capture, LOADERS: self.loaders}
 
 
 def split_settings(extra: Mapping[str, Any]) -> tuple[LoadSettings | None, dict[str, Any]]:
@@ -42,8 +44,9 @@ def split_settings(extra: Mapping[str, Any]) -> tuple[LoadSettings | None, dict[
     Raises:
         Refused: a value makes no sense.
     """
-    rest = {name: value for name, value in extra.items() if name not in (STORE, OBJECT, CAPTURE)}
-    store, wanted, capture = extra.get(STORE), extra.get(OBJECT), extra.get(CAPTURE, False)
+    rest = {name: value for name, value in extra.items() if name not in (STORE, OBJECT, CAPTURE, LOADERS)}
+    store, wanted = extra.get(STORE), extra.get(OBJECT)
+    capture, loaders = extra.get(CAPTURE, False), extra.get(LOADERS, 0)
     if store is None and wanted is None:
         return None, rest
     if not isinstance(store, str) or not Path(store).is_absolute() or not isinstance(wanted, str):
@@ -53,4 +56,6 @@ def split_settings(extra: Mapping[str, Any]) -> tuple[LoadSettings | None, dict[
         )
     if not isinstance(capture, bool):
         raise Refused(f"'capture' in model_loader_extra_config is true or false, not {capture!r}")
-    return LoadSettings(Path(store), object_id(wanted), capture), rest
+    if type(loaders) is not int or loaders < 0:
+        raise Refused(f"'loaders' in model_loader_extra_config is a number from 0, not {loaders!r}")
+    return LoadSettings(Path(store), object_id(wanted), capture, loaders), rest

@@ -1,5 +1,6 @@
 """One rank's load: which way it goes, what it says, and that the parameters are right whichever way it went."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from ebbtide.storage.errors import Corrupt, TransferTimeout
+from ebbtide.storage.loaders import LoadTerms, loading
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.report import TransferReport
@@ -53,8 +55,8 @@ class Rank:
         self.model = SmallModel(self.tp, self.rank)
         return self.reload(asked, capture=capture, own=own)
 
-    def reload(self, asked: str = FLAT, *, capture: bool = True, own: bool = False) -> "Rank":
-        settings = LoadSettings(self.store.store.paths.root, self.wanted, capture)
+    def reload(self, asked: str = FLAT, *, capture: bool = True, own: bool = False, loaders: int = 0) -> "Rank":
+        settings = LoadSettings(self.store.store.paths.root, self.wanted, capture, loaders)
 
         def checkpoint() -> tuple[str, TransferReport | None]:
             way, report = load_small(self.store, self.wanted, self.model)
@@ -267,3 +269,33 @@ def test_what_is_kept_is_a_copy(store: ProcessStore, wanted: ObjectId) -> None:
             parameter.fill_(9)
     assert publish([one]).object is not None
     Rank(store, wanted).load()
+
+
+# ---- turns
+
+
+def test_a_rank_waits_until_fewer_load_than_may(store: ProcessStore, wanted: ObjectId) -> None:
+    turns = store.store.paths.root / rank_load.TURNS
+    rank = Rank(store, wanted)
+    rank.model = SmallModel()
+    with loading(turns, LoadTerms("another", slots=1, deadline_s=1.0)) as place:
+        assert place.slot == 0
+        thread = threading.Thread(target=lambda: rank.reload(CHECKPOINT, loaders=1))
+        thread.start()
+        thread.join(1.0)
+        assert thread.is_alive() and not rank.record.used, "there is one turn, and another has it"
+    thread.join(30.0)
+    assert rank.record.used == CHECKPOINT and rank.record.reasons == []
+    assert len(rank.said) == 1 and "waits for its turn" in rank.said[0] and "another" in rank.said[0]
+
+
+def test_a_rank_that_waits_too_long_loads_all_the_same_and_says_so(
+    store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_load, "TURN_S", 0.1)
+    rank = Rank(store, wanted)
+    rank.model = SmallModel()
+    with loading(store.store.paths.root / rank_load.TURNS, LoadTerms("another", slots=1, deadline_s=1.0)):
+        rank.reload(CHECKPOINT, loaders=1)
+    assert rank.record.used == CHECKPOINT
+    assert any("goes without a slot" in reason for reason in rank.record.reasons)
