@@ -118,4 +118,5 @@ class CheckpointStore:
 
     def settle(self) -> None:
         """Wait until what is not needed any more has been removed."""
-        self._checkpoints.settle()
+        if "_checkpoints" in self.__dict__:  # else it never did anything
+            self._checkpoints.settle()
