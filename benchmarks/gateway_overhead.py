@@ -75,6 +75,8 @@ def measure(quick: bool = False) -> tuple[list[Row], list[Bar]]:
             for number in range(rounds + 1):
                 for system in systems:
                     one = _run(load, system, size if number else Load(size.streams, size.streams, 8))
+                    what = f"round {number} of {rounds}" if number else "warm-up"
+                    print(f"  {size.streams} streams, {what}, {system.target.name}", flush=True)
                     for metric, value in one.items() if number else ():  # the first round warms up
                         found[system.target.name, size.streams][metric].append(value)
     return _rows(found, starts_s), _bars(found, starts_s)

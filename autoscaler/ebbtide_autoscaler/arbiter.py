@@ -119,6 +119,10 @@ class Arbiter:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again."""
         self._wishes.cancel(JobName(job), reason)
 
+    def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
+        """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
+        self._wishes.cancel_submission(JobName(job), incarnation, reason)
+
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
         self._wishes.freeze(reason)

@@ -47,6 +47,20 @@ class Wishes:
         if not known.cancelled:
             self._loop.submit(CancelJob(name, reason))
 
+    def cancel_submission(self, name: JobName, incarnation: str, reason: str) -> None:
+        """End a job because its driver was told to stop.
+
+        A driver that was silent for too long is stopped by the pool itself, which then submits the job again: what such
+        a driver asks for is not its author's wish.
+
+        Raises:
+            ValueError: that submission is over, or was lost.
+        """
+        known = self._loop.world.state.jobs.get(name)
+        if known is None or known.incarnation != incarnation or known.state is JobState.ENDED:
+            raise ValueError(f"this submission of job {name} is over already")
+        self.cancel(name, reason)
+
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter.
 

@@ -144,6 +144,22 @@ def test_a_job_that_was_lost_is_cancelled_in_the_ledger_before_its_submission_is
         arbiter.cancel_job("train", "by me")
 
 
+def test_a_driver_that_was_lost_cannot_cancel_the_job_that_the_pool_brings_back(loop: FakeLoop) -> None:
+    """It was only paused; the pool stops it before it submits the job again."""
+    arbiter, train = an_arbiter(loop), JobName("train")
+    loop.submit(JobSubmitted(a_job(), "i1"))
+    loop.submit(JobEnded(train, "lost", "silent"))
+    with pytest.raises(ValueError, match="over already"):
+        arbiter.cancel_submission("train", "i1", "told to stop")
+    assert loop.world.state.jobs[train].outcome == "lost: silent" and loop.forgotten == []
+    loop.submit(JobSubmitted(a_job(), "i2", restored=True))
+    with pytest.raises(ValueError, match="over already"):
+        arbiter.cancel_submission("train", "i1", "told to stop")
+    assert not loop.world.state.jobs[train].cancelled, "it is another driver's by now"
+    arbiter.cancel_submission("train", "i2", "told to stop")
+    assert loop.world.state.jobs[train].cancelled
+
+
 def test_a_submission_that_cannot_be_forgotten_is_said_in_the_log_and_stops_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

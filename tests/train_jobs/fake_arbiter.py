@@ -87,10 +87,16 @@ class FakeArbiter:
         return JobDirective(job.number, job.want, job.lease if job.want is Want.RUN else None)
 
     def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
-        if self._jobs[job].incarnation == incarnation:
+        if self._jobs[job].incarnation == incarnation and not self._jobs[job].outcome:
             self._jobs[job].outcome, self._jobs[job].detail = outcome, detail
 
     def cancel_job(self, job: str, reason: str) -> None:
+        self.cancel(job)
+
+    def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
+        known = self._jobs[job]
+        if known.incarnation != incarnation or known.outcome:
+            raise ValueError("over already")
         self.cancel(job)
 
     def status(self) -> dict[str, Any]:
@@ -155,6 +161,12 @@ class FakeArbiter:
     def cancel(self, job: str) -> None:
         self._jobs[job].cancelled = True
         self.want(job, Want.CANCEL)
+
+    def lose(self, job: str) -> None:
+        """Take its driver for dead, as after a long pause."""
+        found = self._jobs[job]
+        found.outcome, found.cancelled, found.kill_gang = "lost: silent", True, True
+        self.want(job, Want.STOP)
 
     def kill_gang(self, job: str) -> None:
         self._jobs[job].kill_gang = True

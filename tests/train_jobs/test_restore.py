@@ -14,7 +14,7 @@ import pytest
 from ray.job_submission import JobSubmissionClient
 
 from ebbtide.client.jobs import CannotRestore
-from ebbtide.client.messages import RankPhase, Want
+from ebbtide.client.messages import RankPhase, RankReport, Want
 from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator
 from ebbtide_train.archive import Archive
@@ -150,6 +150,27 @@ def test_a_job_comes_back_once_after_its_driver_was_killed(shared: Path, tmp_pat
                 process.kill()
 
 
+def lost_and_brought_back(pool: FakePool, shared: Path, submission_id: str) -> tuple[RankReport, str]:
+    """The pool takes a driver for dead that lives: it is stopped, what it kept stays, and another takes its place."""
+    before = pool.call("job", TIDE)
+    pool.call("lose", TIDE)
+    with suppress(CannotRestore):  # "still runs and is being stopped", unless it has ended by itself already
+        asyncio.run(TrainActuator(shared).restore(TIDE))
+    wait_until(
+        lambda: service().get_job_status(submission_id) not in ("PENDING", "RUNNING"),
+        what="the driver to end",
+        story=lambda: service().get_job_logs(submission_id)[-3000:],
+    )
+    assert Archive(shared).read(TIDE) is not None, service().get_job_logs(submission_id)[-3000:]
+    again = restore(shared)
+    until(pool, again, lambda: pool.call("job", TIDE).incarnation != before.incarnation, "the job to register again")
+    pool.grant(TIDE, 0)
+    rank = pool.ranks(TIDE, RankPhase.RUNNING, 1)[0]
+    step = rank.step
+    pool.until(TIDE, lambda: pool.call("job", TIDE).ranks[0].step > step + 5, "a few steps")
+    return rank, again
+
+
 def test_a_job_comes_back_on_another_cluster_and_told_to_stop_it_leaves_with_its_state_committed(shared: Path) -> None:
     """What was kept of it goes when it has ended."""
     before = durable_step(shared / "train" / TIDE)
@@ -161,6 +182,7 @@ def test_a_job_comes_back_on_another_cluster_and_told_to_stop_it_leaves_with_its
         rank = pool.ranks(TIDE, RankPhase.RUNNING, 1)[0]
         assert (rank.durable_step, rank.lost_steps) == (before, 0)
         pool.until(TIDE, lambda: pool.call("job", TIDE).ranks[0].step > before + 5, "a few steps")
+        rank, restored = lost_and_brought_back(pool, shared, restored)
         service().stop_job(restored)  # SIGTERM, and SIGKILL after its grace
         pool.until(TIDE, lambda: not alive(rank.pid), "its rank to go")
         last = pool.call("job", TIDE).ranks[0]

@@ -186,7 +186,8 @@ class PoolTrainer(LeasedTrainer):
         """This process was told to stop: have the gang leave at its next safe point, with its state committed."""
         self._left_how = "it falls back to its last checkpoint"
         try:
-            self._link.call("cancel_job", self._plan.section.name, "its driver was told to stop", timeout_s=ASK_S)
+            job, incarnation = self._plan.section.name, self._plan.incarnation
+            self._link.call("cancel_submission", job, incarnation, "its driver was told to stop", timeout_s=ASK_S)
         except (ValueError, RayError):
             return 0.0  # it is over already, or nobody can be asked
         return stop_wait_s(self._plan.section.grace_s)
@@ -230,7 +231,10 @@ class _Ending:
             self._link.call("job_ended", self._job, self._incarnation, self.outcome, self.detail)
             view = job_view(self._link.call("status"), self._job)
             if view is not None and view["state"] == "ended":
-                self._forget()
+                if (view["outcome"] or "").startswith("lost"):  # this driver; the pool needs what it kept
+                    _say(f"job {self._job}: the pool has taken this driver for dead and submits the job again")
+                else:
+                    self._forget()
                 return
             time.sleep(0.2)
         # An arbiter that never hears it takes the silence for a loss after a while, and submits the job again.

@@ -64,6 +64,17 @@ def test_a_process_that_is_killed_now_and_then_cannot_hide_its_growth() -> None:
     assert found.grows and found.instances == 3, "the first life lies in the warm-up"
 
 
+def test_one_short_life_that_rises_is_no_growth_but_one_long_one_is_also_among_others_that_do_not() -> None:
+    def life(name: str, minutes: range, per_min: float) -> list[Sample]:
+        return [Sample(float(m), "fds:raylet", name, 60.0 + per_min * (m - minutes.start)) for m in minutes]
+
+    level = [one for number in range(4) for one in life(f"level {number}", range(10, 24), 0.0)]
+    (found,) = verdicts([*level, *life("short", range(10, 20), 2.0)])
+    assert not found.grows
+    (found,) = verdicts([*level, *life("long", range(10, 40), 2.0)])
+    assert found.grows
+
+
 def test_what_was_seen_too_shortly_is_not_judged() -> None:
     assert verdicts(samples([100.0, 200.0, 300.0])) == []
 
