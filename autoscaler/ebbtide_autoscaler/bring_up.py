@@ -27,7 +27,7 @@ from ebbtide.config.root import PoolFile
 from ebbtide_autoscaler import local_ray
 from ebbtide_autoscaler.claim import Taken, check_cluster, check_directory, claim_cluster, cluster_claim, mark_directory
 from ebbtide_autoscaler.launch import start_arbiter
-from ebbtide_autoscaler.lost_cluster import end_left_behind, what_comes_back
+from ebbtide_autoscaler.lost_cluster import LAST_BREATH_S, end_left_behind, what_comes_back
 from ebbtide_autoscaler.standing import Standing
 
 READY_S = 120.0  # from the arbiter's start to all slots fenced and the gateway listening: 5-15 s on 2 cores
@@ -172,15 +172,19 @@ def _replicas_fit(config: PoolFile) -> None:
             )
 
 
-def _port_is_free(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise UpRefused(
-                f"the gateway cannot listen on {host}:{port}: {error.strerror}; choose another port"
-            ) from error
+def _port_is_free(host: str, port: int, *, patience_s: float) -> None:
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                return probe.bind((host, port))
+            except OSError as error:
+                if time.monotonic() >= deadline_s:
+                    raise UpRefused(
+                        f"the gateway cannot listen on {host}:{port}: {error.strerror}; choose another port"
+                    ) from error
+        time.sleep(0.05)
 
 
 def _new_cluster(config: PoolFile, config_file: Path, standing: Standing, say: Say) -> ClusterRecord:
@@ -198,7 +202,9 @@ def _new_cluster(config: PoolFile, config_file: Path, standing: Standing, say: S
         say(f"joining the Ray cluster at {pool.ray_address}")
         record = _joined_record(config, str(config_file))
     else:
-        _port_is_free(config.gateway.host, config.gateway.port)
+        # A gateway of the lost cluster may be dying by itself: then nothing tells whose it is, but it has the port.
+        patience_s = LAST_BREATH_S if lost is not None else 0.0
+        _port_is_free(config.gateway.host, config.gateway.port, patience_s=patience_s)
         record = _start_here(config, config_file, say)
     if lost is not None:
         for line in what_comes_back(Path(str(pool.shared_dir))):

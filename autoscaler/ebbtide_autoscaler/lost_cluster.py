@@ -7,11 +7,12 @@ submitted again.
 """
 
 import os
+import time
 from pathlib import Path
 
 import psutil
 
-from ebbtide.agent.process import kill_exactly, started_ticks
+from ebbtide.agent.process import await_end, kill_exactly, started_ticks
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.pool.transitions import JobState
@@ -19,6 +20,8 @@ from ebbtide_autoscaler.journal import recover
 
 STARTED_BY_RAYLET = "RAY_RAYLET_PID"  # set in every worker, and in what a worker starts; never in a person's shell
 OF_A_JOB = "EBBTIDE_RAY_ADDRESS"  # set for drivers that `ebbtide submit` started
+
+LAST_BREATH_S = 10.0  # a process with many GB of memory takes a second or so to give it back; one in a device, longer
 
 
 def left_behind(record: ClusterRecord) -> tuple[tuple[int, int], ...]:
@@ -42,8 +45,16 @@ def left_behind(record: ClusterRecord) -> tuple[tuple[int, int], ...]:
 
 
 def end_left_behind(record: ClusterRecord) -> int:
-    """Kill them, each by pid and start time; gives how many. Their slot locks fall with them."""
-    return sum(kill_exactly(pid, started) for pid, started in left_behind(record))
+    """Kill them, each by pid and start time, and wait for their end; gives how many.
+
+    Their slot locks and the gateway's port fall with them, and not before: a process that was told to die can take a
+    while to release what it holds.
+    """
+    ended = [(pid, started) for pid, started in left_behind(record) if kill_exactly(pid, started)]
+    deadline_s = time.monotonic() + LAST_BREATH_S
+    for pid, started in ended:
+        await_end(pid, started, patience_s=deadline_s - time.monotonic())
+    return len(ended)
 
 
 def what_comes_back(shared_dir: Path) -> tuple[str, ...]:

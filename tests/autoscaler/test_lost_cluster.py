@@ -1,15 +1,18 @@
 """What a lost cluster left behind is known by pid and start time, or by an environment that only Ray gives."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.cluster import ClusterRecord
+from ebbtide_autoscaler.bring_up import UpRefused, _port_is_free
 from ebbtide_autoscaler.lost_cluster import STARTED_BY_RAYLET, end_left_behind, left_behind, what_comes_back
 
 TEMP = "/tmp/ebbtide-test-no-such-cluster"
@@ -17,6 +20,16 @@ TEMP = "/tmp/ebbtide-test-no-such-cluster"
 
 def a_process(**environ: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, **environ})
+
+
+# Holds a port, and so much memory that its end takes a while: a process gives back memory first, files after it.
+SLOW_TO_DIE = """
+import socket, sys, time
+held = bytearray(b"x") * (1 << 30)
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -43,6 +56,27 @@ def test_only_the_lost_cluster_s_own_processes_are_ended(processes: dict[str, "s
     for name in ("worker", "on record"):
         assert processes[name].wait(10) == -9
     assert all(processes[name].poll() is None for name in processes if name not in ("worker", "on record"))
+
+
+def test_what_they_held_is_free_when_they_are_said_to_have_ended() -> None:
+    environ = {**os.environ, "RAY_TMPDIR": TEMP, STARTED_BY_RAYLET: "1"}
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_DIE], env=environ, stdout=subprocess.PIPE, text=True) as held:
+        try:
+            assert held.stdout is not None
+            port = int(held.stdout.readline())
+            assert end_left_behind(ClusterRecord("p", "h:1", "", "", "/s", "", temp_dir=TEMP)) == 1
+            socket.create_server(("127.0.0.1", port)).close()
+        finally:
+            held.kill()
+
+
+def test_a_port_whose_last_holder_is_dying_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(UpRefused, match=f"{port}.*choose another port"):
+            _port_is_free("127.0.0.1", port, patience_s=0.2)
+        Timer(0.3, holder.close).start()
+        _port_is_free("127.0.0.1", port, patience_s=10.0)
 
 
 def test_a_joined_cluster_leaves_nothing_that_is_ours_to_end() -> None:

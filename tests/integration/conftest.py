@@ -1,12 +1,14 @@
 """A real pool for the tests of the whole line: `ebbtide up` with three logical slots, a tiny model, one at a time."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,9 +188,15 @@ def ebbtide_here(*arguments: str, check: bool = True) -> Result:
 
 
 def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, and that the kernel gives to no connection while a cluster is away.
+
+    Below 32768 begins nobody's outgoing port (ip(7): ip_local_port_range), and above 20000 end Ray's workers' ports.
+    """
+    for port in random.SystemRandom().sample(range(20000, 32768), k=100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port found")
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import threading
+import time
 from pathlib import Path
 
 _START_FIELD = 22 - 3  # proc(5): starttime is field 22; fields from 3 on follow the command's closing bracket
@@ -93,6 +94,16 @@ def kill_exactly(pid: int, started: int) -> bool:
         return False
     finally:
         os.close(target)
+
+
+def await_end(pid: int, started: int, *, patience_s: float) -> bool:
+    """Wait until that process is gone, with its ports and locks; False if it lives on after ``patience_s`` seconds."""
+    deadline_s = time.monotonic() + patience_s
+    while is_alive(pid, started):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _stat_fields(pid: int) -> list[str]:

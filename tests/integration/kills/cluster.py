@@ -43,6 +43,9 @@ FAST_DEATH = {
     # A restarted GCS gives raylets so long to come back; the default of 60 s would be waited for by nobody.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "30",
     "RAY_gcs_failover_worker_reconnect_timeout": "10",
+    # The GCS keeps the last 100,000 tasks, which Train's polls alone take more than an hour to fill at five a second
+    # for each rank: it would grow all the time and not show whether anything else does.
+    "RAY_task_events_max_num_task_in_gcs": "5000",
 }
 
 

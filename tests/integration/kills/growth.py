@@ -2,9 +2,10 @@
 
 The slope is that of Theil and Sen: the median of the slopes between all pairs of samples. Pairs are of one process
 only, or its death would hide its growth: a series is judged by the pairs of all its processes together, and each
-process that lived for long also by itself. (A short life by itself says little: with a tide every other minute, ten
-minutes of descriptors go up and down by more than a leak would show.) What outlives processes (files, totals) has one
-series for the whole run. The first minutes are left out: caches fill, allocators reach their working size.
+process also by itself. One that lived for a short time counts by itself only as far as nine in ten of its pairs rise:
+with a tide every other minute, descriptors go up and down in ten minutes by more than a leak would show. What outlives
+processes (files, totals) has one series for the whole run. The first minutes are left out: caches fill, allocators
+reach their working size.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from statistics import median
 WARM_UP_MIN = 8.0  # of the run: imports, first replicas and first checkpoints of every kind are behind us by then
 SETTLED_MIN = 3.0  # of one process's life: RSS of a new Ray worker rises for a minute or two
 SAMPLES_MIN = 6  # of one process; fewer say nothing about a slope
-LONG_LIFE = 20  # samples by which one process is judged by itself: several tides
+LONG_LIFE = 20  # samples of one process, several tides: by so many it is judged like the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,6 @@ BOUNDS: Mapping[str, Bound] = {
     "rss_mb": Bound(
         40.0, "glibc's arenas and Ray's task event buffers settle slowly; a leak per request or tick is more"
     ),
-    "rss_mb:gcs": Bound(
-        120.0,
-        "Ray's own memory of dead actors, workers, jobs and tasks, up to maxima of its own (100,000 each); an hour of "
-        "kills makes thousands, and 78 MB/h were seen. Calls to our actors are kept out of it",
-    ),
     "fds": Bound(6.0, "sockets to processes that come and go are closed with a delay; a leak per kill is 60 and more"),
     "ledger_mb": Bound(64.0, "old epochs are kept within the ledger's own budget before they are removed"),
     "shared_mb": Bound(
@@ -60,7 +56,7 @@ BOUNDS: Mapping[str, Bound] = {
     ),
     "processes": Bound(4.0, "a killed process is replaced, not joined"),
 }
-"""By a series' name, or the first part of it."""
+"""By the first part of a series' name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +78,28 @@ class Verdict:
 
 def slope(*lives: Sequence[tuple[float, float]]) -> float:
     """Theil's and Sen's slope of the (x, y) of each life, in y per x; 0.0 for fewer than two different x."""
-    pairs = (pair for points in lives for pair in combinations(points, 2))
-    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in pairs if x2 != x1]
+    slopes = [one for points in lives for one in _pairs(points)]
     return median(slopes) if slopes else 0.0
 
 
+def sure_slope(points: Sequence[tuple[float, float]]) -> float:
+    """What nine in ten pairs rise by at least."""
+    slopes = sorted(_pairs(points))
+    return slopes[len(slopes) // 10] if slopes else 0.0
+
+
+def _pairs(points: Sequence[tuple[float, float]]) -> list[float]:
+    return [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x2 != x1]
+
+
 def verdicts(samples: Iterable[Sample], *, warm_up_min: float = WARM_UP_MIN) -> list[Verdict]:
-    """Each series by what grows fastest: all its instances together, or one that lived for long."""
+    """Each series by what grows fastest: all its instances together, or one of them."""
     by_series: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for one in samples:
         by_series.setdefault(one.series, {}).setdefault(one.instance, []).append((one.at_min, one.value))
     found = []
     for series, instances in sorted(by_series.items()):
-        bound = BOUNDS.get(series) or BOUNDS[series.partition(":")[0]]
+        bound = BOUNDS[series.partition(":")[0]]
         judged = {}
         for name, points in instances.items():
             born_min = points[0][0] + (SETTLED_MIN if name else 0.0)
@@ -104,7 +109,7 @@ def verdicts(samples: Iterable[Sample], *, warm_up_min: float = WARM_UP_MIN) -> 
         if not judged:
             continue
         lives = list(judged.values())
-        slopes = [slope(*lives), *(slope(points) for points in lives if len(points) >= LONG_LIFE)]
+        slopes = [slope(*lives), *(slope(one) if len(one) >= LONG_LIFE else sure_slope(one) for one in lives)]
         longest = max(lives, key=len)
         first, last = round(longest[0][1], 2), round(longest[-1][1], 2)
         found.append(Verdict(series, round(60.0 * max(slopes), 2), bound.per_hour, len(judged), first, last))

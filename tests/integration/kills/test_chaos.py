@@ -64,15 +64,20 @@ def test_a_process_that_is_killed_now_and_then_cannot_hide_its_growth() -> None:
     assert found.grows and found.instances == 3, "the first life lies in the warm-up"
 
 
-def test_one_short_life_that_rises_is_no_growth_but_one_long_one_is_also_among_others_that_do_not() -> None:
-    def life(name: str, minutes: range, per_min: float) -> list[Sample]:
-        return [Sample(float(m), "fds:raylet", name, 60.0 + per_min * (m - minutes.start)) for m in minutes]
+def test_a_short_life_that_goes_up_and_down_is_no_growth_but_one_that_only_rises_is_and_so_is_a_long_one() -> None:
+    def life(name: str, values: list[float]) -> list[Sample]:
+        return [Sample(10.0 + minute, "fds:raylet", name, value) for minute, value in enumerate(values)]
 
-    level = [one for number in range(4) for one in life(f"level {number}", range(10, 24), 0.0)]
-    (found,) = verdicts([*level, *life("short", range(10, 20), 2.0)])
-    assert not found.grows
-    (found,) = verdicts([*level, *life("long", range(10, 40), 2.0)])
-    assert found.grows
+    level = [one for number in range(4) for one in life(f"level {number}", [60.0] * 14)]
+    tides = [60.0, 64.0, 60.0, 66.0, 61.0, 65.0, 62.0, 67.0, 62.0, 66.0, 63.0, 66.0]
+    assert slope(list(enumerate(tides))) > BOUNDS["fds"].per_hour / 60, "by its median it would be growth"
+    for more, grows in (
+        (life("a tide", tides), False),
+        (life("leaks", [60.0 + 2.0 * minute for minute in range(12)]), True),
+        (life("leaks slowly and for long", [60.0 + 0.5 * minute + minute % 3 for minute in range(30)]), True),
+    ):
+        (found,) = verdicts([*level, *more])
+        assert found.grows is grows, more[0].instance
 
 
 def test_what_was_seen_too_shortly_is_not_judged() -> None:
