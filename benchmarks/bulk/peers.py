@@ -20,7 +20,7 @@ PINS = (
 
 def install(directory: Path) -> dict[str, str]:
     """Install what can be had; why others cannot, by name."""
-    missing = {}
+    missing: dict[str, str] = {}
     for pin in PINS:
         name = pin.partition("==")[0]
         for wanted in (pin, name):

@@ -1,4 +1,4 @@
-"""A job's checkpoints through the session's eyes; what a checkpoint is made of, tests/platform/storage/training tells."""
+"""A job's checkpoints as the session sees them; what one is made of, tests/platform/storage/training tells."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide.storage.training.plain_state import pack
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.storage.training.plain_state import pack
 from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session import safe_point as safe_point_module
 from ebbtide_train.session.checkpoint import CheckpointStore

@@ -1,12 +1,8 @@
-"""``ebbtide checkpoints``: what a job has committed, whether it is whole, and a copy of it for other tools.
-
-Whatever touches tensors is imported when it is needed: a list needs no torch.
-"""
+"""``ebbtide checkpoints``: what a job has committed, whether it is whole, and a copy of it for other tools."""
 
 import re
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 from rich.filesize import decimal
@@ -16,12 +12,12 @@ from ebbtide.cli.interrupts import terminated_is_interrupted
 from ebbtide.cli.model_store import FirstUse, StoreOptions, store_options, told
 from ebbtide.cli.output import json_option, print_json, print_table
 from ebbtide.cli.transfer_bar import TransferBar
+from ebbtide.storage.training.checkpoints import Listed, RunCheckpoints
+from ebbtide.storage.training.export import export as write
 from ebbtide.storage.training.places import CheckpointId, RunPaths, run_leases, run_paths
 from ebbtide.storage.training.ports import TrainingPorts
 from ebbtide.storage.training.survey import newest_of
-
-if TYPE_CHECKING:
-    from ebbtide.storage.training.checkpoints import Listed, RunCheckpoints
+from ebbtide.storage.training.verify import verify as damage_of
 
 
 @click.group()
@@ -46,12 +42,12 @@ def list_(*, job: str, where: StoreOptions, as_json: bool) -> None:
     print_table(("CHECKPOINT", "SIZE", "COMMITTED", "COUNTS", ""), [_cells(one) for one in found])
 
 
-def _row(one: "Listed") -> dict[str, object]:
+def _row(one: Listed) -> dict[str, object]:
     about = None if one.about is None else asdict(one.about)
     return {**asdict(one), "id": str(one.id), "epoch": one.id.epoch, "step": one.id.step, "about": about}
 
 
-def _cells(one: "Listed") -> tuple[object, ...]:
+def _cells(one: Listed) -> tuple[object, ...]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.written_s)) if one.written_s else ""
     size = decimal(one.size_bytes) if one.size_bytes else ""
     counts = "yes" if one.counts else "no: its gang was replaced"
@@ -66,8 +62,6 @@ def _cells(one: "Listed") -> tuple[object, ...]:
 @click.pass_context
 def verify(ctx: click.Context, *, job: str, which: str | None, where: StoreOptions, as_json: bool) -> None:
     """Read a checkpoint of JOB and compare every chunk with its hashes. Exit code 1: it is damaged."""
-    from ebbtide.storage.training.verify import verify as damage_of
-
     with told():
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
@@ -94,8 +88,6 @@ def export(*, job: str, destination: str, which: str | None, where: StoreOptions
 
     Every chunk is checked while it is read, and nothing is overwritten. The job may run meanwhile.
     """
-    from ebbtide.storage.training.export import export as write
-
     with told(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
@@ -143,7 +135,5 @@ def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
     return newest
 
 
-def _checkpoints(paths: RunPaths) -> "RunCheckpoints":
-    from ebbtide.storage.training.checkpoints import RunCheckpoints
-
+def _checkpoints(paths: RunPaths) -> RunCheckpoints:
     return RunCheckpoints(paths, TrainingPorts(FirstUse(), leases=run_leases(paths)))

@@ -9,7 +9,7 @@ import errno
 import heapq
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -93,7 +93,7 @@ class Directory:
     def _read(self, path: Path, now_s: float) -> bytes | None:
         """The oldest content that a client may still have."""
         history = self.files.get(path, [])
-        for (_, content), (replaced_s, _) in zip(history, history[1:], strict=False):
+        for (_, content), (replaced_s, _) in pairwise(history):
             if replaced_s > now_s - self.read_lag_s:
                 return content
         return history[-1][1] if history else None
