@@ -65,7 +65,7 @@ class Weights:
 
 def digest(data: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> str:
     """Of the bytes of a tensor; nothing that a loader uses."""
-    return xxhash.xxh3_64_hexdigest(memoryview(data))
+    return xxhash.xxh3_64_hexdigest(data.data)
 
 
 def make_weights(root: Path, size_bytes: int) -> Weights:
