@@ -2,19 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from ebbtide_autoscaler.command_logs import until_ctrl_c
-
-
-@pytest.fixture(autouse=True)
-def an_interrupt_is_not_ignored() -> Iterator[None]:
-    """A process that a shell starts in the background ignores SIGINT from birth, and so may these tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_the_first_ctrl_c_is_an_event_wherever_it_comes_and_the_second_interrupts() -> None:

@@ -168,8 +168,8 @@ class Holding:
             self._beat()
         with self._changed:
             record, self._failure = self._next_record(), None
-            if self._tenancy.at(self._clock_s()).lost:
-                return
+            if self._tenancy.at(self._clock_s()).lost and not self._stopping:
+                return  # the owner may not know it yet, and may be at work still: nobody shall follow before the time
         try:
             self._run(lease.release(self.directory, self.file, record))
         except StorageError as error:

@@ -24,6 +24,8 @@ from ebbtide.storage.manifest import (
 )
 from ebbtide.storage.names import COMMIT, MANIFEST, FileName, ObjectId, index_name
 
+MOST_LOOKS = 10  # each but the last needs a move in just the moment of a look
+
 
 @dataclass(frozen=True, slots=True)
 class Contents:
@@ -63,10 +65,34 @@ def read_manifest(directory: Path, object_id: ObjectId) -> Manifest:
 def open_contents(directory: Path, object_id: ObjectId) -> Contents:
     """Check an object's directory, except for the content of its files.
 
+    A collector may move the directory away, and a publisher put another in its place, while it is looked at: what was
+    found wrong then is no damage, and it is looked at again.
+
     Raises:
         NotPublished: there is no such object, or nobody committed it.
         Corrupt: something in it is not as published; names the file.
     """
+    for _ in range(MOST_LOOKS - 1):
+        before = _which(directory)
+        try:
+            return _look(directory, object_id)
+        except Corrupt:
+            if _which(directory) == before:
+                raise
+    return _look(directory, object_id)
+
+
+def _which(directory: Path) -> tuple[int, int] | None:
+    """Tells this directory from another of its name, and from itself after a move; None if there is none."""
+    with telling("open", directory):
+        try:
+            found = directory.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+    return found.st_ino, found.st_ctime_ns  # inodes are used again; a move changes the time
+
+
+def _look(directory: Path, object_id: ObjectId) -> Contents:
     manifest = read_manifest(directory, object_id)
     for entry in manifest.files:
         _check_length(directory / entry.name, entry)
