@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide.storage.descriptor import Descriptor
 from ebbtide.storage.durable import TEMPORARY_SUFFIX, Disk, storage_error, telling
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.models.export_target import RemoteTarget
@@ -97,40 +98,42 @@ class _Local:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists():
                 os.replace(target, part)  # looked at like any other beginning
-            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            opened = Descriptor(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
         try:
-            self._fill(file, fd, part)
-            with telling("sync", part):
+            self._fill(file, opened, part)
+            with telling("sync", part), opened.lent() as fd:
                 os.fsync(fd)
         finally:
-            os.close(fd)
+            opened.close()
         self._disk.move_over(part, target)
 
-    def _fill(self, file: StoredFile, fd: int, path: Path) -> None:
+    def _fill(self, file: StoredFile, opened: Descriptor, path: Path) -> None:
         size = file.entry.size_bytes
-        with telling("write", path):
+        with telling("write", path), opened.lent() as fd:
             before = os.fstat(fd).st_size
             os.ftruncate(fd, size)
 
-        def write(offset: int, memory: memoryview) -> None:
+        def write(offset: int, memory: memoryview) -> None:  # may come when the transfer was given up long since
             done = 0
             while done < len(memory):
                 try:
-                    done += os.pwrite(fd, memory[done:], offset + done)
+                    with opened.lent() as fd:
+                        done += os.pwrite(fd, memory[done:], offset + done)
                 except OSError as error:
                     raise storage_error(error, "write", path, offset=offset + done) from error
 
         for chunk in file.chunks():
-            if chunk.offset < before and self._is_there(file, fd, chunk):
+            if chunk.offset < before and self._is_there(file, opened, chunk):
                 self._saved += chunk.length
             else:
                 self._stored.read_file(file.entry.name, consume=write, ranges=[chunk])
                 self._written += chunk.length
             self._progress(self._written + self._saved, self._stored.manifest.size_bytes)
 
-    def _is_there(self, file: StoredFile, fd: int, chunk: Range) -> bool:
+    def _is_there(self, file: StoredFile, opened: Descriptor, chunk: Range) -> bool:
         try:
-            return file.is_right(chunk, os.pread(fd, chunk.length, chunk.offset))
+            with opened.lent() as fd:
+                return file.is_right(chunk, os.pread(fd, chunk.length, chunk.offset))
         except OSError:
             return False
 

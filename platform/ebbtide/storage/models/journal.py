@@ -4,6 +4,8 @@ A record is appended before its chunk is written, and neither is synced: a recor
 each claimed chunk back and compares it with all its hashes, so that a chunk that never reached the disk, or that
 somebody else wrote meanwhile, is copied again and never believed.
 
+A thread that hung in the source may come back long after the journal was left: it is turned away (``descriptor``).
+
 Layout: a line that names what is being written, then records of a fixed size, each with a hash of its own: one that was
 torn or overwritten is skipped.
 """
@@ -19,7 +21,8 @@ from typing import Self
 import xxhash
 
 from ebbtide.storage.chunk_hash import CONTENT_BYTES
-from ebbtide.storage.durable import storage_error, telling
+from ebbtide.storage.descriptor import Descriptor
+from ebbtide.storage.durable import telling
 from ebbtide.storage.index import ChunkHashes
 
 _RECORD = struct.Struct(f"<QQQ{CONTENT_BYTES}sQ")  # chunk, quick, device, content, hash of all before
@@ -59,14 +62,14 @@ class Journal:
         goes_on = bool(read_journal(path, title))
         with telling("create", path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(path, flags | (0 if goes_on else os.O_TRUNC), 0o600)
+            self._file = Descriptor(os.open(path, flags | (0 if goes_on else os.O_TRUNC), 0o600))
         if goes_on:
             self._complete_torn()
         else:
             self._append(_title(title))
 
     def claim(self, chunk: int, hashes: ChunkHashes) -> None:
-        """Say that a chunk, counted from 0, is about to be written."""
+        """Say that a chunk, counted from 0, is about to be written; raises TransferFailed once the journal was left."""
         record = _RECORD.pack(chunk, hashes.quick, hashes.device, hashes.content, 0)[:-8]
         self._append(record + xxhash.xxh3_64_intdigest(record).to_bytes(8, "little"))
 
@@ -76,21 +79,20 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
+        self._file.close()  # without the lock: whoever has it may hang in a write
 
     def _complete_torn(self) -> None:
         """Fill up a last record that was torn, so that the next begins where one is looked for."""
-        rest = -(os.fstat(self._fd).st_size - _TITLE_BYTES) % _RECORD.size
+        with self._file.lent() as fd:
+            rest = -(os.fstat(fd).st_size - _TITLE_BYTES) % _RECORD.size
         if rest:
             self._append(b"\0" * rest)
 
     def _append(self, data: bytes) -> None:
-        with self._lock:
+        with self._lock, telling("write", self._path):
             while data:
-                try:
-                    data = data[os.write(self._fd, data) :]
-                except OSError as error:
-                    raise storage_error(error, "write", self._path) from error
+                with self._file.lent() as fd:
+                    data = data[os.write(fd, data) :]
 
 
 def _title(title: str) -> bytes:

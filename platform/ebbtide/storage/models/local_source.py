@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ebbtide.storage.descriptor import Descriptor
 from ebbtide.storage.durable import storage_error
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.models.sources import Part, SourceChanged, SourceFile
@@ -62,25 +63,29 @@ class LocalSource:
             raise SourceChanged(str(path), "is gone") from error
         except OSError as error:
             raise storage_error(error, "open", path) from error
-        reading = LocalReading(path, fd, file)
+        reading = LocalReading(path, Descriptor(fd), file)
         try:
             reading.check()
         except BaseException:
-            os.close(fd)
+            reading.close()
             raise
         return reading
 
 
 class LocalReading:
-    """See `Reading`. It looks at the file's stamp when it is opened and when it is closed without an error."""
+    """See `Reading`. It looks at the file's stamp when it is opened and when it is closed without an error.
 
-    def __init__(self, path: Path, fd: int, file: SourceFile) -> None:
-        self._path, self._fd, self._file = path, fd, file
+    Whoever reads after it was closed, as a thread that hung, gets an error and no bytes of another file.
+    """
+
+    def __init__(self, path: Path, opened: Descriptor, file: SourceFile) -> None:
+        self._path, self._opened, self._file = path, opened, file
 
     def check(self) -> None:
         """Raise `SourceChanged` unless the file is as it was listed."""
         try:
-            found = os.fstat(self._fd)
+            with self._opened.lent() as fd:
+                found = os.fstat(fd)
         except OSError as error:
             raise storage_error(error, "open", self._path) from error
         if (found.st_size, _stamp(found)) != (self._file.size_bytes, self._file.stamp):
@@ -93,12 +98,17 @@ class LocalReading:
             while done < len(part.memory):
                 at = part.offset + done
                 try:
-                    count = os.preadv(self._fd, [part.memory[done:]], at)
+                    with self._opened.lent() as fd:
+                        count = os.preadv(fd, [part.memory[done:]], at)
                 except OSError as error:
                     raise storage_error(error, "read", self._path, offset=at) from error
                 if count == 0:
                     raise SourceChanged(str(self._path), f"ends at byte {at} of {self._file.size_bytes}")
                 done += count
+
+    def close(self) -> None:
+        """Nobody reads any more; waits for nobody."""
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +120,7 @@ class LocalReading:
             if error is None:
                 self.check()
         finally:
-            os.close(self._fd)
+            self.close()
 
 
 def _walk(folder: Path, prefix: str, depth: int) -> Iterator[SourceFile]:

@@ -139,6 +139,7 @@ class ShardWriter:
             def fill(offset: int, memory: memoryview) -> None:
                 self._place.tally.check()
                 reading.read(list(self._shard.layout.parts(offset, memory)))
+                self._place.tally.check()  # that may have taken minutes
                 self._place.tally.copied(self._keep(offset, memory, journal))
 
             for stretch in _stretches(missing, self._place.stretch_bytes, self._hashing.chunk_bytes):

@@ -12,11 +12,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from safetensors.numpy import load_file
 
-from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
+from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed, TransferTimeout
 from ebbtide.storage.models import exporting
 from ebbtide.storage.models.exporting import MARKER, Exported, export
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.stored_object import StoredObject
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint
 from tests.platform.storage.stores import CHUNK, store_at
 
@@ -219,6 +220,26 @@ def test_a_full_disk_is_told(
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(NoRoom, match=r"out.*full"):
         export_to(store, model, tmp_path / "out")
+
+
+def test_a_chunk_that_comes_after_the_deadline_reaches_no_file_that_was_opened_since(
+    store: ObjectStore, model: ObjectId, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[Any] = []
+
+    def time_out(_stored: object, name: str, *, consume: Any, **_more: object) -> None:
+        late.append(consume)
+        raise TransferTimeout("check", name, after_s=1)
+
+    monkeypatch.setattr(StoredObject, "read_file", time_out)
+    with pytest.raises(TransferTimeout):
+        export_to(store, model, tmp_path / "out")
+    others = [os.open(tmp_path / f"other{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
+    with pytest.raises(TransferFailed):
+        late[0](0, memoryview(b"weights"))
+    assert [os.fstat(other).st_size for other in others] == [0] * 8
+    for other in others:
+        os.close(other)
 
 
 def test_a_link_in_the_place_of_a_part_is_not_followed(store: ObjectStore, model: ObjectId, tmp_path: Path) -> None:

@@ -106,3 +106,39 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(TransferFailed):
         Journal(tmp_path / "j", "t")
     assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
+def test_whoever_claims_late_writes_into_no_file_that_was_opened_since(tmp_path: Path) -> None:
+    """As a thread that hung in the source until long after its transfer was given up."""
+    with Journal(tmp_path / "j", "t") as journal:
+        journal.claim(1, hashes(1))
+    others = [os.open(tmp_path / f"other{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
+    with pytest.raises(TransferFailed, match="/j"):
+        journal.claim(2, hashes(2))
+    assert [os.fstat(other).st_size for other in others] == [0] * 8
+    for other in others:
+        os.close(other)
+    assert read_journal(tmp_path / "j", "t") == {1: hashes(1)}
+
+
+def test_leaving_it_waits_for_no_write_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies on the filesystem that hangs."""
+    real, inside, answer = os.write, threading.Event(), threading.Event()
+
+    def hang(fd: int, data: bytes) -> int:
+        inside.set()
+        answer.wait(60)
+        return real(fd, data)
+
+    with Journal(tmp_path / "j", "t") as journal:
+        monkeypatch.setattr(os, "write", hang)
+        thread = threading.Thread(target=journal.claim, args=(1, hashes(1)))
+        thread.start()
+        assert inside.wait(60)
+    others = [os.open(tmp_path / f"other{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
+    answer.set()
+    thread.join()
+    assert [os.fstat(other).st_size for other in others] == [0] * 8
+    for other in others:
+        os.close(other)
+    assert read_journal(tmp_path / "j", "t") == {1: hashes(1)}, "into its own file it may"

@@ -130,6 +130,20 @@ def test_a_file_that_is_cut_off_while_it_is_read_names_the_byte(folder: Path) ->
         reading.read([Part(10, memoryview(bytearray(100)))])
 
 
+def test_whoever_reads_late_gets_no_bytes_of_a_file_that_was_opened_since(folder: Path, tmp_path: Path) -> None:
+    source = LocalSource(folder)
+    with source.open(named(source)["weights"]) as reading:
+        pass
+    (tmp_path / "other").write_bytes(b"secret" * 50)
+    others = [os.open(tmp_path / "other", os.O_RDONLY) for _ in range(8)]
+    memory = bytearray(100)
+    with pytest.raises(TransferFailed, match="weights"):
+        reading.read([Part(0, memoryview(memory))])
+    assert memory == bytes(100)
+    for other in others:
+        os.close(other)
+
+
 def test_an_error_of_the_filesystem_keeps_errno_and_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "broken")

@@ -17,10 +17,12 @@ from ebbtide.storage.errors import Superseded, TransferTimeout
 from ebbtide.storage.manifest import FileEntry, Kind
 from ebbtide.storage.models import shard_writer as module
 from ebbtide.storage.models.checkpoint import Shard, examine
+from ebbtide.storage.models.journal import _TITLE_BYTES
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.progress import ImportProgress, Phase, Tally
 from ebbtide.storage.models.shard_writer import ShardWriter, Workplace, _stretches
 from ebbtide.storage.models.sources import Part, SourceFile
+from ebbtide.storage.names import attempt
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.posix_calls import SystemCalls
@@ -184,6 +186,33 @@ def test_a_source_that_hangs_is_named_and_not_the_store(
     monkeypatch.setattr(module, "LEAST_PATIENCE_S", 0.3)
     with pytest.raises(TransferTimeout, match=rf"cannot read {bench.source.where}/model\.safetensors"):
         bench.write(Hanging(bench.source, end))
+
+
+def test_a_source_that_answers_after_all_reaches_no_file_that_was_opened_since(
+    bench: Bench, end: threading.Event, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "LEAST_PATIENCE_S", 0.3)
+    before = set(threading.enumerate())
+    with pytest.raises(TransferTimeout):
+        bench.write(Hanging(bench.source, end))
+    others = [os.open(tmp_path / f"other{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
+    end.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+    assert [os.fstat(other).st_size for other in others] == [0] * 8
+    for other in others:
+        os.close(other)
+
+
+def test_one_that_was_superseded_while_the_source_took_its_time_claims_nothing(bench: Bench) -> None:
+    class Slow(Hanging):
+        def read(self, parts: Sequence[Part]) -> None:
+            bench.leader.lost_at = 0
+
+    with pytest.raises(Superseded):
+        bench.write(Slow(bench.source, threading.Event()))
+    (journal,) = bench.store.paths.work(attempt("work")).glob(".*.chunks")
+    assert journal.stat().st_size == _TITLE_BYTES
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=6), st.integers(1, 200), st.integers(0, 9))
