@@ -163,7 +163,9 @@ class GdsTransport:
 
     def _read_all(self, reading: "_Reading", file: DeviceFile, parts: list[Range]) -> None:
         threads, size = min(self._settings.threads, len(parts)), self._settings.request_bytes
-        with device_errors(reading.path, None):
+        # In the queue's order: torch lends memory that the caller's kernels, queued elsewhere, may still read, and cuFile
+        # waits for no stream.
+        with device_errors(reading.path, None), self.queue.scope():
             scratch = torch.empty(threads * size, dtype=torch.uint8, device=self.device)
         free = [scratch[start : start + size] for start in range(0, len(scratch), size)]
         with self._registered(scratch):

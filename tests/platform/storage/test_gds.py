@@ -1,10 +1,12 @@
 """cuFile with its faults: right bytes, or one error with file and place; and nothing is left running or unproven."""
 
+import contextlib
 import errno
 import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,33 @@ def test_a_whole_file_arrives_in_aligned_requests(path: Path) -> None:
     assert [part.offset for part in parts_of(files.requests)] == list(range(0, len(CONTENT), CHUNK))
     assert files.open_files == 0 and queue.began == 1
     assert opened_by and files.readers <= queue.entered
+
+
+def test_scratch_memory_is_taken_in_the_order_of_the_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the caller's stream torch may lend memory that kernels queued there still read; DMA waits for no stream."""
+    within: list[str] = []
+    taken: list[list[str]] = []
+
+    class Scoped(LateQueue):
+        @contextlib.contextmanager
+        def scope(self) -> Iterator[None]:  # type: ignore[override]
+            within.append("queue")
+            try:
+                yield
+            finally:
+                within.pop()
+
+    empty = torch.empty
+
+    def noted(*args: object, **options: object) -> torch.Tensor:
+        taken.append(list(within))
+        return empty(*args, **options)  # type: ignore[call-overload,no-any-return]
+
+    placements, memory = whole(len(CONTENT))
+    monkeypatch.setattr(torch, "empty", noted)
+    gds(BadFiles(), queue=Scoped()).read_device(path, placements, deadline_s=LONG_S)
+    assert content_of(memory) == CONTENT
+    assert taken == [["queue"]]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
