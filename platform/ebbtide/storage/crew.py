@@ -4,13 +4,16 @@ A call into the kernel cannot be cancelled. So the caller's own thread makes non
 threads for the chunks and closes, while the caller waits for its end or for the deadline. At the deadline the crew is
 given up: no further call is begun and no callback is called, its buffers are buried until their calls end
 (`BufferPool.bury`), its threads are daemons, and whoever ends last closes the files. After any *other* failure the
-caller waits until all threads have ended, so that nothing writes into any memory once it returns.
+caller waits until all threads have ended, so that nothing writes into any memory once it returns. An interrupt in the
+caller's thread (Ctrl-C, SIGTERM) waits a short while only, since the deadline may be minutes away; a crew that has not
+ended by then is given up as at the deadline.
 
 Why threads of its own for each transfer and not a pool: a mount that hangs keeps its threads for ever, and must not
 keep those of a healthy one. Starting four costs far less than one chunk.
 """
 
 import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,10 +21,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from ebbtide.storage.buffers import Buffer, BufferPool
-from ebbtide.storage.errors import TransferTimeout
+from ebbtide.storage.errors import TransferFailed, TransferTimeout
 
 # How soon a thread that waits for a buffer sees that its transfer has ended.
 LOOK_EVERY_S = 0.05
+# How long an interrupt waits for calls under way. Requests take well below a second, unless they hang; a sync may take
+# longer, and does no harm when it is left alone.
+INTERRUPTED_S = 5.0
 
 Item = TypeVar("Item")
 
@@ -56,11 +62,13 @@ class Crew:
         Raises:
             TransferTimeout: threads are still at work; they end when the kernel lets them. A failure that came before
                 is its cause.
-            BaseException: what ``lead`` or any of its threads raised first, unchanged; all threads have ended.
+            TransferFailed: EAGAIN: no thread could be started, and nothing was done.
+            BaseException: what ``lead`` or any of its threads raised first, unchanged; all threads have ended. Or an
+                interrupt in the caller's thread: threads that hang are still at work, as after TransferTimeout.
         """
         thread = threading.Thread(target=self._run_lead, args=(lead,), name=f"lead {self._path.name}", daemon=True)
-        thread.start()
         try:
+            self._start(thread)
             ended = self._wait_for_end()
         except BaseException:  # an interrupt in the caller's thread: as with any failure, first let all calls end
             self._halt()
@@ -152,8 +160,17 @@ class Crew:
             self._lent.remove(buffer)
         self._pool.give_back(buffer)
 
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._ended = True  # it never began
+            hint = "no thread could be started: raise the limit of threads (ulimit -u, pids.max), or run fewer"
+            raise TransferFailed("open", self._path, errno=errno.EAGAIN, hint=hint) from error
+
     def _halt(self) -> None:
         with self._changed:
+            self._until = min(self._until, time.monotonic() + INTERRUPTED_S)
             self._stop = True
             self._changed.notify_all()
 

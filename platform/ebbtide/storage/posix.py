@@ -5,10 +5,10 @@ fio's ceiling, as kvikio and io_uring did (docs/measured.md). What matters are l
 huge pages that were touched before. The page cache is used where it has the bytes already, and where the filesystem
 refuses direct requests; the report says so.
 
-Not guaranteed: that memory is left alone after `TransferTimeout`. A request that hangs in the kernel cannot be taken
-back. Buffers of the pool are then buried. Memory given as ``into`` is kept alive, but it may be written, with bytes of
-this very file, as long as the process lives: never use it again for anything else. After any other error, and after
-success, nothing is written any more.
+Not guaranteed: that memory is left alone after `TransferTimeout`, or after an interrupt (Ctrl-C). A request that hangs
+in the kernel cannot be taken back. Buffers of the pool are then buried. Memory given as ``into`` is kept alive, but it
+may be written, with bytes of this very file, as long as the process lives: never use it again for anything else. After
+any other error, and after success, nothing is written any more.
 
 Also not: fairness between transfers, or a bound on all threads together. A transfer has ``threads`` threads.
 

@@ -1,5 +1,6 @@
 """The threads of a transfer: the caller returns in time, and nothing goes on behind its back once it has."""
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.storage import crew as crew_module
 from ebbtide.storage.buffers import Buffer, BufferPool
 from ebbtide.storage.crew import Crew, Stopped
-from ebbtide.storage.errors import TransferTimeout
+from ebbtide.storage.errors import TransferFailed, TransferTimeout
 
 PATH = Path("somewhere") / "file"
 LONG_S = 30.0
@@ -215,6 +217,74 @@ def test_an_interrupt_in_the_callers_thread_waits_for_calls_to_end_before_it_goe
     with pytest.raises(KeyboardInterrupt):
         crew.run(lead)
     assert ended == ["ended"]
+
+
+def test_an_interrupt_is_obeyed_soon_also_when_a_call_hangs(pool: BufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module, "INTERRUPTED_S", 0.2)
+    crew, begun, answer, after = (
+        Crew(PATH, pool, threads=1, deadline_s=LONG_S),
+        threading.Event(),
+        threading.Event(),
+        [],
+    )
+    really = crew._wait_for_end
+
+    def interrupted() -> bool:
+        monkeypatch.setattr(crew, "_wait_for_end", really)
+        assert begun.wait(LONG_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crew, "_wait_for_end", interrupted)
+
+    def lead() -> None:
+        buffer = crew.borrow(0)
+        begun.set()
+        answer.wait(2 * LONG_S)
+        crew.give_back(buffer)
+        crew.doing("write", 0)
+        after.append("went on")
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        crew.run(lead)
+    assert time.monotonic() - began < LONG_S / 2 and not crew.ended
+    assert pool.buried == 1, "the call that hangs may still write into it"
+    answer.set()
+    until = time.monotonic() + LONG_S
+    while not crew.ended:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert after == [] and pool.buried == 0
+
+
+def test_an_interrupt_while_the_thread_is_started_leaves_nothing_running(
+    pool: BufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    crew = Crew(PATH, pool, threads=1, deadline_s=LONG_S)
+    with pytest.raises(KeyboardInterrupt):
+        crew.run(lambda: time.sleep(0.2))
+    assert crew.ended
+
+
+def test_without_a_single_thread_it_has_ended_and_the_limit_is_named(
+    pool: BufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    crew = Crew(PATH, pool, threads=4, deadline_s=LONG_S)
+    with pytest.raises(TransferFailed, match=r"somewhere/file: .*EAGAIN.*limit of threads") as caught:
+        crew.run(lambda: None)
+    assert caught.value.errno == errno.EAGAIN and not isinstance(caught.value, TransferTimeout)
+    assert crew.ended, "else it would count as one that hangs, for ever"
 
 
 def test_an_infinite_deadline_is_none(pool: BufferPool) -> None:

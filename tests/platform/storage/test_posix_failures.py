@@ -209,6 +209,20 @@ def test_a_hanging_write_ends_in_time_and_says_where(pool: BufferPool, action: s
     assert system.counts["sync"] <= (action in ("sync", "close")), "synced after it was given up"
 
 
+def test_a_limit_of_threads_that_passes_turns_nothing_away_afterwards(
+    transport: PosixTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(posix.MOST_STUCK + 1):
+            with pytest.raises(TransferFailed, match="limit of threads"):
+                transport.read(PATH, ALL, ignore, deadline_s=LONG_S)
+    transport.read(PATH, ALL, ignore, deadline_s=LONG_S)
+
+
 def test_a_stale_handle_is_not_exchanged_for_another_file(pool: BufferPool) -> None:
     def lie(name: str, offset: int | None, direct: bool) -> Errno | Most | None:
         if name == "read" and offset == CHUNK and system.inode == 1:
