@@ -4,6 +4,7 @@ A wrong hash may come from a bad page in this node's cache or from a transfer th
 A second, direct read tells the two cases apart: the same wrong bytes again mean that the file is damaged.
 """
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -22,25 +23,28 @@ def read_again(path: Path, part: Range) -> bytes:
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return _read(os.open(path, flags | os.O_DIRECT), part)
+        return _read(os.open(path, flags | os.O_DIRECT), part, ALIGNMENT_BYTES)
     except OSError:
         fd = os.open(path, flags)
         os.posix_fadvise(fd, part.offset, part.length, os.POSIX_FADV_DONTNEED)
-        return _read(fd, part)
+        return _read(fd, part, 1)
 
 
-def _read(fd: int, part: Range) -> bytes:
+def _read(fd: int, part: Range, alignment: int) -> bytes:
+    """What comes short goes on from the aligned byte before it; only a request that brings nothing new is the end."""
     start, end = down(part.offset, ALIGNMENT_BYTES), up(part.end, ALIGNMENT_BYTES)
     try:
         with mmap.mmap(-1, end - start) as memory:  # aligned to a page, as O_DIRECT wants it
             done = 0
             with memoryview(memory) as view:
                 while done < end - start:
-                    count = os.preadv(fd, [view[done:]], start + done)
-                    if count == 0 or (done + count) % ALIGNMENT_BYTES:  # the end of the file
-                        done += count
+                    at = down(done, alignment)
+                    count = os.preadv(fd, [view[at:]], start + at)
+                    if at + count <= done:
+                        if start + done < os.fstat(fd).st_size:
+                            raise OSError(errno.EIO, "nothing was read, and no reason given")
                         break
-                    done += count
+                    done = at + count
             return memory[part.offset - start : min(done, part.end - start)]
     finally:
         os.close(fd)

@@ -30,6 +30,36 @@ def test_any_part_is_read(
     assert read_again(path, Range(offset, length)) == content[offset : offset + length]
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["direct", "O_DIRECT refused"])
+@pytest.mark.parametrize("most", [5000, 4097, 12_289, 700])
+def test_a_read_that_comes_short_at_an_odd_byte_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, refused: bool
+) -> None:
+    content = random_bytes(66_000)  # at 700 bytes a time, O_DIRECT gets nowhere
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    real, direct = os.open, set[int]()
+
+    def opened(name: str, flags: int, *more: int) -> int:
+        if refused and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fd = real(name, flags, *more)
+        (direct.add if flags & os.O_DIRECT else direct.discard)(fd)
+        return fd
+
+    def short(fd: int, buffers: list[memoryview], offset: int) -> int:
+        if fd in direct and offset % 4096:
+            raise AssertionError("O_DIRECT wants a whole page")
+        count = max(min(len(buffers[0]), most, len(content) - offset), 0)
+        buffers[0][:count] = content[offset : offset + count]
+        return count
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "preadv", short)
+    for part in (Range(0, 65_536), Range(65_536, 464), Range(100, 20_000)):
+        assert read_again(path, part) == content[part.offset : part.end]
+
+
 def test_what_a_truncated_file_lacks_is_missing_and_links_are_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 5000)
