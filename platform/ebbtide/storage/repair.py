@@ -9,6 +9,7 @@ Manifest and COMMIT cannot be repaired: they say how the rest should be. Publish
 and what stands there is moved to quarantine.
 """
 
+import errno
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ebbtide.storage.durable import storage_error
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.leases import of_object, of_work
 from ebbtide.storage.manifest import FileEntry, hashing_for
@@ -93,22 +95,23 @@ class Mixer:
 
     def __enter__(self) -> Self:
         flags = os.O_RDONLY | os.O_CLOEXEC
-        with suppress(FileNotFoundError):
+        try:
             self._own_fd = os.open(self._file.path, flags | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):  # missing, or a link: all of it comes from the source
+                raise storage_error(error, "open", self._file.path) from error
         if self._source is not None:
             try:
                 self._source_fd = os.open(self._source, flags)
             except OSError as error:
-                os.close(self._own_fd)
+                self._close()
                 raise self.unsuitable(f"it cannot be opened: {error.strerror}") from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for fd in (self._own_fd, self._source_fd):
-            if fd >= 0:
-                os.close(fd)
+        self._close()
 
     def unsuitable(self, why: str) -> Refused:
         """Says what is wrong with the source, and what to do."""
@@ -125,6 +128,11 @@ class Mixer:
             chunk = Range(offset + start, len(part))
             if not self._from_own(chunk, part):
                 self._from_source(chunk, part)
+
+    def _close(self) -> None:
+        for fd in (self._own_fd, self._source_fd):
+            if fd >= 0:
+                os.close(fd)
 
     def _from_own(self, chunk: Range, memory: memoryview) -> bool:
         if self._own_fd < 0 or any(bad.offset < chunk.end and chunk.offset < bad.end for bad in self._bad):

@@ -1,5 +1,6 @@
 """Repair puts back exactly what was published, takes only what is needed, and nothing from a wrong source."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.durable import Disk
-from ebbtide.storage.errors import Corrupt, NoRoom, Refused
+from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
 from ebbtide.storage.names import COMMIT, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
@@ -125,6 +126,43 @@ def test_a_bad_source_is_refused_and_the_object_stays_as_it_was(
         repair(store.ports, object_id, damage, {})
     assert path.read_bytes() == before
     assert damage_of(store.ports, object_id) == damage and leftovers(store) == []
+
+
+def test_a_missing_file_and_a_missing_source_are_refused(
+    store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
+) -> None:
+    (store.paths.object(object_id) / FILE).unlink()
+    sources[FILE].unlink()
+    with pytest.raises(Refused, match="it cannot be opened: No such file"):
+        repair(store.ports, object_id, damage_of(store.ports, object_id), sources)
+    assert leftovers(store) == []
+
+
+def test_a_link_in_the_place_of_a_file_is_mended_and_never_followed(
+    store: ObjectStore, object_id: ObjectId, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    path = store.paths.object(object_id) / FILE
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    repair(store.ports, object_id, damage_of(store.ports, object_id), sources)
+    assert model_is_right(store) and not path.is_symlink()
+
+
+def test_a_file_that_cannot_be_opened_is_one_error_with_its_place(
+    store: ObjectStore, object_id: ObjectId, sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.paths.object(object_id) / FILE
+    overwrite(path, 5, b"\0\0\0\0")
+    damage, real = damage_of(store.ports, object_id), os.open
+
+    def stale(name: Path, flags: int, *more: int) -> int:
+        if name == path:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(name, flags, *more)
+
+    monkeypatch.setattr(os, "open", stale)
+    with pytest.raises(TransferFailed, match=rf"{FILE}.*ESTALE"):
+        repair(store.ports, object_id, damage, sources)
 
 
 def test_a_bad_source_for_a_file_without_index_is_found_out_in_the_end(
