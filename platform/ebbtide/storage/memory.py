@@ -43,6 +43,7 @@ class Arena:
         Raises:
             ValueError: for a size that is not positive.
             MemoryError: when the kernel refuses.
+            Exception: what ``register`` raised; nothing stays, unless that was an interrupt.
         """
         if size_bytes <= 0:
             raise ValueError(f"an arena of {size_bytes} bytes makes no sense: give a positive size")
@@ -53,12 +54,20 @@ class Arena:
             raise MemoryError(f"cannot reserve {self.size_bytes} bytes for an arena: {error.strerror}") from error
         self.address = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         self._trim(start)
-        libc.madvise(self.address, self.size_bytes, libc.MADV_DONTFORK)
-        self._ask_for_huge_pages()
         self._view = memoryview((ctypes.c_ubyte * self.size_bytes).from_address(self.address)).cast("B")
-        self.populated = self._populate()
+        try:
+            libc.madvise(self.address, self.size_bytes, libc.MADV_DONTFORK)
+            self._ask_for_huge_pages()
+            self.populated = self._populate()
+        except BaseException:
+            self.unmap()
+            raise
         if register is not None:
-            register(self.address, self.size_bytes)
+            try:
+                register(self.address, self.size_bytes)
+            except Exception:  # it was not registered; after an interrupt nobody knows, and the memory must stay
+                self.unmap()
+                raise
 
     @property
     def view(self) -> memoryview:

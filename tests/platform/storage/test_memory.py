@@ -16,6 +16,15 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def is_mapped(address: int, size: int) -> bool:
+    """Whether anything is mapped in that whole stretch."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(one, 16) for one in line.split()[0].split("-"))
+        if start <= address and address + size <= end:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("size", [1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1, 5 * HUGE_PAGE_BYTES])
 def test_it_is_aligned_and_rounded_up_and_writable_to_its_ends(size: int) -> None:
     arena = Arena(size)
@@ -100,6 +109,40 @@ def test_memory_that_runs_out_while_it_is_populated_is_a_memory_error(monkeypatc
     monkeypatch.setattr(libc, "madvise", madvise)
     with pytest.raises(MemoryError, match="arena"):
         Arena(1)
+
+
+@pytest.mark.parametrize("advice", [libc.MADV_DONTFORK, libc.MADV_HUGEPAGE, libc.MADV_POPULATE_WRITE])
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EFAULT])
+def test_one_that_could_not_be_made_leaves_nothing_mapped(
+    monkeypatch: pytest.MonkeyPatch, advice: int, code: int
+) -> None:
+    really, places = libc.madvise, list[tuple[int, int]]()
+
+    def madvise(address: int, size: int, what: int) -> None:
+        really(address, size, what)  # the pages are there: half of a populate is
+        if what == advice:
+            places.append((address, size))
+            raise OSError(code, "not that")
+
+    monkeypatch.setattr(libc, "madvise", madvise)
+    if (advice, code) == (libc.MADV_POPULATE_WRITE, errno.EFAULT):
+        assert not Arena(8 << 20).populated, "touched instead"
+        return
+    with pytest.raises((MemoryError, OSError)):
+        Arena(8 << 20)
+    assert not is_mapped(*places[0])
+
+
+def test_one_that_could_not_be_registered_leaves_nothing_mapped() -> None:
+    places: list[tuple[int, int]] = []
+
+    def refuse(address: int, size: int) -> None:
+        places.append((address, size))
+        raise RuntimeError("no memory can be pinned")
+
+    with pytest.raises(RuntimeError, match="pinned"):
+        Arena(8 << 20, register=refuse)
+    assert not is_mapped(*places[0])
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
