@@ -59,6 +59,12 @@ class Tally:
             self.saved_bytes += count
         self._tell(Phase.VERIFYING)
 
+    def discarded(self, count: int) -> None:
+        """So many bytes that were said to be verified will be copied all the same."""
+        with self._lock:
+            self.saved_bytes -= count
+        self._tell(Phase.VERIFYING)
+
     def copied(self, count: int) -> None:
         """So many bytes came from the source."""
         with self._lock:

@@ -111,6 +111,7 @@ class ShardWriter:
         except TransferTimeout:
             raise
         except TransferFailed:  # it cannot be read back: begin anew, in a new file
+            self._place.tally.discarded(sum(self._range(number).length for number in self._chunks))
             self._chunks.clear()
             self._discard()
 

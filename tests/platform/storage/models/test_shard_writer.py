@@ -147,6 +147,25 @@ def test_one_that_was_superseded_stops_before_the_next_chunk(bench: Bench, lost_
     assert counted(bench)[Phase.COPYING] <= lost_at * CHUNK
 
 
+def test_what_was_verified_and_could_then_not_be_read_back_is_counted_once(tmp_path: Path) -> None:
+    """A bad sector in what an earlier attempt left: all of it is copied again."""
+    Bench(tmp_path).write()
+    reads: list[int] = []
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int) -> int:
+        reads.append(offset)
+        if len(reads) > 2:
+            raise OSError(errno.EIO, "bad sector")
+        return os.preadv(fd, buffers, offset)
+
+    calls = SystemCalls(preadv=preadv, resident_share=lambda *_: None)
+    bench = Bench(tmp_path, transport=PosixTransport(POOL, threads=1, calls=calls))
+    bench.write()
+    assert max(one.saved_bytes for one in bench.seen) > 0, "some of it was verified"
+    assert counted(bench) == {Phase.COPYING: bench.size_bytes, Phase.VERIFYING: 0}
+    assert max(done for _, done, _ in bench.leader.told) <= bench.size_bytes
+
+
 class Hanging:
     """A source that answers nothing for long."""
 
