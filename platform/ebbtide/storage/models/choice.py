@@ -84,12 +84,16 @@ def left_out(weights: Iterable[SourceFile], taken: Iterable[str]) -> list[str]:
 
 
 def _index(top: dict[str, SourceFile], where: str) -> SourceFile | None:
-    if INDEX in top:
-        return top[INDEX]
-    indexes = [name for name in top if name.endswith(INDEX_SUFFIX)]
+    indexes = [INDEX] if INDEX in top else [name for name in top if name.endswith(INDEX_SUFFIX)]
     if len(indexes) > 1:
         raise Refused(f"{where} has several indexes and no {INDEX}: {_some(indexes)}; leave one")
-    return top[indexes[0]] if indexes else None
+    if not indexes:
+        return None
+    index = top[indexes[0]]
+    if index.size_bytes > MAX_SMALL_BYTES:  # it is read whole, and the length is only what a server says
+        hint = f"an index of a model has no more than {MAX_SMALL_BYTES >> 20} MiB"
+        raise Refused(f"{where}/{index.name} is said to have {index.size_bytes} bytes, and {hint}: name another source")
+    return index
 
 
 def _single(weights: Sequence[SourceFile], files: Sequence[SourceFile], where: str) -> SourceFile:

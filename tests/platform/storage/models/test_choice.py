@@ -67,6 +67,13 @@ def test_a_small_file_that_is_large_is_left_out() -> None:
     assert choice.small == () and "larger than 64 MiB" in choice.notes[0]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "other.safetensors.index.json"])
+@pytest.mark.parametrize("size", [MAX_SMALL_BYTES + 1, 1 << 62])
+def test_an_index_of_a_length_that_cannot_be_is_refused_before_it_is_read(name: str, size: int) -> None:
+    with pytest.raises(Refused, match=f"here/{name} is said to have {size} bytes"):
+        choose([*files(*ONE), SourceFile(name, size, "s")], "here")
+
+
 def test_notes_name_a_few_and_count_the_rest() -> None:
     (note,) = choose(files(*ONE, *(f"{n}.py" for n in range(9))), "here").notes
     assert "0.py, 1.py, 2.py, 3.py, 4.py and 4 more" in note
