@@ -117,12 +117,25 @@ def _do(ports: StorePorts, verdict: Verdict) -> bool:
             return disk.move(verdict.path, paths.aside(paths.trash, name))
         case Fate.RESTORE:
             assert verdict.object is not None
-            return disk.move(verdict.path, paths.object(verdict.object))
+            return _restore(ports, verdict.path, verdict.object)
         case Fate.REMOVE:
             disk.remove_tree(verdict.path)
             return True
         case Fate.KEEP:
             return False
+
+
+def _restore(ports: StorePorts, source: Path, wanted: ObjectId) -> bool:
+    """Move an object back; what stands in its place and cannot be read goes to quarantine first."""
+    target = ports.paths.object(wanted)
+    if ports.disk.move(source, target):
+        return True
+    try:
+        read_manifest(target, wanted)
+    except (NotPublished, Corrupt, Refused):
+        ports.disk.move(target, ports.paths.aside(ports.paths.quarantine, wanted))
+        return ports.disk.move(source, target)
+    return False
 
 
 def _object(path: Path, now_s: float) -> FoundObject | None:

@@ -145,8 +145,7 @@ def _needed(survey: Survey, grace: Grace) -> dict[ObjectId, str]:
     needed: dict[ObjectId, str] = {}
     for target, names in survey.refs.items():
         needed[target] = f"named by {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-    uses = {one.object: one.uses for one in survey.trash if one.object is not None}
-    uses |= {one.id: one.uses for one in survey.objects}
+    uses = _uses(survey)
     for object_id in uses:
         if of_object(object_id) in survey.living:
             needed.setdefault(object_id, "somebody holds it")
@@ -163,15 +162,23 @@ def _needed(survey: Survey, grace: Grace) -> dict[ObjectId, str]:
     return needed
 
 
+def _uses(survey: Survey) -> dict[ObjectId, frozenset[ObjectId] | None]:
+    """What each object uses, by any copy of it that can be read: an id has one content."""
+    copies = [(one.object, one.uses) for one in survey.trash if one.object is not None]
+    copies += [(one.id, one.uses) for one in survey.objects]
+    return dict(copies) | {object_id: uses for object_id, uses in copies if uses is not None}
+
+
 def _doubt(survey: Survey, needed: Mapping[ObjectId, str]) -> str:
     """Why nobody can tell what is needed, or ""."""
     if survey.bad_refs:
         return f"a ref cannot be read, so nobody knows what it names: {survey.bad_refs[0]}"
+    unknown = {object_id for object_id, uses in _uses(survey).items() if uses is None and object_id in needed}
     for one in survey.objects:
-        if one.uses is None and one.id in needed:
+        if one.id in unknown:
             return f"object {one.id} stays ({needed[one.id]}), but nobody knows what it uses: {one.problem}"
     for aside in survey.trash:
-        if aside.object is not None and aside.uses is None and aside.object in needed:
+        if aside.object is not None and aside.object in unknown:
             return f"{aside.path.name} in the trash is needed ({needed[aside.object]}), but nobody knows what it uses"
     return ""
 
@@ -202,10 +209,17 @@ def _of_work(survey: Survey, grace: Grace) -> Iterator[Verdict]:
 
 
 def _of_trash(survey: Survey, grace: Grace, needed: Mapping[ObjectId, str], doubt: str) -> Iterator[Verdict]:
-    there = {one.id for one in survey.objects}
+    there = {one.id for one in survey.objects if one.uses is not None}
+    husks = {one.id for one in survey.objects if one.uses is None}  # make room for a copy that can be read
+    best: dict[ObjectId, FoundAside] = {}  # a second copy is not needed
+    for one in sorted(survey.trash, key=lambda one: one.uses is None):
+        if one.object is None or one.object not in needed or one.object in there:
+            continue
+        if one.uses is not None or one.object not in husks:
+            best.setdefault(one.object, one)
+    there |= best.keys()
     for one in survey.trash:
-        if one.object is not None and one.object in needed and one.object not in there:
-            there.add(one.object)  # a second copy of it is not needed
+        if one.object is not None and best.get(one.object) is one:
             yield Verdict(one.path, Fate.RESTORE, needed[one.object], one.size_bytes, one.object)
         elif one.object is not None and one.object not in there and doubt:
             yield Verdict(one.path, Fate.KEEP, doubt, one.size_bytes, one.object)

@@ -147,6 +147,17 @@ def test_strangers_in_the_store_are_left_alone(tmp_path: Path) -> None:
     assert (store.paths.objects / "lost+found" / "precious").exists() and (store.paths.root / "README").exists()
 
 
+def test_a_husk_makes_room_for_the_good_copy_in_the_trash(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    lost = publish_model(store, tag=None)
+    assert one_round(store) == {lost[:8]: Fate.TRASH}
+    store.paths.object(lost).mkdir()
+    (store.paths.object(lost) / MANIFEST).write_bytes(b"left by a removal that was cut off")
+    store.refs.write("org/model", "latest", lost)
+    assert one_round(store) == {lost[:8]: Fate.RESTORE}
+    assert model_is_right(store) and len(list(store.paths.quarantine.iterdir())) == 1
+
+
 def test_temporary_files_of_cut_off_replacements_go(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store)

@@ -127,6 +127,22 @@ def test_of_two_copies_in_the_trash_one_is_restored() -> None:
     assert [verdict.fate for verdict in plan(there, GRACE)] == [Fate.KEEP, Fate.REMOVE]
 
 
+def test_a_husk_in_its_place_does_not_cost_the_good_copy_in_the_trash() -> None:
+    survey = Survey(objects=(thing(A, readable=False), thing(B)), trash=(trashed(A, B),), refs=NAMED_A)
+    assert [verdict.fate for verdict in plan(survey, GRACE)] == [Fate.KEEP, Fate.KEEP, Fate.RESTORE]
+    assert plan(survey, GRACE)[1].why == f"used by object {A}", "the good copy tells what it uses"
+
+
+def test_of_a_husk_and_a_good_copy_in_the_trash_the_good_one_is_restored() -> None:
+    survey = Survey(trash=(trashed(A, readable=False), trashed(A, B), trashed(B)), refs=NAMED_A)
+    assert [verdict.fate for verdict in plan(survey, GRACE)] == [Fate.REMOVE, Fate.RESTORE, Fate.RESTORE]
+
+
+def test_a_husk_in_the_trash_takes_no_husks_place() -> None:
+    survey = Survey(objects=(thing(A, readable=False),), trash=(trashed(A, readable=False),), refs=NAMED_A)
+    assert [verdict.fate for verdict in plan(survey, GRACE)] == [Fate.KEEP, Fate.KEEP]
+
+
 AGES = st.sampled_from([0.0, YOUNG, 50.0, OLD])
 SOME = st.frozensets(st.sampled_from(IDS), max_size=3)
 SURVEYS = st.builds(
@@ -143,7 +159,13 @@ SURVEYS = st.builds(
         unique_by=lambda one: one.id,
     ).map(tuple),
     trash=st.lists(
-        st.builds(lambda one, uses, age: trashed(one, *uses, age_s=age), st.sampled_from([*IDS, None]), SOME, AGES),
+        st.builds(
+            lambda one, uses, age, readable: trashed(one, *uses, age_s=age, readable=readable),
+            st.sampled_from([*IDS, None]),
+            SOME,
+            AGES,
+            st.sampled_from([True, True, True, False]),
+        ),
         max_size=4,
     ).map(tuple),
     refs=st.dictionaries(st.sampled_from(IDS), st.just(("n:t",)), max_size=3),
@@ -171,6 +193,15 @@ def test_nothing_that_is_needed_ever_goes(survey: Survey) -> None:
     if survey.bad_refs:
         assert not [one for one in verdicts if one.fate is Fate.TRASH]
         assert not gone - {None}
+
+
+@settings(max_examples=500, deadline=None)
+@given(SURVEYS)
+def test_of_what_is_needed_a_copy_that_can_be_read_stays_if_there_is_one(survey: Survey) -> None:
+    found = zip(plan(survey, GRACE), [*survey.objects, *survey.trash], strict=True)
+    good = [verdict for verdict, one in found if verdict.object in survey.refs and one.uses is not None]
+    stay = {verdict.object for verdict in good if verdict.fate in (Fate.KEEP, Fate.RESTORE)}
+    assert stay == {verdict.object for verdict in good}
 
 
 @settings(max_examples=200, deadline=None)
