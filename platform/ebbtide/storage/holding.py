@@ -302,16 +302,20 @@ def living(directory: Path, *, pace: Pace = DEFAULT_PACE, system: System = REAL)
     """The names that somebody holds. Buries the dead, for which it watches them as long as they may be silent.
 
     A lease that was made after the last look, or that a cached listing hides (up to 60 s on NFS), is not among them:
-    who removes something must first make it unreachable, and ask afterwards.
+    who removes something must first make it unreachable, and ask afterwards. One that was made after the first look
+    counts as living at once, so that this ends however many come and go.
 
     Raises:
         StorageError: the directory is not there, or cannot be read; nobody may be taken for dead then.
     """
     observer = Observer(directory, pace=pace, system=system)
+    suspects: frozenset[LeaseFile] | None = None
     while True:
         sightings = [one for one in observer.look() if not (one.record and one.record.released)]
+        if suspects is None:
+            suspects = frozenset(one.file for one in sightings)
         dead = [one for one in sightings if observer.is_dead(one)]
-        if all(one.changed or one in dead for one in sightings):
+        if all(one.changed or one in dead or one.file not in suspects for one in sightings):
             for one in dead:
                 if one.file.token:
                     observer.bury(one)

@@ -22,6 +22,7 @@ from tests.platform.storage.lease_process import PACE
 from tests.platform.storage.played import Player, until
 
 PATIENT = Pace(beat_s=0.02, stale_after_s=60.0, answer_s=30.0)  # nobody dies by a slow machine
+PATIENT_TO_OTHERS = Pace(beat_s=5.0, stale_after_s=60.0, answer_s=30.0)
 HASTY = Pace(beat_s=0.05, stale_after_s=6.0, answer_s=1.5)  # whoever shall lose does so soon
 
 
@@ -372,6 +373,29 @@ def test_a_dead_holder_that_was_only_slow_finds_its_file_gone(tmp_path: Path) ->
         player.wait_for("lost")
         assert player.end() == 0
         assert names(tmp_path) == set(), "it does not put its file back"
+
+
+def test_who_lives_is_told_though_others_come_and_go_all_the_time(tmp_path: Path) -> None:
+    """1. A holder is dead. 2. At every look another one lets go, and a new one holds. 3. The dead one is found."""
+    now_s = [0.0]
+    others: list[Path] = []
+
+    def lease_of(name: str, number: int) -> Path:
+        path = tmp_path / str(LeaseFile(name, token=f"{number:032x}"))
+        path.write_bytes(Record(path.name, name, PATIENT.stale_after_s).encode())
+        return path
+
+    def come_and_go(pause_s: float) -> None:
+        now_s[0] += pause_s
+        assert now_s[0] < 3 * PATIENT.stale_after_s, "it does not end"
+        others.pop().unlink()
+        others.append(lease_of("busy", round(now_s[0] * 1e6)))
+
+    dead = lease_of("silent", 1)
+    others.append(lease_of("busy", 2))
+    system = System(observer_clock_s=lambda: now_s[0], sleep=come_and_go)
+    assert living(tmp_path, pace=PATIENT_TO_OTHERS, system=system) == {"busy"}
+    assert not dead.exists() and others[0].exists()
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
