@@ -79,6 +79,7 @@ class Saving:
     def __init__(self, paths: RunPaths, wanted: CheckpointId, ports: TrainingPorts, keeping: Keeping) -> None:
         """Nothing is done yet."""
         self.id, self.stage = wanted, Stage.NEW
+        self._leads = False  # it has the work directory made, and so it is the one that removes it
         self._paths, self._ports = paths, ports
         self._keeping = keeping
         self._work = paths.work(wanted)
@@ -107,6 +108,7 @@ class Saving:
             for epoch, path in list(temporaries(self._paths)):
                 if epoch == self.id.epoch and path.name.startswith(WORK):
                     self._ports.disk.remove_tree(path)  # this gang writes one at a time: that attempt has failed
+            self._leads = True
             self._ports.disk.make_directory(self._work)
             self._reserve(needed_bytes(tensor_bytes))
         except BaseException:
@@ -154,10 +156,16 @@ class Saving:
             raise
 
     def drop(self) -> None:
-        """Give up, and remove what was written as far as that is possible; does nothing once it is committed."""
+        """Give up; does nothing once it is committed.
+
+        The rank that leads removes what was written, as far as that is possible. The others remove nothing: they may
+        hear of a failure while that rank has all that it needs, and commits.
+        """
         if self.stage in (Stage.PLACED, Stage.DROPPED):
             return
         self._go(Stage.DROPPED)
+        if not self._leads:
+            return
         with suppress(StorageError):  # the error that led here is the one to tell; the rest is removed later
             self._ports.disk.remove_tree(self._work)
 

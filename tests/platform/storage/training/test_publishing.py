@@ -328,6 +328,22 @@ def test_every_stage_allows_only_its_edges(tmp_path: Path) -> None:
     assert EDGES[Stage.PLACED] == EDGES[Stage.DROPPED] == frozenset()
 
 
+def test_a_rank_that_gives_up_removes_nothing_of_the_rank_that_leads(tmp_path: Path) -> None:
+    """It hears of a death at once, while the first rank has all that it needs and goes on to the rename."""
+    run = make_run(tmp_path)
+    leading, other = run.saving(1, 1), run.saving(1, 1)
+    entry = write(leading)
+    other.drop()
+    leading.commit([entry], TREE, About(1, {}))
+    with run.open(at("e1/step-1")) as opened:
+        assert opened.read_state() is not None
+    begun, other = run.saving(1, 2), run.saving(1, 2)
+    write(begun)
+    other.drop()
+    begun.drop()
+    assert leftovers(run) == [], "whoever made it removes it"
+
+
 def test_a_checkpoint_of_nothing_is_one(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.save({}, epoch=0, step=0)
