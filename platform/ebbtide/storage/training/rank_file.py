@@ -144,7 +144,9 @@ def _flat_bytes(shard: Shard) -> torch.Tensor:
         raise Refused(f"tensor {shard.name!r} is on the meta device and has no values")
     if tensor.dtype.is_complex:
         tensor = tensor.resolve_conj()
-    return tensor.resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.resolve_neg().contiguous()
+    # Neither of `contiguous` and `reshape` mends the stride of a single element, and `view` refuses it.
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
 
 def _metadata(keys: Sequence[str], shards: Sequence[Shard]) -> dict[str, str]:
