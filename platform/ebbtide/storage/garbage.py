@@ -51,7 +51,7 @@ class FoundObject:
     """An object in the store.
 
     Attributes:
-        age_s: since it was published, or found again by somebody who published the same.
+        age_s: since it was published, found again by somebody who published the same, or got or lost a name.
         uses: what must live as long as it; None if its manifest cannot be read.
         problem: why not.
     """

@@ -1,7 +1,8 @@
 """Refs: small files that name objects, replaced by rename.
 
 A reader finds the old object or the new one, never half a ref. On NFS it may find the old one for a while after another
-node replaced it; the grace of the garbage collector is far longer, so the old object is still there then.
+node replaced it. So an object that gets or loses a name is made young by that (the time of its COMMIT). The grace of
+the garbage collector is far longer than that while, and the old object is still there then.
 
 Compare-and-set is not promised: rename replaces whatever is there, and what could refuse (exclusive creation, locks)
 either cannot replace or depends on how each client was mounted. Whoever must not be overtaken by a stale writer puts
@@ -18,6 +19,7 @@ from pathlib import Path
 from ebbtide.storage.durable import Disk, read_small, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
 from ebbtide.storage.names import (
+    COMMIT,
     ObjectId,
     RefName,
     Tag,
@@ -84,6 +86,8 @@ class Refs:
         for directory, new in ((self._paths.refs, path.parent.name), (path.parent, path.name)):
             if clash := case_collision([*_names_in(directory), new]):
                 raise Refused(f"{ref} cannot be written: {clash[0]!r} is there already, and differs only in case")
+        self._make_young(name, tag_text)
+        self._disk.touch(self._paths.object(ref.object) / COMMIT)
         raw = (json.dumps({"schema": SCHEMA, "name": ref.name, "tag": ref.tag, "object": ref.object}) + "\n").encode()
         try:
             self._write(path, raw)
@@ -93,13 +97,25 @@ class Refs:
             self._write(path, raw)  # somebody deleted the name's last ref, and its directory with it
         return ref
 
-    def delete(self, name: str, tag_text: str) -> bool:
-        """Remove a ref; its object stays until it is collected. Whether there was one."""
+    def delete(self, name: str, tag_text: str, *, grace: bool = True) -> bool:
+        """Remove a ref; its object stays until it is collected. Whether there was one.
+
+        Args:
+            grace: leave the object to those who have just read the ref; not where they can do without it.
+        """
         path = self._paths.ref(ref_name(name), tag(tag_text))
+        if grace:
+            self._make_young(name, tag_text)
         there = path.parent.is_dir() and self._disk.remove(path)
         with suppress(OSError):  # it holds other tags, or somebody just made one
             path.parent.rmdir()
         return there
+
+    def _make_young(self, name: str, tag_text: str) -> None:
+        """Before a ref goes: the collector counts the age of its object from now."""
+        with suppress(NotPublished, Corrupt, Refused):  # then nobody knows which object that is
+            if os.path.lexists(self._paths.ref(ref_name(name), tag(tag_text))):
+                self._disk.touch(self._paths.object(self.read(name, tag_text).object) / COMMIT)
 
     def _write(self, path: Path, raw: bytes) -> None:
         self._disk.make_directory(path.parent)

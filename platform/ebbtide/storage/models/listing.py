@@ -42,7 +42,8 @@ class ModelRow:
         size_bytes: without indexes.
         num_tensors, num_parameters: 0 if nobody knows.
         dtype: the types of its tensors, the largest first.
-        at_s: seconds since 1970, by the filesystem's clock: when this name was given, or the object published.
+        at_s: seconds since 1970, by the filesystem's clock: when this name was given; without one, when the object was
+            published or lost its last name.
         refs: all of its names.
         holders: processes that hold it.
         flat_forms: forms of it that engines load faster, in words.
