@@ -148,7 +148,7 @@ def gc(ctx: click.Context, *, dry_run: bool, grace: float | None, where: StoreOp
     allowed = Grace() if grace is None else Grace(object_s=grace, work_s=grace)
     with told():
         verdicts = plan(survey(store.ports, judge=not dry_run), allowed)
-        done = Collected() if dry_run else collect(store.ports, verdicts)
+        done = Collected() if dry_run else collect(store.ports, verdicts, allowed)
         if not dry_run:
             records = ImportRecords(store.paths, store.ports.disk)
             records.forget(store.list_objects(), filesystem_now_s(store.ports) - Grace().object_s)

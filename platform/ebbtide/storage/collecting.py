@@ -4,26 +4,29 @@
 removes it. A round may be cut off anywhere, and several may run at once. Ages are taken by the filesystem's own clock,
 so that a node whose clock is wrong condemns nothing.
 
-Not guaranteed: that a round is quick. It waits for holders that are silent until they count as dead, a minute.
+Not guaranteed: that a round is quick. It waits for holders that are silent until they count as dead, a minute. And that
+nobody misses for a moment what is needed again while it is moved; nor what a publisher sees only in its cache of names
+(NFS, up to 60 s), which a later round restores.
 """
 
 import os
-import secrets
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebbtide.storage.durable import TEMPORARY_SUFFIX, is_real_directory, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
-from ebbtide.storage.garbage import Fate, FoundAside, FoundObject, FoundWork, Survey, Verdict
-from ebbtide.storage.leases import of_work
+from ebbtide.storage.garbage import Fate, FoundAside, FoundObject, FoundWork, Grace, Survey, Verdict, plan
+from ebbtide.storage.leases import of_object, of_work
 from ebbtide.storage.names import COMMIT, Attempt, ObjectId, object_id
 from ebbtide.storage.opening import read_manifest
 from ebbtide.storage.ports import StorePorts
 from ebbtide.storage.refs import Refs
+
+BLOCK_BYTES = 512  # of st_blocks, whatever the filesystem's own are: stat(2)
 
 
 @dataclass(slots=True)
@@ -77,29 +80,48 @@ def survey(ports: StorePorts, *, judge: bool = True) -> Survey:
     return Survey(objects, work, trash, quarantine, refs, bad_refs, living, temporaries)
 
 
-def collect(ports: StorePorts, verdicts: Iterable[Verdict]) -> Collected:
-    """Do what was planned; what fails is told in the result, and the rest is done."""
-    result = Collected()
-    for verdict in verdicts:
-        if verdict.fate is Fate.KEEP:
-            continue
+def collect(ports: StorePorts, verdicts: Iterable[Verdict], grace: Grace) -> Collected:
+    """Do what was planned; what fails is told in the result, and the rest is done.
+
+    Between look and deed somebody may publish, name or open an object. So all is looked at again before the first
+    deed, each object just before it is moved, and all once more after the moves, when nobody finds it any more: what
+    is needed then comes back at once, and counts as missed.
+
+    Args:
+        ports: of the store.
+        verdicts: what was planned.
+        grace: by which.
+
+    Raises:
+        TransferFailed: the store cannot be looked at; nothing was done.
+    """
+    result, moved = Collected(), dict[Path, Verdict]()
+    wanted = [verdict for verdict in verdicts if verdict.fate is not Fate.KEEP]
+    if not wanted:
+        return result
+    asked_s = filesystem_now_s(ports)
+    fates = {one.path: one.fate for one in plan(survey(ports, judge=False), grace)}
+    for verdict in wanted:
         try:
-            done = _do(ports, verdict)
+            done = fates.get(verdict.path) is verdict.fate and _do(ports, verdict, asked_s, moved)
         except StorageError as error:
             result.failed.append((verdict, error))
             continue
         (result.done if done else result.missed).append(verdict)
+    if moved:
+        _bring_back(ports, moved, asked_s, grace, result)
     return result
 
 
 def filesystem_now_s(ports: StorePorts) -> float:
-    """The time that the filesystem gives to a file made now: its server's clock, not this node's."""
-    path = ports.paths.trash / f".clock.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
-    ports.disk.write(path, b"")
+    """The time that the filesystem gives to a change made now: its server's clock, not this node's.
+
+    No file is made for that, since a quota that is full would refuse it to the very collector that makes room.
+    """
+    path = ports.paths.trash
+    ports.disk.touch(path)
     with telling("look at", path):
-        now_s = path.stat().st_mtime
-    ports.disk.remove(path)
-    return now_s
+        return path.stat().st_mtime
 
 
 def tree_bytes(path: Path, *, but: str = "") -> int:
@@ -107,22 +129,75 @@ def tree_bytes(path: Path, *, but: str = "") -> int:
     return sum(one.st_size for place, one in _tree(path) if not stat.S_ISDIR(one.st_mode) and place.name != but)
 
 
-def _do(ports: StorePorts, verdict: Verdict) -> bool:
-    disk, paths = ports.disk, ports.paths
+def written_bytes(path: Path, *, but: str = "") -> int:
+    """Like `tree_bytes`, but of what is written: a file's holes do not count."""
+    return sum(
+        min(one.st_size, one.st_blocks * BLOCK_BYTES)
+        for place, one in _tree(path)
+        if not stat.S_ISDIR(one.st_mode) and place.name != but
+    )
+
+
+def _do(ports: StorePorts, verdict: Verdict, asked_s: float, moved: dict[Path, Verdict]) -> bool:
     match verdict.fate:
         case Fate.TRASH:
-            name = verdict.object or of_work(Attempt(verdict.path.name))
-            if is_real_directory(verdict.path):
-                disk.touch(verdict.path)  # its age in the trash counts from now
-            return disk.move(verdict.path, paths.aside(paths.trash, name))
+            return _trash(ports, verdict, asked_s, moved)
         case Fate.RESTORE:
             assert verdict.object is not None
             return _restore(ports, verdict.path, verdict.object)
         case Fate.REMOVE:
-            disk.remove_tree(verdict.path)
+            ports.disk.remove_tree(verdict.path)
             return True
         case Fate.KEEP:
             return False
+
+
+def _trash(ports: StorePorts, verdict: Verdict, asked_s: float, moved: dict[Path, Verdict]) -> bool:
+    name = verdict.object or of_work(Attempt(verdict.path.name))
+    subject = of_work(Attempt(verdict.path.name)) if verdict.object is None else of_object(verdict.object)
+    if subject in ports.leases.present() or (_committed_s(verdict.path) or 0.0) > asked_s:
+        return False  # held, or published or named again, a moment ago
+    if is_real_directory(verdict.path):
+        ports.disk.touch(verdict.path)  # its age in the trash counts from now
+    aside = ports.paths.aside(ports.paths.trash, name)
+    if not ports.disk.move(verdict.path, aside):
+        return False
+    moved[aside] = verdict
+    return True
+
+
+def _bring_back(
+    ports: StorePorts, moved: Mapping[Path, Verdict], asked_s: float, grace: Grace, result: Collected
+) -> None:
+    """Move back what somebody came to need before it was moved; all, if that cannot be told."""
+
+    def back(aside: Path, found: Verdict) -> None:
+        try:
+            done = found.object is not None and _restore(ports, aside, found.object)
+        except StorageError as error:
+            result.failed.append((found, error))
+            return
+        if done:
+            result.done.append(found)
+            if (before := moved.get(aside)) in result.done:
+                result.done.remove(before)
+                result.missed.append(before)
+
+    try:
+        for aside, verdict in moved.items():
+            if verdict.object is not None and (_committed_s(aside) or 0.0) > asked_s:
+                why = "published or named again while it was moved"
+                back(aside, replace(verdict, path=aside, fate=Fate.RESTORE, why=why))
+        for verdict in plan(survey(ports, judge=False), grace):
+            if verdict.fate is Fate.RESTORE:
+                back(verdict.path, verdict)
+    except StorageError as error:
+        for aside, verdict in moved.items():
+            if verdict in result.done:
+                result.done.remove(verdict)
+                result.failed.append((verdict, error))
+                with suppress(StorageError):  # the first error is the one to tell; a later round restores it
+                    ports.disk.move(aside, verdict.path)
 
 
 def _restore(ports: StorePorts, source: Path, wanted: ObjectId) -> bool:
@@ -144,15 +219,28 @@ def _object(path: Path, now_s: float) -> FoundObject | None:
         found = object_id(path.name)
     except Refused:
         return None
-    commit = path / COMMIT
     with telling("look at", path), suppress(FileNotFoundError):
-        age_s = now_s - (commit if commit.exists() else path).stat().st_mtime
+        committed_s = _committed_s(path)
+        age_s = now_s - (path.stat().st_mtime if committed_s is None else committed_s)
         try:
             manifest = read_manifest(path, found)
         except (NotPublished, Corrupt, Refused) as error:
             return FoundObject(found, path, age_s, tree_bytes(path), None, str(error))
         return FoundObject(found, path, age_s, manifest.size_bytes, frozenset(map(ObjectId, manifest.uses)))
     return None
+
+
+def _committed_s(path: Path) -> float | None:
+    """When an object was published, or got or lost a name; None if it is none.
+
+    COMMIT is opened for that: an NFS client asks the server then, and shows a time that may be a minute old otherwise.
+    """
+    with telling("look at", path):
+        try:
+            with (path / COMMIT).open("rb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def _refs(ports: StorePorts) -> tuple[dict[ObjectId, tuple[str, ...]], tuple[str, ...]]:

@@ -96,7 +96,7 @@ NO_GRACE = Grace(object_s=-1, work_s=-1, trash_s=-1, quarantine_s=-1, temporary_
 def collect_all(store: ObjectStore) -> None:
     """Two rounds of the collector that grant nothing any time."""
     for _ in range(2):
-        result = collect(store.ports, plan(survey(store.ports), NO_GRACE))
+        result = collect(store.ports, plan(survey(store.ports), NO_GRACE), NO_GRACE)
         assert not result.failed
 
 

@@ -35,7 +35,7 @@ from tests.platform.storage.stores import (
 
 def one_round(store: ObjectStore, grace: Grace = NO_GRACE) -> dict[str, Fate]:
     """What happened to what, by the first characters of its name."""
-    result = collect(store.ports, plan(survey(store.ports), grace))
+    result = collect(store.ports, plan(survey(store.ports), grace), grace)
     assert not result.failed
     return {verdict.path.name[:8]: verdict.fate for verdict in result.done}
 
@@ -185,11 +185,11 @@ def test_what_fails_is_told_and_the_rest_is_done(tmp_path: Path, code: int) -> N
     for seed in range(3):
         publish_model(store, seed=seed, tag=None)
     verdicts = plan(survey(store.ports), NO_GRACE)
-    failing = store_at(tmp_path / "store", disk=Disk(failing_at(2, code)))
-    result = collect(failing.ports, verdicts)
+    failing = store_at(tmp_path / "store", disk=Disk(failing_at(4, code)))
+    result = collect(failing.ports, verdicts, NO_GRACE)
     assert len(result.done) == 2 and len(result.failed) == 1
     assert isinstance(result.failed[0][1], TransferFailed)
-    again = collect(store.ports, verdicts)
+    again = collect(store.ports, verdicts, NO_GRACE)
     assert len(again.done) == 1 and len(again.missed) == 2 and again.removed_bytes == 0
     assert store.list_objects() == []
 
@@ -255,7 +255,7 @@ def test_readers_and_publishers_race_the_collector_and_nobody_sees_wrong_bytes(t
     def sweep() -> None:
         store = store_at(root, leases=leases)
         while time.monotonic() < until_s:
-            collect(store.ports, plan(survey(store.ports), AT_ONCE))
+            collect(store.ports, plan(survey(store.ports), AT_ONCE), AT_ONCE)
 
     with ThreadPoolExecutor(5) as pool:
         for future in [pool.submit(act) for act in (read, read, publish, sweep, sweep)]:

@@ -43,7 +43,7 @@ def test_a_store_with_leases_on_disk_publishes_reads_and_collects(tmp_path: Path
         assert found.read_bytes("config.json")
     assert store.ports.leases.present() == frozenset()
     for _ in range(2):
-        assert not collect(store.ports, plan(survey(store.ports), NO_GRACE)).failed
+        assert not collect(store.ports, plan(survey(store.ports), NO_GRACE), NO_GRACE).failed
     assert len(store.list_objects()) == 1 and model_is_right(store, seed=1) and leftovers(store) == []
 
 
@@ -54,7 +54,7 @@ def test_a_reader_whose_lease_was_taken_reads_what_was_published_or_nothing(tmp_
             path.unlink()
         assert found.read_bytes("config.json") == b'{"layers": 1}'
         for _ in range(2):
-            collect(store.ports, plan(survey(store.ports), NO_GRACE))
+            collect(store.ports, plan(survey(store.ports), NO_GRACE), NO_GRACE)
         with pytest.raises(NotPublished, match="was removed while"):
             found.read_bytes("config.json")
 
@@ -113,5 +113,5 @@ def test_what_a_killed_process_held_is_collected_once_it_counts_as_dead(tmp_path
         process.wait()
     assert {object_id, *(one.name for one in store.paths.incoming.iterdir())} == {one.path.name for one in found}
     for _ in range(2):
-        assert not collect(store.ports, plan(survey(store.ports), NO_GRACE)).failed
+        assert not collect(store.ports, plan(survey(store.ports), NO_GRACE), NO_GRACE).failed
     assert store.list_objects() == [] and leftovers(store) == []
