@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.storage.collecting import survey, tree_bytes
+from ebbtide.storage.collecting import survey, tree_bytes, written_bytes
 from ebbtide.storage.durable import is_real_directory, read_small, telling
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.garbage import Fate, Grace, Verdict, plan
@@ -44,7 +44,7 @@ class Room:
     Attributes:
         free_bytes: on the filesystem, for us.
         stored_bytes: in the store, work directories not counted.
-        written_bytes: in work directories.
+        written_bytes: in work directories, as far as the filesystem has found places for it.
         reserved_bytes: by work directories, what is written of it included.
     """
 
@@ -76,9 +76,11 @@ def measure(ports: StorePorts) -> Room:
         stored = sum(tree_bytes(path) for path in (paths.objects, paths.trash, paths.quarantine))
         written = reserved = 0
         for work in paths.incoming.iterdir():
-            size = tree_bytes(work, but=RESERVATION)
-            written += size
-            reserved += max(size, _reserved(work))
+            wanted = max(tree_bytes(work, but=RESERVATION), _reserved(work))
+            reserved += wanted
+            # A file may have its length long before its bytes, where nothing can be allocated ahead. A filesystem that
+            # tells its blocks late, or compresses, makes us ask for too much room, and never for too little.
+            written += min(wanted, written_bytes(work, but=RESERVATION))
     return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
 
 

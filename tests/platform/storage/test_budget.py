@@ -1,16 +1,22 @@
 """Room: who asks for more than there is gets one clear answer, and two who ask at once never get too much."""
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.budget import RESERVATION, Budget, Room, lack_bytes, measure, reserve, what_to_collect
+from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.garbage import Fate, Verdict
 from ebbtide.storage.manifest import Kind
+from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import CHUNK, KEY, NO_GRACE, leftovers, publish_model, random_bytes, store_at
 
 SIZES = st.integers(0, 1000)
@@ -104,6 +110,35 @@ def test_those_who_reserve_at_once_never_get_more_than_there_is(tmp_path: Path) 
         granted = sum(pool.map(ask, range(8)))
     assert granted <= 3
     assert measure(store.ports).reserved_bytes == granted * 100_000
+
+
+def test_a_file_of_full_length_that_is_hardly_written_is_still_to_come(tmp_path: Path) -> None:
+    """Where nothing can be allocated ahead, files get their length first and their bytes later."""
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.MODEL, KEY, attempt_name="first") as work:
+        reserve(store.ports, work.attempt, 100_000_000, ROOMY)
+        path = store.paths.work(work.attempt) / "a.safetensors"
+        path.write_bytes(b"x" * 10_000)
+        os.truncate(path, 100_000_000)
+        room = measure(store.ports)
+        assert room.reserved_bytes == 100_000_000 and room.written_bytes < 1_000_000
+        assert lack_bytes(replace(room, free_bytes=50_000_000), ROOMY) > 49_000_000
+
+
+def test_a_refusal_on_a_full_quota_says_what_could_go(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    publish_model(store, tag=None)
+
+    class OnlyReservations(CountedCalls):
+        def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_CREAT and Path(path).name != RESERVATION:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            return super().open(path, flags, mode)
+
+    with store.publication(Kind.MODEL, KEY) as work:
+        crowded = store_at(tmp_path / "store", disk=Disk(OnlyReservations()))
+        with pytest.raises(NoRoom, match="Collecting garbage would free 266"):
+            reserve(crowded.ports, work.attempt, 800_000, Budget(max_bytes=1_000_000), grace=NO_GRACE)
 
 
 def test_a_reservation_that_makes_no_sense_counts_for_nothing(tmp_path: Path) -> None:
