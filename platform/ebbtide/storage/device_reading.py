@@ -1,6 +1,5 @@
 """Files of published objects into device memory, checked on their way."""
 
-import errno
 from collections.abc import Iterable
 
 import torch
@@ -8,6 +7,7 @@ import torch
 from ebbtide.storage.device import DeviceTransport
 from ebbtide.storage.errors import NotPublished, TransferFailed
 from ebbtide.storage.placements import Placement
+from ebbtide.storage.reading import was_removed
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.staging import deadline_for
 from ebbtide.storage.stored_object import StoredObject
@@ -43,7 +43,7 @@ def read_to_device(
     try:
         return transport.read_device(file, wanted, verify=verify, deadline_s=patience_s)
     except TransferFailed as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE) and not file.path.exists():
+        if was_removed(error, file.path):
             raise NotPublished(f"object {found.id} was removed while {file.path} was being read") from error
         raise
 

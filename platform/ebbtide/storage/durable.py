@@ -63,8 +63,9 @@ class Disk:
 
     def make_directory(self, path: Path) -> None:
         """Make a directory, with mode 0700, and what is missing above it; what is there stays as it is."""
-        if path.is_dir():
-            return
+        with telling("create", path):
+            if path.is_dir():
+                return
         if path.parent != path:
             self.make_directory(path.parent)
         with telling("create", path), suppress(FileExistsError):

@@ -16,13 +16,14 @@ directory; hashes are against faults, not against an attacker who can write here
 """
 
 import json
+import os
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from ebbtide.storage.durable import Disk, read_small, telling
+from ebbtide.storage.durable import Disk, is_real_directory, read_small, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
 from ebbtide.storage.index import check_chunk_bytes
 from ebbtide.storage.leases import Leases, SharedLeases, of_object
@@ -94,7 +95,9 @@ class ObjectStore:
         """
         found = object_id(wanted)
         with ExitStack() as undo:
-            undo.enter_context(self.ports.leases.hold(of_object(found)))  # before looking: then it stays
+            undo.enter_context(
+                self.ports.leases.hold(of_object(found), comes_back=True)
+            )  # before looking: then it stays
             contents = open_contents(self.paths.object(found), found)
             return StoredObject(contents, self.ports.transport, undo.pop_all())
 
@@ -144,9 +147,12 @@ class ObjectStore:
 
         Raises:
             NotPublished: there is no such work directory (any more).
+            TransferFailed: it cannot be told.
         """
         work = self.paths.work(attempt(attempt_name))
-        if not work.is_dir():
+        with telling("open", work):
+            is_there = is_real_directory(work)
+        if not is_there:
             raise NotPublished(f"there is no work directory {work}: whoever led this publication has ended")
         hashing = hashing_for(kind, key, check_chunk_bytes(chunk_bytes))
         return Staging(work, hashing, self.ports.transport, self.ports.disk)
@@ -169,11 +175,13 @@ class ObjectStore:
         return target
 
     def list_objects(self) -> list[ObjectId]:
-        """The ids of all objects that are there, sorted, whatever their state."""
+        """The ids of all objects that are there, sorted, whatever their state; raises TransferFailed."""
+        with telling("list", self.paths.objects):
+            names = os.listdir(self.paths.objects)
         found = []
-        for path in self.paths.objects.iterdir():
+        for name in names:
             try:
-                found.append(object_id(path.name))
+                found.append(object_id(name))
             except Refused:
                 continue
         return sorted(found)

@@ -52,7 +52,8 @@ def read_manifest(directory: Path, object_id: ObjectId) -> Manifest:
     commit = _read(directory / COMMIT, MAX_MANIFEST_BYTES)
     if raw is None or commit is None:
         missing = MANIFEST if raw is None else COMMIT
-        what = "was never committed" if directory.is_dir() else "is not published"
+        with telling("open", directory):
+            what = "was never committed" if directory.is_dir() else "is not published"
         raise NotPublished(f"object {object_id} {what}: there is no {directory / missing}")
     if commit != commit_bytes(raw):
         raise Corrupt("COMMIT names another manifest than the one beside it", directory / COMMIT)

@@ -13,6 +13,7 @@ a `TransferTimeout` it may go on being written.
 
 import dataclasses
 import errno
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +21,18 @@ from pathlib import Path
 from ebbtide.storage.checking import Checker, ReadAgain, chunks_of
 from ebbtide.storage.chunk_hash import ContentHash, place_seed, quick_hash, small_digest
 from ebbtide.storage.chunks import joined
-from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed
+from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed, TransferTimeout
 from ebbtide.storage.index import Index
 from ebbtide.storage.manifest import FileEntry
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.second_look import read_again
+from ebbtide.storage.shared_files import Bounded
 from ebbtide.storage.staging import deadline_for
 from ebbtide.storage.transport import Consume, Range, Transport
+
+# For one look at a name after a read failed; a server that answers does so within milliseconds.
+LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def read_stored(
         into: memory for the file's bytes, index 0 standing for byte 0, as long as the end of the last chunk read.
         ranges: in the order in which they are wanted; they may overlap. What is read is rounded out to chunks.
         verify: turn it off only if the bytes are checked in another way.
-        deadline_s: for all of it, in seconds; by default generous.
+        deadline_s: for all of it, in seconds; by default generous. Where the file is gone, up to `LOOK_S` more.
         read_again: reads a chunk once more past all caches.
 
     Raises:
@@ -122,12 +127,25 @@ def read_stored(
     try:
         report = transport.read(file.path, joined(chunks), receive, into=into, deadline_s=patience_s)
     except TransferFailed as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE) and not file.path.exists():
+        if was_removed(error, file.path):
             raise NotPublished(f"object {file.object_id} was removed while {file.path} was being read") from error
         raise
     if not checker.mended:
         return report
     return dataclasses.replace(report, retries=report.retries + checker.mended)
+
+
+def was_removed(error: TransferFailed, path: Path) -> bool:
+    """Whether a transfer failed since its file was removed; False too if nobody can tell within `LOOK_S`."""
+    if error.errno not in (errno.ENOENT, errno.ESTALE):
+        return False
+    try:
+        Bounded()("look at", path, LOOK_S, lambda: os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, TransferTimeout):
+        return False
+    return False
 
 
 def _ignore(_offset: int, _memory: memoryview) -> None:

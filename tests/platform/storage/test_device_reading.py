@@ -1,5 +1,6 @@
 """Published objects into device memory: as their authors wrote them, or one error."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,10 @@ from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFaile
 from ebbtide.storage.gds import GdsSettings, GdsTransport
 from ebbtide.storage.placements import Placement, place
 from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.reading import StoredFile
+from ebbtide.storage.report import TransferReport
 from tests.platform.storage.device_fakes import BadFiles, LateQueue, flip
+from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, POOL, publish_model, store_at, tensors
 
 FILE = "model.safetensors"
@@ -64,6 +68,23 @@ def test_damage_is_corrupt_and_a_removed_object_is_not_published(tmp_path: Path,
         shutil.rmtree(path.parent)
         with pytest.raises(NotPublished, match="was removed while"):
             load_tensors(found, FILE, transport)
+
+
+def test_a_file_of_which_nobody_can_tell_whether_it_is_there_keeps_its_error(
+    tmp_path: Path, transport: DeviceTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone:
+        device = transport.device
+
+        def read_device(self, source: StoredFile, *_: object, **__: object) -> TransferReport:
+            raise TransferFailed("read", source.path, errno=errno.ESTALE)
+
+    store = store_at(tmp_path / "store")
+    with store.open(publish_model(store)) as found:
+        found.header(FILE)
+        stale_at(monkeypatch, found.file(FILE).path)
+        with pytest.raises(TransferFailed, match="ESTALE"):
+            load_tensors(found, FILE, Gone())  # type: ignore[arg-type]
 
 
 def test_small_files_and_places_outside_are_refused_or_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ebbtide.storage.durable import LOOK_AGAIN_AFTER_S, Disk, read_small
 from ebbtide.storage.errors import NoRoom, TransferFailed
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
+from tests.platform.storage.stale import stale_at
 
 
 def test_a_file_is_synced_before_and_its_directory_after_the_rename(tmp_path: Path) -> None:
@@ -63,6 +64,14 @@ def test_directories_are_made_with_all_above_them_for_the_owner_alone(tmp_path: 
     (tmp_path / "file").touch()
     with pytest.raises(TransferFailed, match="ENOTDIR"):
         Disk().make_directory(tmp_path / "file" / "x")
+
+
+def test_a_directory_that_cannot_be_looked_at_is_one_error_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale_at(monkeypatch, tmp_path / "a")
+    with pytest.raises(TransferFailed, match=r"/a: .*ESTALE"):
+        Disk().make_directory(tmp_path / "a" / "b")
 
 
 def test_a_directory_moves_only_to_a_free_name(tmp_path: Path) -> None:

@@ -115,6 +115,20 @@ def test_bytes_come_to_their_place(kvikio: ModuleType, tmp_path: Path) -> None:
     file.close()
 
 
+def test_a_close_that_fails_loses_nothing_that_was_read(
+    kvikio: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: FakeCuFile) -> None:
+        file._file.close()
+        raise RuntimeError("cuFile error at: file_handle.cpp:1: internal error")
+
+    (tmp_path / "f").write_bytes(b"0123456789")
+    monkeypatch.setattr(kvikio.CuFile, "close", fail)
+    file = KvikioFiles().open(tmp_path / "f")
+    assert file.read(torch.zeros(8, dtype=torch.uint8), 0, 0, 8) == 8
+    file.close()
+
+
 @pytest.mark.parametrize("through_host", [False, True])
 def test_the_settings_of_the_process_change_for_the_opening_only(
     kvikio: ModuleType, tmp_path: Path, through_host: bool

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from ebbtide.storage.errors import NotPublished, Refused
+from ebbtide.storage.errors import NotPublished, Refused, TransferFailed
 from ebbtide.storage.manifest import Kind
-from ebbtide.storage.names import COMMIT
+from ebbtide.storage.names import COMMIT, attempt
+from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, KEY, publish_model, stage_tensors, store_at, tensors
 
 
@@ -70,6 +71,26 @@ def test_what_is_not_there_is_not_published(tmp_path: Path) -> None:
     (store.paths.object(store.open(object_id).id) / COMMIT).unlink()
     with pytest.raises(NotPublished, match="never committed"):
         store.open_ref("org/model", "latest")
+
+
+def test_what_cannot_be_looked_at_is_one_error_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_at(tmp_path / "store")
+    work, objects = store.paths.work(attempt("a")), store.paths.objects
+    for place in (work, objects):
+        stale_at(monkeypatch, place)
+    with pytest.raises(TransferFailed, match=rf"{work}.*ESTALE"):
+        store.join("a", Kind.MODEL, KEY)
+    with pytest.raises(TransferFailed, match=rf"{objects}.*ESTALE"):
+        store.list_objects()
+
+
+def test_an_object_that_cannot_be_looked_at_is_one_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_at(tmp_path / "store")
+    directory = store.paths.object(publish_model(store))
+    (directory / COMMIT).unlink()
+    stale_at(monkeypatch, directory)
+    with pytest.raises(TransferFailed, match="ESTALE"):
+        store.manifest(directory.name)
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Wrong bytes are never handed on: each damage by name, what it raises, and where it says that it is."""
 
 import dataclasses
+import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ebbtide.storage import reading
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
@@ -19,7 +22,16 @@ from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.reading import StoredFile, read_stored
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.transport import Consume, Pending, Range
-from tests.platform.storage.stores import CHUNK, POOL, overwrite, publish_model, random_bytes, store_at, tensors
+from tests.platform.storage.stale import stale_at
+from tests.platform.storage.stores import (
+    CHUNK,
+    POOL,
+    overwrite,
+    publish_model,
+    random_bytes,
+    store_at,
+    tensors,
+)
 
 FILE = "model.safetensors"
 
@@ -315,6 +327,48 @@ def test_an_object_that_is_removed_while_it_is_open_is_not_published(published: 
         shutil.rmtree(published.path(""))
         with pytest.raises(NotPublished, match="removed while"):
             found.read_bytes(FILE)
+
+
+class Gone(PosixTransport):
+    """Its files are answered for with an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(POOL)
+        self._code = code
+
+    def read(self, path: Path, *_: object, **__: object) -> TransferReport:
+        raise TransferFailed("read", path, errno=self._code)
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ESTALE])
+def test_a_file_of_which_nobody_can_tell_whether_it_is_there_keeps_its_error(
+    published: Published, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    with published.store.open(published.id) as found:
+        stale_at(monkeypatch, published.path())
+        with pytest.raises(TransferFailed) as caught:
+            read_stored(Gone(code), found.file(FILE))
+        assert caught.value.errno == code
+
+
+def test_whether_a_file_was_removed_is_not_asked_for_ever(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, real = threading.Event(), os.stat
+
+    def hang(at: Path, **options: bool) -> os.stat_result:
+        if at == published.path():
+            answer.wait(60)
+        return real(at, **options)
+
+    monkeypatch.setattr(reading, "LOOK_S", 0.2)
+    with published.store.open(published.id) as found:
+        monkeypatch.setattr(os, "stat", hang)
+        began = time.monotonic()
+        with pytest.raises(TransferFailed, match="ESTALE"):
+            read_stored(Gone(errno.ESTALE), found.file(FILE))
+        assert time.monotonic() - began < 30
+        answer.set()
 
 
 def test_a_file_truncated_while_it_is_open_fails_with_its_place(published: Published) -> None:

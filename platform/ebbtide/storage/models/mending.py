@@ -142,7 +142,8 @@ def _fetch(checkpoint: Checkpoint, manifest: Manifest, entry: FileEntry, damage:
     bad = [one.part for one in damage if one.file == entry.name and one.part is not None]
     wanted = _in_chunks(bad, manifest.chunk_bytes, entry.size_bytes)
     path = work / entry.name
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with telling("create", path.parent):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with telling("write", path), path.open("xb", buffering=0) as copy:
         os.truncate(copy.fileno(), entry.size_bytes)
         for offset, data in _bytes_of(checkpoint, entry, wanted):

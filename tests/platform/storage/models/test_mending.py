@@ -1,5 +1,6 @@
 """A damaged model is mended from its source, by fetching what is damaged and nothing else."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.errors import Refused
+from ebbtide.storage.errors import NoRoom, Refused
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.mending import mend
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
@@ -155,6 +156,18 @@ def test_a_wrong_source_is_refused_and_nothing_is_changed(
     assert after == before | {"config.json": after["config.json"]}
     assert after["config.json"] in (before["config.json"], right)
     assert leftovers(store) == []
+
+
+def test_a_place_that_cannot_be_made_is_one_error(
+    store: ObjectStore, model: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    flip(store.paths.object(model) / FIRST, 9)
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(NoRoom, match="quota"):
+        mend(store, model)
 
 
 def test_without_a_record_a_source_is_asked_for(store: ObjectStore, model: ObjectId, folder: Path) -> None:
