@@ -34,9 +34,10 @@ from ebbtide.storage.gds import GdsSettings, GdsTransport
 from ebbtide.storage.gds_probe import GdsVerdict, probe_gds
 from ebbtide.storage.kvikio_files import KvikioFiles
 from ebbtide.storage.placements import Placement
-from ebbtide.storage.posix import DEFAULT_THREADS, PosixTransport
+from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.posix_calls import SystemCalls
 from ebbtide.storage.report import TransferReport
+from ebbtide.storage.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,8 @@ def device_transport(
     device: torch.device | str,
     *,
     override: Way | None = None,
-    threads: int = DEFAULT_THREADS,
+    threads: int | None = None,
+    traffic: Traffic | None = None,
     gds: GdsSettings | None = None,
     probe: Probe = probe_directory,
 ) -> ChosenTransport:
@@ -195,7 +197,8 @@ def device_transport(
         directory: of the store.
         device: ``cpu`` or ``cuda``, with or without an index.
         override: the way to take; None chooses.
-        threads: of each transfer through host memory.
+        threads: of each transfer through host memory; see `PosixTransport`.
+        traffic: the class that its transfers are in.
         gds: settings of cuFile.
         probe: whether cuFile works there.
 
@@ -206,7 +209,7 @@ def device_transport(
     queue, direct = queue_for(device), None
     if choice.way is Way.GDS:
         try:
-            direct = GdsTransport(KvikioFiles(), queue, gds)
+            direct = GdsTransport(KvikioFiles(), queue, gds, traffic=traffic)
         except Refused as error:
             if override is Way.GDS:
                 raise
@@ -214,7 +217,7 @@ def device_transport(
     pool, why_not_pinned = _pool_for(queue)
     why = why_not_pinned if choice.way is Way.GDS else "; ".join(filter(None, (choice.why, why_not_pinned)))
     calls = SystemCalls(resident_share=_all_of_it) if choice.way is Way.BUFFERED else SystemCalls()
-    host = PosixTransport(pool, threads=threads, calls=calls)
+    host = PosixTransport(pool, threads=threads, calls=calls, traffic=traffic)
     logger.info("files below %s go to %s by %s: %s", directory, queue.device, choice.way.value, choice.why)
     return ChosenTransport(choice, StagedTransport(host, queue, why_not_better=why), direct)
 

@@ -14,6 +14,7 @@ keep those of a healthy one. Starting four costs far less than one chunk.
 
 import contextlib
 import errno
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -44,12 +45,19 @@ class Crew:
         self._path, self._pool, self._threads = path, pool, threads
         self._deadline_s = deadline_s
         self._until = time.monotonic() + deadline_s
+        self._waits_since = math.inf
         self._changed = threading.Condition()
         self._stop = False
         self._ended = False
         self._failure: BaseException | None = None
         self._lent: set[Buffer] = set()
         self._doing: dict[int, tuple[float, str, int | None]] = {}
+        self._hire: Callable[[], bool] = _nobody
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it failed or was given up: none of its threads begins anything any more."""
+        return self._stop
 
     @property
     def ended(self) -> bool:
@@ -93,18 +101,31 @@ class Crew:
         """
         common = self._common(iter(items))
         helpers: list[threading.Thread] = []
-        for number in range(1, min(threads, self._threads)):
+
+        def hire() -> bool:
             helper = threading.Thread(target=self._run_helper, args=(work, common), daemon=True)
-            helper.name = f"chunks {number} {self._path.name}"
+            helper.name = f"chunks {len(helpers) + 1} {self._path.name}"
             try:
                 helper.start()
             except RuntimeError:  # the limit of threads: fewer will do
-                break
+                return False
             helpers.append(helper)
-        self._run_helper(work, common)
-        for helper in helpers:
-            helper.join()
+            return True
+
+        self._hire = hire
+        try:
+            while len(helpers) + 1 < min(threads, self._threads) and hire():
+                pass
+            self._run_helper(work, common)
+            for helper in helpers:  # also those hired meanwhile, by one that is at work and so has not been joined
+                helper.join()
+        finally:
+            self._hire = _nobody  # else it would keep the caller's memory
         self.check()
+
+    def hire(self) -> bool:
+        """For a thread that is at work in `share`: let one more help; False if there is none to be had."""
+        return self._hire()
 
     def check(self) -> None:
         """Raise `Stopped` once the transfer has failed or was given up."""
@@ -132,6 +153,20 @@ class Crew:
         with self._changed:
             if self._changed.wait_for(lambda: self._stop, seconds):
                 raise Stopped
+
+    @contextlib.contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Within it, time does not count against the deadline; for one thread at a time."""
+        with self._changed:
+            self._waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                if not self._stop:
+                    self._until += time.monotonic() - self._waits_since
+                self._waits_since = math.inf
+                self._changed.notify_all()
 
     def borrow(self, offset: int) -> Buffer:
         """A buffer for the chunk at ``offset``; raises `Stopped` rather than wait beyond the transfer's end."""
@@ -170,14 +205,15 @@ class Crew:
 
     def _halt(self) -> None:
         with self._changed:
-            self._until = min(self._until, time.monotonic() + INTERRUPTED_S)
+            self._until, self._waits_since = min(self._until, time.monotonic() + INTERRUPTED_S), math.inf
             self._stop = True
             self._changed.notify_all()
 
     def _wait_for_end(self) -> bool:
         with self._changed:
-            left = min(max(self._until - time.monotonic(), 0), threading.TIMEOUT_MAX)
-            return self._changed.wait_for(lambda: self._ended, left)
+            while not self._ended and (left := self._until - min(time.monotonic(), self._waits_since)) > 0:
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            return self._ended
 
     def _give_up(self) -> bool:
         with self._changed:
@@ -216,6 +252,10 @@ class Crew:
 
     def _common(self, items: Iterator[Item]) -> Iterator[Item]:
         return _Common(items, self._changed, lambda: self._stop)
+
+
+def _nobody() -> bool:
+    return False
 
 
 class _Common(Iterator[Item]):

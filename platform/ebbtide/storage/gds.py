@@ -40,6 +40,7 @@ from ebbtide.storage.placements import Placement, Placements, rounded_out
 from ebbtide.storage.posix_calls import Requests
 from ebbtide.storage.report import Mode, TransferReport
 from ebbtide.storage.second_look import read_again
+from ebbtide.storage.traffic import Traffic
 from ebbtide.storage.transport import ALIGNMENT_BYTES, CHUNK_BYTES, Range
 
 
@@ -81,6 +82,7 @@ class GdsTransport:
         *,
         read_again: ReadAgain = read_again,
         stats: Path = STATS,
+        traffic: Traffic | None = None,
     ) -> None:
         """Make it.
 
@@ -90,9 +92,10 @@ class GdsTransport:
             settings: how.
             read_again: reads a chunk through host memory, past all caches, after its hash was wrong.
             stats: where nvidia-fs tells what it did.
+            traffic: the class in which its transfers ask for leave; their number of threads is that of the settings.
         """
         self._files, self.queue, self._settings = files, queue, settings or GdsSettings()
-        self._read_again, self._stats = read_again, stats
+        self._read_again, self._stats, self._traffic = read_again, stats, traffic
         self._lock = threading.Lock()
         self._hasher: DeviceHasher | None = None
         self._stuck: Crew | None = None
@@ -163,13 +166,21 @@ class GdsTransport:
 
     def _read_all(self, reading: "_Reading", file: DeviceFile, parts: list[Range]) -> None:
         threads, size = min(self._settings.threads, len(parts)), self._settings.request_bytes
-        # In the queue's order: torch lends memory that the caller's kernels, queued elsewhere, may still read, and cuFile
+        # In the queue's order: torch lends memory that kernels which the caller has queued may still read, and cuFile
         # waits for no stream.
         with device_errors(reading.path, None), self.queue.scope():
             scratch = torch.empty(threads * size, dtype=torch.uint8, device=self.device)
         free = [scratch[start : start + size] for start in range(0, len(scratch), size)]
-        with self._registered(scratch):
-            reading.crew.share(parts, lambda items: reading.read(items, file, free.pop()), threads=threads)
+        with self._registered(scratch), contextlib.ExitStack() as stack:
+            lanes = None
+            if self._traffic is not None:
+                nbytes = sum(part.length for part in parts)
+                lanes = stack.enter_context(self._traffic.transfer(reading.crew, nbytes, fixed=True))
+
+            def work(items: Iterator[Range]) -> None:
+                reading.read(items if lanes is None else lanes.over(items), file, free.pop())
+
+            reading.crew.share(parts, work, threads=threads)
 
     @contextlib.contextmanager
     def _registered(self, scratch: torch.Tensor) -> Iterator[None]:

@@ -10,7 +10,7 @@ in the kernel cannot be taken back. Buffers of the pool are then buried. Memory 
 may be written, with bytes of this very file, as long as the process lives: never use it again for anything else. After
 any other error, and after success, nothing is written any more.
 
-Also not: fairness between transfers, or a bound on all threads together. A transfer has ``threads`` threads.
+Without ``traffic`` also not: fairness between transfers, or a bound on all threads together.
 
 Source: open(2) O_DIRECT; docs/measured.md for the numbers.
 """
@@ -19,7 +19,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ebbtide.storage.buffers import BufferPool
@@ -32,6 +32,7 @@ from ebbtide.storage.posix_read import ChunkReader, ReadPlan
 from ebbtide.storage.posix_write import WritePlan
 from ebbtide.storage.report import Mode, TransferReport
 from ebbtide.storage.spans import Spans
+from ebbtide.storage.traffic import MOST, Traffic
 from ebbtide.storage.transport import CHUNK_BYTES, Consume, Fill, Range
 
 # Four threads reach the ceiling with 4 MiB requests already, and more were slower on a shared filesystem
@@ -47,21 +48,31 @@ class PosixTransport:
     Chunks are as large as the pool's buffers, which divide ``CHUNK_BYTES``.
     """
 
-    def __init__(self, pool: BufferPool, *, threads: int = DEFAULT_THREADS, calls: SystemCalls | None = None) -> None:
+    def __init__(
+        self,
+        pool: BufferPool,
+        *,
+        threads: int | None = None,
+        calls: SystemCalls | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
         """Make a transport.
 
         Args:
             pool: its buffers; with two for each thread, fetching goes on while a callback's `Pending` has not ended.
-            threads: of each transfer, at least one.
+            threads: of each transfer, at least one; with ``traffic`` at most so many. None: ``DEFAULT_THREADS``, or
+                as many as ``traffic`` finds to be worth it.
             calls: the operating system; tests give one that lies.
+            traffic: the class in which all its transfers are; None: they share the filesystem with nobody.
 
         Raises:
             ValueError: for numbers that cannot be.
         """
-        if threads < 1 or CHUNK_BYTES % pool.buffer_bytes:
+        if (threads is not None and threads < 1) or CHUNK_BYTES % pool.buffer_bytes:
             hint = f"threads must be at least 1 and buffers must divide {CHUNK_BYTES} bytes"
             raise ValueError(f"{threads} threads with buffers of {pool.buffer_bytes} bytes: {hint}")
         self._pool, self._threads, self._calls = pool, threads, calls or SystemCalls()
+        self._traffic = traffic
         self._closed = False
         self._lock = threading.Lock()
         self._stuck: list[Crew] = []
@@ -104,7 +115,7 @@ class PosixTransport:
                 spans = Spans("read", file, requests, self._calls.preadv, nothing=nothing, reopen=True)
                 plan = ReadPlan(file, spans, requests, self._calls, crew, consume, memory)
                 chunks = list(cut(wanted, self._pool.buffer_bytes))
-                crew.share(chunks, lambda items: ChunkReader(plan).read(items), threads=len(chunks))
+                self._share(crew, chunks, lambda items: ChunkReader(plan).read(items))
                 why_not = file.why_not_direct
                 crew.doing("close", None)
             finally:
@@ -149,10 +160,10 @@ class PosixTransport:
                 plan = WritePlan(file, spans, requests, self._calls, crew, fill)
                 plan.allocate(size_bytes)
                 chunks = list(cut(wanted, self._pool.buffer_bytes))
-                crew.share(chunks, plan.write, threads=len(chunks))
+                self._share(crew, chunks, plan.write)
                 if plan.sync(again=False) is not None:
                     requests.begin_again()
-                    crew.share(chunks, plan.write, threads=len(chunks))
+                    self._share(crew, chunks, plan.write)
                     plan.sync(again=True)
                 why_not = file.why_not_direct
                 plan.close()
@@ -173,7 +184,15 @@ class PosixTransport:
             self._stuck = [crew for crew in self._stuck if not crew.ended]
             if len(self._stuck) >= MOST_STUCK:
                 raise TransferTimeout("open", path, after_s=0)
-        return Crew(path, self._pool, threads=self._threads, deadline_s=deadline_s)
+        threads = self._threads or (DEFAULT_THREADS if self._traffic is None else MOST)
+        return Crew(path, self._pool, threads=threads, deadline_s=deadline_s)
+
+    def _share(self, crew: Crew, chunks: list[Range], work: Callable[[Iterator[Range]], None]) -> None:
+        if self._traffic is None:
+            crew.share(chunks, work, threads=len(chunks))
+            return
+        with self._traffic.transfer(crew, sum(each.length for each in chunks), most=self._threads) as lanes:
+            crew.share(chunks, lambda items: work(lanes.over(items)), threads=lanes.first(len(chunks)))
 
     def _run(self, crew: Crew, lead: Callable[[], None]) -> None:
         try:

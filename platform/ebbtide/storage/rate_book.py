@@ -96,11 +96,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``granted``: start after ``wait_s``. Otherwise ask again then, or earlier; ``why`` in words."""
+    """``granted``: start after ``wait_s``. Otherwise ask again then, or earlier; ``why`` in words.
+
+    ``sharers``: transfers of the class that asked within ``FRESH_S``, this one included.
+    """
 
     granted: bool
     wait_s: float = 0.0
     why: str = ""
+    sharers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,8 @@ def take(book: Book, budget: Budget, ask: Ask, now_s: float) -> tuple[Book, Answ
     asking = ClassEntry(now_s, book.classes[ask.kind].credit_bytes)
     book = Book(book.at_s, book.tokens, {**book.classes, ask.kind: asking}, book.transfers)
     answer = _judge(book, budget, ask, now_s)
-    return _noted(book, budget, ask, answer, now_s), answer
+    book = _noted(book, budget, ask, answer, now_s)
+    return book, replace(answer, sharers=_sharers(book, ask.kind, now_s))
 
 
 def leave(book: Book, transfer: str) -> Book:
@@ -222,6 +227,10 @@ def _held_down_by(book: Book, budget: Budget, kind: TrafficClass, now_s: float) 
         if above.value < kind.value and book.classes[above].asked_s + budget.quiet_s > now_s
     ]
     return (loud[0][0], max(left_s for _, left_s in loud)) if loud else (None, 0.0)
+
+
+def _sharers(book: Book, kind: TrafficClass, now_s: float) -> int:
+    return sum(entry.kind is kind and now_s - entry.asked_s < FRESH_S for entry in book.transfers.values())
 
 
 def _least_served(book: Book, ask: Ask, now_s: float) -> float | None:

@@ -4,10 +4,12 @@ Threads of any number of processes share one book: a small node-local file, lock
 is never a network filesystem). A process that stands still while it has the lock (a checkpoint of it is being taken)
 must not stop the others: who cannot have the lock soon goes on with a book of its own.
 
-Use, around one file or any other transfer::
+Transports ask by themselves (`traffic`). Use around what moves bytes in another way::
 
-    with rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        transport.read(path, ranges, consume, deadline_s=..., admit=admit)
+    with rates.transfer(TrafficClass.PREFETCH) as admit:
+        for chunk in chunks:
+            admit(len(chunk))
+            send(chunk)
 
 Not guaranteed: anything about the network or the server, whose other clients nobody here knows; see `concurrency`.
 """
@@ -198,6 +200,7 @@ class Admission:
     Attributes:
         why: why one of its threads waits now, in words; empty if none does.
         waited_s: seconds that its threads have waited, added up.
+        sharers: how many transfers of its class the node had when it asked last, itself included.
     """
 
     _rates: Rates
@@ -206,11 +209,16 @@ class Admission:
     _cancel: threading.Event | None
     why: str = ""
     waited_s: float = 0.0
+    sharers: int = 1
     _name: str = field(default_factory=lambda: f"{os.getpid()}.{uuid4().hex[:8]}")
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, nbytes: int) -> None:
+    def __call__(self, nbytes: int, wait: Callable[[float], None] | None = None) -> None:
         """Wait until ``nbytes`` may be moved.
+
+        Args:
+            nbytes: at once; much is asked for in pieces.
+            wait: how to wait so many seconds, 0 included; what it raises ends the wait.
 
         Raises:
             WaitTimeout: the transfer's patience is at its end; it says what was waited for.
@@ -223,7 +231,7 @@ class Admission:
         try:
             left = nbytes
             while left > 0:
-                left -= self._admit(min(left, self._rates.budget.burst_bytes), until_s)
+                left -= self._admit(min(left, self._rates.budget.burst_bytes), until_s, wait or self._wait)
         finally:
             self.why = ""
             self.waited_s += self._rates._clock_s() - began_s
@@ -233,18 +241,19 @@ class Admission:
     def _what(self) -> str:
         return f"waiting to move bytes ({self._kind.name})"
 
-    def _admit(self, nbytes: int, until_s: float) -> int:
+    def _admit(self, nbytes: int, until_s: float, wait: Callable[[float], None]) -> int:
         while True:
-            self._wait(0.0)
+            wait(0.0)
             answer = self._rates._ask(Ask(self._kind, self._name, nbytes))
+            self.sharers = answer.sharers
             if answer.granted:
-                self._wait(answer.wait_s)
+                wait(answer.wait_s)
                 return nbytes
             self.why = answer.why
             left_s = until_s - self._rates._clock_s()
             if left_s <= 0:
                 raise WaitTimeout(self._what, why=answer.why, after_s=self._patience_s)
-            self._wait(max(min(answer.wait_s, ASK_AGAIN_S, left_s), _LEAST_WAIT_S))
+            wait(max(min(answer.wait_s, ASK_AGAIN_S, left_s), _LEAST_WAIT_S))
 
     def _wait(self, seconds: float) -> None:
         if self._cancel is not None:

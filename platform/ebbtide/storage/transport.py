@@ -67,7 +67,7 @@ class Transport(Protocol):
             into: memory for the file's bytes, its index 0 standing for the file's byte 0, of at least the end of the
                 last range; chunks then arrive in place (read straight into it where its alignment allows, else
                 copied) and ``consume`` is given views of it.
-            deadline_s: seconds for the whole transfer.
+            deadline_s: seconds for the whole transfer, without what it waits for traffic of higher classes (`traffic`).
 
         Raises:
             TransferFailed: with errno, path and offset; TransferTimeout and FileTruncated are kinds of it.

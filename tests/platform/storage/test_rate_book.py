@@ -237,7 +237,7 @@ def test_without_a_budget_everything_goes_until_a_higher_class_asks() -> None:
     book = Book.new(budget, 0.0)
     for n in range(100):
         book, answer = take(book, budget, ask(SCRUB, str(n), budget.burst_bytes), 0.0)
-        assert answer == Answer(True)
+        assert answer == Answer(True, sharers=n + 1)
     book, _ = take(book, budget, ask(LOAD, "l"), 0.0)
     _, answer = take(book, budget, ask(SCRUB, "s", budget.burst_bytes), 0.0)
     assert not answer.granted
