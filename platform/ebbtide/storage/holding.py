@@ -10,7 +10,12 @@ is for the step before something becomes visible.
 Whoever acts on a death (removes an object that a dead reader held) must bury the file *first*, by `Observer.bury`: then
 a holder that was only slow finds its file gone.
 
-Not guaranteed: life beyond the GIL. A holder whose Python threads cannot run for half of ``stale_after_s`` gives up.
+A lease that is lost stays lost, unless it was made to come back, as readers' are: it is then taken again, under a new
+token, as soon as the directory answers. Whoever writes must not have that: others may have followed it.
+
+Not guaranteed: that nobody took a reader for dead before its lease came back. What it read may be gone by then; it
+learns that from the next look at it, and not from the lease. And life beyond the GIL: a holder whose Python threads
+cannot run for half of ``stale_after_s`` gives up.
 """
 
 import os
@@ -18,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -62,8 +68,12 @@ REAL = System()
 class Holding:
     """One lease in the hands of its owner; made by `hold` and `claim`. To be used as a context manager, or released."""
 
-    def __init__(self, directory: Path, file: LeaseFile, *, who: str, pace: Pace, system: System) -> None:
+    def __init__(
+        self, directory: Path, file: LeaseFile, *, who: str, pace: Pace, system: System, comes_back: bool = False
+    ) -> None:
+        assert file.token or not comes_back, "a number is never used twice"
         self.directory, self.file, self.who, self.pace = directory, file, who, pace
+        self._comes_back = comes_back
         self._perform, self._clock_s = system.perform, system.holder_clock_s
         self._pid = os.getpid()
         self._record = Record(uuid4().hex, who, pace.stale_after_s)
@@ -77,7 +87,7 @@ class Holding:
 
     @property
     def lost(self) -> str:
-        """Why nothing is held any more, in words; empty while it is."""
+        """Why nothing is held (any more), in words; empty while it is."""
         if os.getpid() != self._pid:
             return f"{self.file.name} is held by process {self._pid}, of which this one is a fork"
         with self._changed:
@@ -88,7 +98,8 @@ class Holding:
         """Go on only if this returns. Costs no I/O.
 
         Raises:
-            Superseded: the lease is lost, or was silent for so long that somebody else may have it. It stays so.
+            Superseded: the lease is lost, or was silent for so long that somebody else may have it. It stays so,
+                unless it comes back.
         """
         if why := self.lost:
             raise Superseded(
@@ -164,8 +175,12 @@ class Holding:
         self._created.set_result(objection)
         if objection:
             return
-        while self._wait_for_beat():
-            self._beat()
+        while True:
+            while self._wait_for_beat():
+                self._beat()
+            if self._stopping or not self._comes_back:
+                break
+            self._come_back()
         with self._changed:
             record, self._failure = self._next_record(), None
             if self._tenancy.at(self._clock_s()).lost and not self._stopping:
@@ -199,6 +214,25 @@ class Holding:
             self._answered, self._failure = asked, failure
             self._changed.notify_all()
 
+    def _come_back(self) -> None:
+        """Try once to hold again. A new token: an observer may be about to bury the old file, and no other."""
+        with self._changed:
+            before, record = self.file, replace(self._record, token=uuid4().hex, beat=0)
+            self._answered = self._asked  # whoever waits for a beat learns that the lease is lost
+        file, began_s = LeaseFile(before.name, token=record.token), self._clock_s()
+        try:
+            objection = self._run(lease.create(self.directory, file, record))
+        except StorageError as error:
+            objection = str(error)
+        with self._changed:
+            if objection:
+                self._tenancy = replace(self._tenancy, trouble=objection)
+                return
+            self.file, self._record = file, replace(record, note=self._record.note)
+            self._tenancy, self._failure = Tenancy(self.pace.fence_s, began_s), None
+        with suppress(StorageError):  # it is silent, and buried one day
+            self._run(lease.release(self.directory, before, record))
+
     def _next_record(self) -> Record:
         self._record = replace(self._record, beat=self._record.beat + 1)
         return self._record
@@ -207,20 +241,29 @@ class Holding:
         return carry_out(steps, self._perform) or ""
 
 
-def hold(directory: Path, name: str, *, who: str, pace: Pace = DEFAULT_PACE, system: System = REAL) -> Holding:
+def hold(
+    directory: Path,
+    name: str,
+    *,
+    who: str,
+    pace: Pace = DEFAULT_PACE,
+    system: System = REAL,
+    comes_back: bool = False,
+) -> Holding:
     """Hold ``name`` beside any number of other holders of it.
 
     Args:
         directory: on the shared filesystem; made with mode 0700 if it is not there.
         name: what is held, such as an object's id.
         who: for people: host, process, purpose.
+        comes_back: once lost, take it again until it is released; for who only reads.
 
     Raises:
         Refused: ``name`` cannot be used.
         StorageError: the file cannot be made, or not in time; nothing is held.
     """
     file = LeaseFile(checked_name(name), token=uuid4().hex)
-    holding = Holding(directory, file, who=who, pace=pace, system=system)
+    holding = Holding(directory, file, who=who, pace=pace, system=system, comes_back=comes_back)
     objection = holding._begin()
     assert not objection, objection
     return holding

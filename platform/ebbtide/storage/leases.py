@@ -24,8 +24,14 @@ class Lease(Protocol):
 class Leases(Protocol):
     """Gives shared leases and knows the living ones."""
 
-    def hold(self, subject: str) -> AbstractContextManager[Lease]:
-        """Hold ``subject`` beside any number of others, until the context ends."""
+    def hold(self, subject: str, *, comes_back: bool = False) -> AbstractContextManager[Lease]:
+        """Hold ``subject`` beside any number of others, until the context ends.
+
+        Args:
+            comes_back: for who only reads. A lease that was lost, as in an outage, is taken again as soon as that can
+                be. Between, the subject may have been collected: whoever reads it finds it gone then. Leases of who
+                writes stay lost.
+        """
 
     def living(self) -> frozenset[str]:
         """The subjects that somebody holds; may take as long as a holder may be silent."""
@@ -55,9 +61,11 @@ class SharedLeases:
     def __init__(self, directory: Path, *, who: str = "", pace: Pace = DEFAULT_PACE, system: System = REAL) -> None:
         self._directory, self._who, self._pace, self._system = directory, who or this_process(), pace, system
 
-    def hold(self, subject: str) -> AbstractContextManager[Lease]:
+    def hold(self, subject: str, *, comes_back: bool = False) -> AbstractContextManager[Lease]:
         """See `Leases`; raises StorageError if that cannot be had."""
-        return hold(self._directory, subject, who=self._who, pace=self._pace, system=self._system)
+        return hold(
+            self._directory, subject, who=self._who, pace=self._pace, system=self._system, comes_back=comes_back
+        )
 
     def living(self) -> frozenset[str]:
         """See `Leases`; raises StorageError where nobody may be taken for dead."""

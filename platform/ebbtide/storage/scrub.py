@@ -80,7 +80,7 @@ def scrub(ports: StorePorts, wanted: str, *, deep: bool = False) -> Generator[Sc
         TransferTimeout: the filesystem hangs.
     """
     found = object_id(wanted)
-    with ports.leases.hold(of_object(found)):
+    with ports.leases.hold(of_object(found), comes_back=True):
         directory = ports.paths.object(found)
         manifest = read_manifest(directory, found)
         done = 0

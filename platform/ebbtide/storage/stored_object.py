@@ -24,7 +24,15 @@ class StoredObject:
     """An object that was found whole (but for the content of its files) and is leased until it is closed.
 
     A context manager; may be used by several threads. The lease keeps the object from being collected. A process that
-    lost it, since it was paused for long, may go on: it reads what was published, or finds the object gone.
+    lost it, since it was paused or the shared directory did not answer for half a minute or longer, may go on, and
+    holds it again as soon as it can.
+
+    Guaranteed: what is read is what was published, or `NotPublished` says that the object is gone, whatever happened to
+    the lease. An object that only lies in the trash when the lease is back comes back with the next round of the
+    collector.
+
+    Not guaranteed: that an object without a ref outlives an outage. A collector that reaches the directory while this
+    process does not, or is paused, takes it after a minute of silence; that shows at the next read, and no earlier.
     """
 
     def __init__(self, contents: Contents, transport: Transport, held: ExitStack) -> None:

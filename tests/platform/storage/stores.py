@@ -45,7 +45,7 @@ class LocalLeases:
         self._held: Counter[str] = Counter()
 
     @contextmanager
-    def hold(self, subject: str) -> Iterator[Lease]:
+    def hold(self, subject: str, *, comes_back: bool = False) -> Iterator[Lease]:
         with self._changed:
             self._held[subject] += 1
         try:

@@ -1,7 +1,10 @@
 """Leases of objects and work as files on the shared directory, as the collector sees them."""
 
+import errno
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,19 +13,22 @@ from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished, Superseded
 from ebbtide.storage.garbage import Fate, plan
+from ebbtide.storage.holding import REAL, System
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.leases import SharedLeases, of_object, of_work, this_process
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import Attempt, object_id
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
+from tests.platform.storage.played import until
 from tests.platform.storage.stores import KEY, NO_GRACE, POOL, leftovers, model_is_right, publish_model
+from tests.platform.storage.test_holding import Broken
 
 PACE = Pace(beat_s=0.1, stale_after_s=6, answer_s=20)  # quick, and yet no busy machine makes a living one look dead
 
 
-def shared_store(root: Path) -> ObjectStore:
-    leases = SharedLeases(root / "leases", pace=PACE)
+def shared_store(root: Path, system: System = REAL) -> ObjectStore:
+    leases = SharedLeases(root / "leases", pace=PACE, system=system)
     return ObjectStore.at(root, PosixTransport(POOL), leases=leases, disk=Disk())
 
 
@@ -47,16 +53,36 @@ def test_a_store_with_leases_on_disk_publishes_reads_and_collects(tmp_path: Path
     assert len(store.list_objects()) == 1 and model_is_right(store, seed=1) and leftovers(store) == []
 
 
-def test_a_reader_whose_lease_was_taken_reads_what_was_published_or_nothing(tmp_path: Path) -> None:
-    store = shared_store(tmp_path / "store")
-    with store.open(publish_model(store, tag=None)) as found:
+def test_a_reader_holds_its_object_again_after_an_outage(tmp_path: Path) -> None:
+    broken = Broken()
+    store, other = shared_store(tmp_path / "store", broken.system), shared_store(tmp_path / "store")
+    with store.open(publish_model(other, tag=None)) as found:
+        broken.error = errno.EIO
+        time.sleep(1.5 * PACE.fence_s)
+        broken.error = 0
+        until(lambda: len(os.listdir(store.paths.leases)) == 1 and bool(other.ports.leases.present()))
+        assert other.ports.leases.living() == {of_object(found.id)}
+        assert not collect(other.ports, plan(survey(other.ports), NO_GRACE), NO_GRACE).done
+        assert found.read_bytes("config.json") == b'{"layers": 1}'
+    assert store.ports.leases.present() == frozenset()
+
+
+def test_a_reader_whose_object_was_collected_meanwhile_learns_it_and_may_find_it_again(tmp_path: Path) -> None:
+    """1. An outage, and burial. 2. The object lies in the trash. 3. The reader is back: so is the object."""
+    broken = Broken()
+    store, other = shared_store(tmp_path / "store", broken.system), shared_store(tmp_path / "store")
+    with store.open(publish_model(other, tag=None)) as found:
+        broken.error = errno.EIO
         for path in store.paths.leases.iterdir():
             path.unlink()
         assert found.read_bytes("config.json") == b'{"layers": 1}'
-        for _ in range(2):
-            collect(store.ports, plan(survey(store.ports), NO_GRACE), NO_GRACE)
+        collect(other.ports, plan(survey(other.ports), NO_GRACE), NO_GRACE)
         with pytest.raises(NotPublished, match="was removed while"):
             found.read_bytes("config.json")
+        broken.error = 0
+        until(lambda: bool(other.ports.leases.present()))
+        collect(other.ports, plan(survey(other.ports), NO_GRACE), NO_GRACE)
+        assert found.read_bytes("config.json") == b'{"layers": 1}'
 
 
 def test_a_publisher_whose_lease_was_taken_publishes_nothing(tmp_path: Path) -> None:

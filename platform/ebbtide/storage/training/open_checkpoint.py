@@ -148,7 +148,8 @@ def open_checkpoint(
     """
     with ExitStack() as undo:
         if held and ports.leases is not None:
-            undo.enter_context(ports.leases.hold(of_checkpoint(wanted)))  # before looking: then it stays
+            # Before looking: then it stays.
+            undo.enter_context(ports.leases.hold(of_checkpoint(wanted), comes_back=True))
         contents = open_directory(paths, wanted)
         return OpenCheckpoint(wanted, StoredObject(contents, ports.transport, undo.pop_all()))
 

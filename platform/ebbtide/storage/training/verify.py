@@ -31,7 +31,7 @@ def verify(checkpoints: RunCheckpoints, wanted: CheckpointId) -> list[Damage]:
     own = checkpoints.ports
     with ExitStack() as stack:
         if own.leases is not None:
-            stack.enter_context(own.leases.hold(of_checkpoint(wanted)))
+            stack.enter_context(own.leases.hold(of_checkpoint(wanted), comes_back=True))
         manifest = checkpoint_manifest(checkpoints.paths, wanted)
         here = _Here(checkpoints.paths.checkpoint(wanted))
         found = damage_of(StorePorts(here, own.transport, _HeldAlready(), own.disk), manifest.id, deep=True)
@@ -63,7 +63,7 @@ class _Here(StorePaths):
 class _HeldAlready:
     """Leases of what is held in another way."""
 
-    def hold(self, subject: str) -> AbstractContextManager[Lease]:
+    def hold(self, subject: str, *, comes_back: bool = False) -> AbstractContextManager[Lease]:
         return nullcontext(_Held())
 
     def living(self) -> frozenset[str]:
