@@ -95,9 +95,8 @@ class ObjectStore:
         """
         found = object_id(wanted)
         with ExitStack() as undo:
-            undo.enter_context(
-                self.ports.leases.hold(of_object(found), comes_back=True)
-            )  # before looking: then it stays
+            # Before looking: then it stays.
+            undo.enter_context(self.ports.leases.hold(of_object(found), comes_back=True))
             contents = open_contents(self.paths.object(found), found)
             return StoredObject(contents, self.ports.transport, undo.pop_all())
 
