@@ -16,6 +16,7 @@ from ebbtide.storage.collecting import Collected, collect, filesystem_now_s, sur
 from ebbtide.storage.errors import Corrupt, NotPublished
 from ebbtide.storage.garbage import Fate, Grace, Verdict, plan
 from ebbtide.storage.manifest import Kind
+from ebbtide.storage.models.derived import FLAT, NotNeeded, give_up_derived, model_of, not_needed, without
 from ebbtide.storage.models.mending import mend
 from ebbtide.storage.models.opening import open_source
 from ebbtide.storage.models.records import ImportRecords
@@ -135,32 +136,45 @@ def repair(*, name: str, source: str | None, where: StoreOptions, as_json: bool)
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--grace", type=Duration(), default=None, help="Age at which what nobody needs may go; default: 1h, 1d.")
+@click.option("--unused", type=Duration(), default="30d", show_default=True, help="Age at which unused caches may go.")
 @store_options
 @json_option
 @click.pass_context
-def gc(ctx: click.Context, *, dry_run: bool, grace: float | None, where: StoreOptions, as_json: bool) -> None:
+def gc(
+    ctx: click.Context, *, dry_run: bool, grace: float | None, unused: float, where: StoreOptions, as_json: bool
+) -> None:
     """Remove from the store what nobody needs: no name, no holder, older than its grace.
 
     The grace is an hour for objects and a day for imports that were cut off; --grace sets both. What goes lies in the
     trash for two minutes first, so that a process which comes just then loses nothing; the next gc removes it.
+    What was made of a model goes with the model's last name, compiled code when no start has used it for 30 days.
     """
     store = open_store(where)
-    allowed = Grace() if grace is None else Grace(object_s=grace, work_s=grace)
+    allowed = Grace(unused_s=unused) if grace is None else Grace(object_s=grace, work_s=grace, unused_s=unused)
     with told():
-        verdicts = plan(survey(store.ports, judge=not dry_run), allowed)
+        found = survey(store.ports, judge=not dry_run)  # first: it buries dead holders of models
+        names = not_needed(store, allowed) if dry_run else give_up_derived(store, allowed)
+        verdicts = plan(without(found, names), allowed)
         done = Collected() if dry_run else collect(store.ports, verdicts, allowed)
         if not dry_run:
             records = ImportRecords(store.paths, store.ports.disk)
             records.forget(store.list_objects(), filesystem_now_s(store.ports) - Grace().object_s)
     goes = [one for one in verdicts if one.fate is not Fate.KEEP]
     if as_json:
-        print_json(_as_json(store, verdicts, done, dry_run))
+        print_json(_as_json(store, verdicts, done, dry_run) | {"names": [str(one) for one in names]})
     else:
+        for one in names:
+            click.echo(f"name {_short(one)} {'would go' if dry_run else 'goes'}: {one.why}")
         _print_collected(store, goes, done, dry_run)
     for verdict, error in done.failed:
         warn(f"{_what(store, verdict)} cannot be removed: {error}")
     if done.failed:
         ctx.exit(CommandFailed.exit_code)
+
+
+def _short(one: NotNeeded) -> str:
+    model = model_of(one.name)
+    return str(one) if model is None else f"{FLAT}{model[:SHORT_ID]}...:{one.tag}"
 
 
 def _as_json(store: ObjectStore, verdicts: tuple[Verdict, ...], done: Collected, dry_run: bool) -> dict[str, Any]:

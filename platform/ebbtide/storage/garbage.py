@@ -37,6 +37,7 @@ class Grace:
         trash_s: what was trashed. Twice the 60 s for which NFS clients may show what was (acdirmax).
         quarantine_s: a damaged object. A week: time to repair it.
         temporary_s: a file of a replacement that was cut off. An hour: longer than any replacement takes.
+        unused_s: a cache that nobody used (``models.derived``). 30 days: it costs minutes to make again, once.
     """
 
     object_s: float = 3600.0
@@ -44,6 +45,7 @@ class Grace:
     trash_s: float = 120.0
     quarantine_s: float = 7 * 86400.0
     temporary_s: float = 3600.0
+    unused_s: float = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.garbage import Grace
+from ebbtide.storage.names import ObjectId
 from tests.platform.cli.test_models import Shared, models
 from tests.platform.storage.models.made import make_checkpoint
+from tests.platform.storage.models.test_derived import publish_cache, publish_flat
+from tests.platform.storage.stores import store_at
 
 FIRST = "model-00001-of-00002.safetensors"
 
@@ -126,6 +129,31 @@ def test_gc_moves_to_the_trash_and_then_removes(shared: Shared, monkeypatch: pyt
     assert second["removed_bytes"] >= 501788 and not list((shared.store / "trash").iterdir())
     assert [one["fate"] for one in second["verdicts"]] == ["keep", "remove"]
     assert [row["name"] for row in json.loads(models("list", *shared.option, "--json").stdout)] == ["stays"]
+
+
+def test_gc_takes_what_was_made_of_a_model_with_the_model(shared: Shared) -> None:
+    target = ObjectId(str(shared.bring()["object"]))
+    store = store_at(shared.store)
+    flat = publish_flat(store, target)
+    models("rm", "Tiny-1", *shared.option)
+    told = models("gc", "--dry-run", "--grace", "0", *shared.option).stdout
+    assert f"name flat/{target[:12]}...:tp1-rank0 would go: its model has no other name, and nobody holds it\n" in told
+    assert f"object {target[:12]}" in told and f"object {flat[:12]}" in told and len(store.refs.pairs()) == 1
+    done = json.loads(models("gc", "--grace", "0", *shared.option, "--json").stdout)
+    assert done["names"] == [f"flat/{target}/d1:tp1-rank0"] and store.refs.pairs() == []
+    assert {one["object"] for one in done["verdicts"] if one["done"]} == {target, flat}
+
+
+def test_gc_takes_caches_that_nobody_used_for_a_month_or_as_long_as_one_says(shared: Shared) -> None:
+    shared.bring()
+    store = store_at(shared.store)
+    publish_cache(store, "old", 31 * 86400.0)
+    publish_cache(store, "young", 29 * 86400.0)
+    assert (
+        "name artefact/old:latest goes: a cache that nobody used for 31 days\n" in models("gc", *shared.option).stdout
+    )
+    assert "artefact/young:latest" in models("gc", "--dry-run", "--unused", "28d", *shared.option).stdout
+    assert [name for name, _ in store.refs.pairs("artefact/")] == ["artefact/young"]
 
 
 def test_gc_takes_imports_that_were_cut_off_when_they_are_old(shared: Shared) -> None:
