@@ -198,7 +198,8 @@ def test_nothing_that_is_needed_ever_goes(survey: Survey) -> None:
 @settings(max_examples=500, deadline=None)
 @given(SURVEYS)
 def test_of_what_is_needed_a_copy_that_can_be_read_stays_if_there_is_one(survey: Survey) -> None:
-    found = zip(plan(survey, GRACE), [*survey.objects, *survey.trash], strict=True)
+    copies: list[FoundObject | FoundAside] = [*survey.objects, *survey.trash]
+    found = zip(plan(survey, GRACE), copies, strict=True)
     good = [verdict for verdict, one in found if verdict.object in survey.refs and one.uses is not None]
     stay = {verdict.object for verdict in good if verdict.fate in (Fate.KEEP, Fate.RESTORE)}
     assert stay == {verdict.object for verdict in good}
