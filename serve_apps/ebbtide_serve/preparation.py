@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from ebbtide.config.scalars import is_stored_model
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.models.resolving import StoredModel, resolve
+from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import TrafficClass
@@ -35,7 +36,6 @@ from ebbtide_serve.background import nicely
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engine_start import TellsOfItsStart
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.loading.node_rates import node_rates
 from ebbtide_serve.loading.settings import LoadSettings
 
 _log = logging.getLogger(__name__)
@@ -143,7 +143,9 @@ class Preparation:
         if wish.options.weights == "engine" and not is_stored_model(Path(wish.model)) and not wish.options.caches:
             return
         try:
-            self._store = ObjectStore.at(root, PosixTransport(BufferPool(_BUFFERS)), who=f"endpoint {wish.name}")
+            traffic = node_traffic(root, TrafficClass.SERVE_LOAD)  # a start waits for it, an import too
+            transport = PosixTransport(BufferPool(_BUFFERS), traffic=traffic)
+            self._store = ObjectStore.at(root, transport, who=f"endpoint {wish.name}")
             if wish.options.weights != "engine" or is_stored_model(Path(wish.model)):
                 self._model = resolve(self._store, wish.model)
         except (StorageError, OSError) as error:
@@ -175,8 +177,10 @@ class Preparation:
     def _publish_caches(self) -> str:
         assert self._store is not None, "checked by who calls"
         assert self._fingerprint is not None, "checked by who calls"
-        with node_rates(self._store.paths.root).transfer(TrafficClass.PREFETCH) as leave:
-            found, why = publish(self._store, self._fingerprint, self._caches, self._restored, leave=leave)
+        root = self._store.paths.root
+        later = PosixTransport(BufferPool(_BUFFERS), traffic=node_traffic(root, TrafficClass.PREFETCH))
+        background = ObjectStore(replace(self._store.ports, transport=later))
+        found, why = publish(background, self._fingerprint, self._caches, self._restored)
         return why or f"published as object {found}"
 
 

@@ -12,6 +12,7 @@ from ebbtide.cli.interrupts import terminated_is_interrupted
 from ebbtide.cli.model_store import FirstUse, StoreOptions, store_options, told
 from ebbtide.cli.output import json_option, print_json, print_table
 from ebbtide.cli.transfer_bar import TransferBar
+from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.training.checkpoints import Listed, RunCheckpoints
 from ebbtide.storage.training.export import export as write
 from ebbtide.storage.training.places import CheckpointId, RunPaths, run_leases, run_paths
@@ -93,7 +94,7 @@ def export(*, job: str, destination: str, which: str | None, where: StoreOptions
         wanted = _wanted(paths, which)
         try:
             done = write(
-                _checkpoints(paths),
+                _checkpoints(paths, TrafficClass.PREFETCH),
                 wanted,
                 destination,
                 progress=lambda count, total: bar.show("exporting", count, total),
@@ -135,5 +136,5 @@ def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
     return newest
 
 
-def _checkpoints(paths: RunPaths) -> RunCheckpoints:
-    return RunCheckpoints(paths, TrainingPorts(FirstUse(), leases=run_leases(paths)))
+def _checkpoints(paths: RunPaths, kind: TrafficClass = TrafficClass.SCRUB) -> RunCheckpoints:
+    return RunCheckpoints(paths, TrainingPorts(FirstUse(paths.directory, kind), leases=run_leases(paths)))

@@ -22,9 +22,11 @@ from ebbtide.storage.buffers import process_pool
 from ebbtide.storage.doctor.deadline import NoAnswer, within
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
+from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.refs import Refs
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.transport import Consume, Fill, Range, Transport
@@ -84,12 +86,13 @@ def store_options(command: CommandT) -> CommandT:
     return with_options  # type: ignore[return-value]
 
 
-def open_store(where: StoreOptions, *, make: bool = False) -> ObjectStore:
+def open_store(where: StoreOptions, *, make: bool = False, kind: TrafficClass = TrafficClass.SCRUB) -> ObjectStore:
     """Open the store.
 
     Args:
         where: as the user named it.
         make: make it if there is none; only for what brings something in.
+        kind: what its bytes are moved for; by default nobody waits for them.
 
     Raises:
         BadInput: there is none, or it cannot be used.
@@ -102,7 +105,7 @@ def open_store(where: StoreOptions, *, make: bool = False) -> ObjectStore:
             raise BadInput(f"there is no directory {root.parent}")
         if not make and not StorePaths(root).marker.exists():
             raise BadInput(f"no models are in {root.parent} yet; bring one in: ebbtide models import SOURCE")
-        return ObjectStore.at(root, FirstUse())
+        return ObjectStore.at(root, FirstUse(root, kind))
 
     try:
         with told():
@@ -128,14 +131,16 @@ def told() -> Iterator[None]:
 class FirstUse:
     """A transport that is made when the first byte is moved: its buffers take a moment, and most commands need none."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path, kind: TrafficClass) -> None:
+        """``root``: on the filesystem that it moves bytes of, in the class ``kind``."""
+        self._root, self._kind = root, kind
         self._lock = threading.Lock()
         self._transport: Transport | None = None
 
     def _made(self) -> Transport:
         with self._lock:
             if self._transport is None:
-                self._transport = PosixTransport(process_pool())
+                self._transport = PosixTransport(process_pool(), traffic=node_traffic(self._root, self._kind))
             return self._transport
 
     def read(

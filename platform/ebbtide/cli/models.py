@@ -25,6 +25,7 @@ from ebbtide.storage.models.terms import How, Imported
 from ebbtide.storage.models.wanted import LATEST, SHORT_ID, check_is_free, default_name, find, split_ref
 from ebbtide.storage.names import ref_name
 from ebbtide.storage.names import tag as checked_tag
+from ebbtide.storage.rate_book import TrafficClass
 
 _HOW = {
     How.COPIED: "imported",
@@ -52,7 +53,7 @@ def import_(*, source: str, name: str | None, tag: str, where: StoreOptions, as_
     the same time, one copies and all get the result. What was copied is kept when this is stopped or killed: the same
     command goes on with it.
     """
-    store = open_store(where, make=True)
+    store = open_store(where, make=True, kind=TrafficClass.PREFETCH)
     with told():
         opened = open_source(source)
         ref = check_is_free(ref_name(default_name(opened.where) if name is None else name)), checked_tag(tag)
@@ -128,7 +129,7 @@ def export(*, name: str, destination: str, where: StoreOptions, as_json: bool) -
 
     Everything is checked while it is read. Nothing is overwritten; an export that was cut off goes on.
     """
-    store = open_store(where)
+    store = open_store(where, kind=TrafficClass.PREFETCH)
     with told(), terminated_is_interrupted():
         found = find(store, name)
         with store.open(found.object) as stored, TransferBar(quiet=as_json) as bar:

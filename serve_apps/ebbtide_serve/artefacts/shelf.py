@@ -6,7 +6,6 @@ much, so that a cache does not grow a little with every start.
 
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +87,6 @@ def publish(
     restored: Restored,
     *,
     budget: Budget | None = None,
-    leave: Callable[[int], None] = lambda nbytes: None,
     others_s: float = OTHERS_S,
 ) -> tuple[ObjectId | None, str]:
     """Publish a directory that a healthy engine has filled, if that is worth it; once however many try.
@@ -97,7 +95,6 @@ def publish(
         source: the directory; what the engine writes meanwhile makes this try fail.
         restored: what was in it at first.
         budget: what the store may take.
-        leave: asked for before so many bytes are written; what it raises ends the work.
         others_s: how long to watch another process that is at it.
 
     Returns:
@@ -110,7 +107,7 @@ def publish(
             return None, "the engine keeps no caches"
         if restored.object is not None and total <= (1 + ADDED_SHARE) * restored.bytes:
             return None, f"object {restored.object} has nearly all of it"
-        work = _Work(store, made, files, restored, budget or Budget(), leave)
+        work = _Work(store, made, files, restored, budget or Budget())
         return fly(
             store.paths.root / FLIGHTS,
             made.ref_name,
@@ -129,7 +126,6 @@ class _Work:
     files: list[Found]
     restored: Restored
     budget: Budget
-    leave: Callable[[int], None]
 
     def look(self) -> ObjectId | None:
         """What somebody else published in the meantime."""
@@ -157,13 +153,9 @@ class _Work:
         plan = plan_bundle(self.files)
         fill = bundle_fill(plan, self.files)
 
-        def with_leave(offset: int, memory: memoryview) -> None:
-            self.leave(len(memory))
-            fill(offset, memory)
-
         with self.store.publication(Kind.ARTEFACT, dict(self.made.facts), attempt_name=attempt) as publication:
             reserve(self.store.ports, publication.attempt, plan.file_bytes, self.budget)
-            publication.add(publication.staging.write(NAME, plan.file_bytes, with_leave))
+            publication.add(publication.staging.write(NAME, plan.file_bytes, fill))
             if name := changed(self.files):
                 raise StorageError(f"{name} was written while it was being kept; the next start tries again")
             leading.confirm()

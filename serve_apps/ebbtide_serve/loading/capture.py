@@ -17,7 +17,6 @@ from torch import nn
 
 from ebbtide.storage.container_plan import ContainerPlan, filling, from_buffers
 from ebbtide.storage.manifest import FileEntry, Kind
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import flat_memory, plan_flat
 from ebbtide_serve.loading.flat_key import FlatKey
@@ -85,15 +84,9 @@ def stage(held: Capture, store: ProcessStore, attempt: str) -> FileEntry:
         NotPublished: the publication has ended.
         StorageError: it cannot be written.
     """
-    staging = store.store.join(attempt, Kind.FLAT, held.key.as_manifest_key())
+    staging = store.background.join(attempt, Kind.FLAT, held.key.as_manifest_key())
     give = filling(held.plan, from_buffers({name: data.numpy().data for name, data in held.memory.items()}))
-    with store.rates.transfer(TrafficClass.PREFETCH) as admit:
-
-        def fill(offset: int, memory: memoryview) -> None:
-            admit(len(memory))
-            give(offset, memory)
-
-        return staging.write(held.name, held.plan.file_bytes, fill)
+    return staging.write(held.name, held.plan.file_bytes, give)
 
 
 def _free_bytes() -> int:

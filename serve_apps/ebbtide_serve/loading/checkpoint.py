@@ -14,7 +14,6 @@ from dataclasses import replace
 import torch
 
 from ebbtide.storage.placements import Placement, Placements
-from ebbtide.storage.rates import Admission
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide.storage.torch_views import torch_view
@@ -37,12 +36,11 @@ class Checkpoint:
         stored: StoredObject,
         device: torch.device,
         reach: ProcessStore,
-        admit: Admission,
         *,
         window_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """``stored`` must stay open while tensors are read."""
-        self._stored, self._device, self._reach, self._admit = stored, device, reach, admit
+        self._stored, self._device, self._reach = stored, device, reach
         self._window_bytes = max(window_bytes, stored.manifest.chunk_bytes)
         self.report: TransferReport = NOTHING
 
@@ -95,7 +93,6 @@ class Checkpoint:
                 Placements(both, self._device),
                 windows[number].ranges,
                 transport=self._reach.to_device(self._device),
-                admit=self._admit,
             )
             return present, report
 

@@ -14,7 +14,6 @@ from torch import nn
 from ebbtide.storage.container import Header
 from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, plan_container, specs_of
 from ebbtide.storage.placements import Placements
-from ebbtide.storage.rates import Admission
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide_serve.loading.errors import FlatUnusable
@@ -49,7 +48,7 @@ def flat_memory(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> dict[str
 
 
 def read_flat(
-    stored: StoredObject, name: str, model: nn.Module, layout: Layout, *, reach: ProcessStore, admit: Admission
+    stored: StoredObject, name: str, model: nn.Module, layout: Layout, *, reach: ProcessStore
 ) -> TransferReport:
     """Fill a model's parameters from a file.
 
@@ -60,7 +59,7 @@ def read_flat(
     report = NOTHING
     for device, placements in by_device(_places(stored.header(name), model, layout)).items():
         wanted, transport = Placements(placements, device), reach.to_device(device)
-        report = report + read_all(stored, name, wanted, transport=transport, admit=admit)
+        report = report + read_all(stored, name, wanted, transport=transport)
     return report
 
 

@@ -6,7 +6,7 @@ Made once per process and kept: memory that was touched before is what makes rea
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -16,11 +16,11 @@ from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.choose import device_transport
 from ebbtide.storage.device import DeviceTransport
 from ebbtide.storage.errors import NotPublished
+from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rates import Rates
-from ebbtide_serve.loading.node_rates import node_rates
+from ebbtide.storage.rate_book import TrafficClass
 
 # For headers, and for what is written in the background; weights go by the transport to the device.
 _HOST_BUFFERS = 2
@@ -31,14 +31,15 @@ class ProcessStore:
     """What a rank needs to read and write objects.
 
     Attributes:
+        store: for what users wait for.
+        background: the same for what nobody waits for; the node's other traffic comes first.
         arenas: lend host memory for windows of tensors.
-        rates: shared with all processes of this user on the node, for the store's filesystem.
         make_transport: to a device, for files of the store.
     """
 
     store: ObjectStore
+    background: ObjectStore
     arenas: Arenas
-    rates: Rates
     make_transport: Callable[[torch.device], DeviceTransport]
     _transports: dict[torch.device, DeviceTransport] = field(default_factory=dict)
 
@@ -65,6 +66,12 @@ def process_store(root: Path) -> ProcessStore:
     with _making:
         key = (os.getpid(), root)
         if key not in _made:
-            store = ObjectStore.at(root, PosixTransport(BufferPool(_HOST_BUFFERS), threads=_HOST_BUFFERS))
-            _made[key] = ProcessStore(store, Arenas(), node_rates(root), lambda device: device_transport(root, device))
+            pool = BufferPool(_HOST_BUFFERS)
+            load, prefetch = (node_traffic(root, kind) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH))
+            store = ObjectStore.at(root, PosixTransport(pool, threads=_HOST_BUFFERS, traffic=load))
+            later = PosixTransport(pool, threads=_HOST_BUFFERS, traffic=prefetch)
+            background = ObjectStore(replace(store.ports, transport=later))
+            _made[key] = ProcessStore(
+                store, background, Arenas(), lambda device: device_transport(root, device, traffic=load)
+            )
         return _made[key]

@@ -18,7 +18,6 @@ from torch import nn
 from ebbtide.storage.errors import Corrupt, StorageError, TransferTimeout
 from ebbtide.storage.leases import this_process
 from ebbtide.storage.loaders import LoadTerms, loading
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.report import TransferReport
 from ebbtide_serve.loading.capture import capture, memory_for_capture
 from ebbtide_serve.loading.errors import FlatUnusable
@@ -109,13 +108,10 @@ class RankLoad:
 
     def _read_flat(self, model: nn.Module, facts: EngineFacts) -> TransferReport:
         key, layout = flat_key(model, self._settings.model, facts), layout_of(model)
-        with (
-            flat_form(self._store.store, key, key.tag(facts.rank, layout.digest)) as found,
-            self._store.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
-        ):
+        with flat_form(self._store.store, key, key.tag(facts.rank, layout.digest)) as found:
             try:
                 name = key.file_name(facts.rank)
-                return read_flat(found, name, model, layout, reach=self._store, admit=admit)
+                return read_flat(found, name, model, layout, reach=self._store)
             except Corrupt:
                 self._damaged = found.id
                 raise

@@ -1,8 +1,7 @@
-"""Reading a stored file into tensors, some chunks at a time, as traffic that users wait for.
+"""Reading a stored file into tensors, some chunks at a time.
 
-The transport to the device (``storage.device``) checks each chunk before any of it reaches a tensor. It is asked for a
-few hundred megabytes at a time, and each time leave is asked of the node's other traffic: that tells lower classes to
-hold back, and bounds how long a load goes on without asking again.
+The transport to the device (``storage.device``) checks each chunk before any of it reaches a tensor, and asks leave of
+the node's other traffic. It is asked for a few hundred megabytes at a time, each with a deadline of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +11,6 @@ import torch
 from ebbtide.storage.device import DeviceTransport
 from ebbtide.storage.device_reading import read_to_device
 from ebbtide.storage.placements import Placement, Placements
-from ebbtide.storage.rates import Admission
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide.storage.transport import Range
@@ -34,7 +32,6 @@ def read_ranges(
     ranges: Sequence[Range],
     *,
     transport: DeviceTransport,
-    admit: Admission,
 ) -> TransferReport:
     """Read what ``wanted`` has in some ranges of a file, which consist of whole chunks.
 
@@ -45,18 +42,15 @@ def read_ranges(
     placements = [Placement(part.offset + at, memory) for part in ranges for at, memory in wanted.within(part)]
     if not placements:
         return NOTHING
-    admit(sum(part.length for part in ranges))
     return read_to_device(found, name, transport, placements)
 
 
-def read_all(
-    found: StoredObject, name: str, wanted: Placements, *, transport: DeviceTransport, admit: Admission
-) -> TransferReport:
+def read_all(found: StoredObject, name: str, wanted: Placements, *, transport: DeviceTransport) -> TransferReport:
     """Read everything that ``wanted`` has of a file; raises as `read_ranges` does."""
     file = found.file(name)
     report = NOTHING
     for segment in segments(file.entry.size_bytes, file.chunk_bytes):
-        report = report + read_ranges(found, name, wanted, [segment], transport=transport, admit=admit)
+        report = report + read_ranges(found, name, wanted, [segment], transport=transport)
     return report
 
 

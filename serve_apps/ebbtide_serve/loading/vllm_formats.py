@@ -25,7 +25,6 @@ from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.platforms import current_platform
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide_serve.loading.checkpoint import Checkpoint
@@ -109,11 +108,8 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
         reach = self._store()
         self.counter_before_loading_weights = time.perf_counter()
         names = sorted(os.path.basename(one) for one in files)
-        with (
-            reach.store.open(self._settings.model) as stored,
-            reach.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
-        ):
-            checkpoint = Checkpoint(stored, self._device, reach, admit)
+        with reach.store.open(self._settings.model) as stored:
+            checkpoint = Checkpoint(stored, self._device, reach)
             try:
                 if not use_safetensors:
                     raise Refused(f"{source.model_or_path} has no safetensors files")

@@ -17,6 +17,8 @@ from ebbtide.cli.stand_ins import COMPLETE_VARIABLE
 from ebbtide.client.cluster import ClusterRecord, save_cluster
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, WaitTimeout
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.rate_book import TrafficClass
+from ebbtide.storage.traffic import Traffic
 from ebbtide.storage.transport import Range
 from tests.platform.storage.stores import publish_model, store_at
 
@@ -115,18 +117,18 @@ def test_buffers_are_made_when_the_first_byte_is_moved(tmp_path: Path, monkeypat
     made: list[str] = []
 
     class Transport:
-        def __init__(self, _pool: object) -> None:
-            made.append("made")
+        def __init__(self, _pool: object, *, traffic: Traffic) -> None:
+            made.append(traffic.kind.name)
 
         def read(self, *_: object, **__: object) -> None: ...
 
     monkeypatch.setattr(model_store, "PosixTransport", Transport)
     monkeypatch.setattr(model_store, "process_pool", lambda: None)
-    transport = FirstUse()
+    transport = FirstUse(tmp_path, TrafficClass.PREFETCH)
     assert made == []
     for _ in range(2):
         transport.read(tmp_path, [Range(0, 1)], lambda offset, memory: None, deadline_s=1)
-    assert made == ["made"]
+    assert made == ["PREFETCH"]
 
 
 # ---- completion

@@ -19,8 +19,6 @@ from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import Budget, TrafficClass
-from ebbtide.storage.rates import Rates
 from ebbtide.storage.report import TransferReport
 from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.identity import EngineFacts
@@ -130,16 +128,16 @@ def publish_small(store: ObjectStore, seed: int = 0) -> ObjectId:
 def reach(root: Path) -> ProcessStore:
     """A store without heartbeats, whose bandwidth nobody shares, read in small pieces."""
     host = StagedTransport(PosixTransport(POOL, threads=2), queue_for("cpu"))
-    return ProcessStore(store_at(root), Arenas(), Rates(Budget(None)), lambda device: host)
+    store = store_at(root)
+    return ProcessStore(store, store, Arenas(), lambda device: host)
 
 
 def load_small(store: ProcessStore, wanted: ObjectId, model: SmallModel) -> tuple[str, TransferReport]:
     """What an engine does for a load in checkpoint order."""
     with (
         store.store.open(wanted) as stored,
-        store.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
     ):
-        checkpoint = Checkpoint(stored, torch.device("cpu"), store, admit)
+        checkpoint = Checkpoint(stored, torch.device("cpu"), store)
         model.load_weights(checkpoint.tensors(SHARDS))
         return CHECKPOINT, checkpoint.report
 

@@ -8,7 +8,6 @@ import torch
 
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.manifest import Kind
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.process_store import ProcessStore
 from tests.platform.storage.stores import CHUNK, overwrite
@@ -39,8 +38,8 @@ def some(number: int, words: int = CHUNK // 2) -> dict[str, torch.Tensor]:
     return {f"{at:02}": torch.randint(-99, 99, (size,), generator=random).short() for at, size in enumerate(sizes)}
 
 
-def checkpoint(store: ProcessStore, stored: object, admit: object, **options: int) -> Checkpoint:
-    return Checkpoint(stored, torch.device("cpu"), store, admit, **options)  # type: ignore[arg-type]
+def checkpoint(store: ProcessStore, stored: object, **options: int) -> Checkpoint:
+    return Checkpoint(stored, torch.device("cpu"), store, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("tp", "rank"), [(1, 0), (2, 0), (2, 1)])
@@ -58,8 +57,8 @@ def _files(store: ProcessStore) -> list[Path]:
 def test_all_windows_together_are_the_file_and_memory_is_used_again(store: ProcessStore) -> None:
     tensors = some(40)
     published = publish_tensors(store.store, {NAME: tensors})
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        reader = checkpoint(store, stored, admit, window_bytes=2 * CHUNK)
+    with store.store.open(published) as stored:
+        reader = checkpoint(store, stored, window_bytes=2 * CHUNK)
         for name, tensor in reader.tensors([NAME]):
             assert torch.equal(tensor, tensors.pop(name))
             assert tensor.data_ptr() % 64 == 0
@@ -73,16 +72,16 @@ def test_all_windows_together_are_the_file_and_memory_is_used_again(store: Proce
 def test_a_tensor_that_is_kept_keeps_its_bits(store: ProcessStore) -> None:
     tensors = some(40)
     published = publish_tensors(store.store, {NAME: tensors})
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        kept = list(checkpoint(store, stored, admit, window_bytes=CHUNK).tensors([NAME]))
+    with store.store.open(published) as stored:
+        kept = list(checkpoint(store, stored, window_bytes=CHUNK).tensors([NAME]))
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in kept)
 
 
 def test_tensors_that_are_not_wanted_are_not_read(store: ProcessStore) -> None:
     tensors = some(40)
     published = publish_tensors(store.store, {NAME: tensors})
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        reader = checkpoint(store, stored, admit, window_bytes=CHUNK)
+    with store.store.open(published) as stored:
+        reader = checkpoint(store, stored, window_bytes=CHUNK)
         found = dict(reader.tensors([NAME], lambda name: name in ("03", "30")))
         assert found.keys() == {"03", "30"}
         assert all(torch.equal(tensor, tensors[name]) for name, tensor in found.items())
@@ -94,11 +93,11 @@ def test_no_tensor_of_a_damaged_window_is_given(store: ProcessStore) -> None:
     published = publish_tensors(store.store, {NAME: tensors})
     path = store.store.paths.object(published) / NAME
     overwrite(path, 20 * CHUNK + 5, b"\xee\xee\xee")
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
+    with store.store.open(published) as stored:
         given: dict[str, torch.Tensor] = {}
         with pytest.raises(Corrupt, match=f"{NAME}.* at byte {20 * CHUNK}"):
-            given.update(checkpoint(store, stored, admit, window_bytes=CHUNK).tensors([NAME]))
-        for name, tensor in checkpoint(store, stored, admit, window_bytes=CHUNK).tensors(
+            given.update(checkpoint(store, stored, window_bytes=CHUNK).tensors([NAME]))
+        for name, tensor in checkpoint(store, stored, window_bytes=CHUNK).tensors(
             [NAME], lambda name: stored.header(NAME).named()[name].end < 20 * CHUNK
         ):
             given[name] = tensor
@@ -109,8 +108,8 @@ def test_no_tensor_of_a_damaged_window_is_given(store: ProcessStore) -> None:
 
 def test_a_reader_that_is_given_up_lets_go_of_its_memory(store: ProcessStore) -> None:
     published = publish_tensors(store.store, {NAME: some(40)})
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        tensors = checkpoint(store, stored, admit, window_bytes=CHUNK).tensors([NAME])
+    with store.store.open(published) as stored:
+        tensors = checkpoint(store, stored, window_bytes=CHUNK).tensors([NAME])
         next(tensors)
         tensors.close()  # type: ignore[attr-defined]
     gc.collect()
@@ -127,17 +126,16 @@ def test_a_type_that_torch_lacks_is_refused_before_anything_is_given(store: Proc
         published = work.publish()
     with (
         store.store.open(published) as stored,
-        store.rates.transfer(TrafficClass.SERVE_LOAD) as admit,
         pytest.raises(Refused, match="'odd' is of type F4"),
     ):
-        checkpoint(store, stored, admit).check_types([NAME])
+        checkpoint(store, stored).check_types([NAME])
 
 
 def test_an_empty_tensor_and_a_scalar_have_their_shapes(store: ProcessStore) -> None:
     tensors = {"none": torch.empty(0, 3), "one": torch.tensor(2.5), "last": torch.empty(4, 0)}
     published = publish_tensors(store.store, {NAME: tensors})
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        found = dict(checkpoint(store, stored, admit).tensors([NAME]))
+    with store.store.open(published) as stored:
+        found = dict(checkpoint(store, stored).tensors([NAME]))
     assert found.keys() == tensors.keys()
     assert all(found[name].shape == tensors[name].shape for name in tensors)
     assert found["one"] == 2.5
@@ -145,5 +143,5 @@ def test_an_empty_tensor_and_a_scalar_have_their_shapes(store: ProcessStore) -> 
 
 def test_names_of_two_shards_come_from_both(store: ProcessStore) -> None:
     published = publish_small(store.store)
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        assert {name for name, _ in checkpoint(store, stored, admit).tensors(SHARDS)} == checkpoint_tensors().keys()
+    with store.store.open(published) as stored:
+        assert {name for name, _ in checkpoint(store, stored).tensors(SHARDS)} == checkpoint_tensors().keys()

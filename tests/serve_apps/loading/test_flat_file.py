@@ -10,7 +10,6 @@ from ebbtide.storage.container_plan import filling, from_buffers
 from ebbtide.storage.errors import Corrupt
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.report import TransferReport
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import flat_memory, plan_flat, read_flat
@@ -37,8 +36,8 @@ def write(store: ProcessStore, model: nn.Module, buffers: tuple[str, ...] = (), 
 
 
 def read(store: ProcessStore, published: ObjectId, model: nn.Module) -> TransferReport:
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-        return read_flat(stored, NAME, model, layout_of(model), reach=store, admit=admit)
+    with store.store.open(published) as stored:
+        return read_flat(stored, NAME, model, layout_of(model), reach=store)
 
 
 def test_what_was_written_of_one_model_fills_another(store: ProcessStore) -> None:

@@ -1,4 +1,4 @@
-"""Files in segments: all of it, once, and each with leave of the node's other traffic."""
+"""Files in segments: all of it, and once."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.placements import Placement, Placements
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide_serve.loading.transfers import by_device, bytes_of, read_all, segments
 from tests.platform.storage.stores import CHUNK
 from tests.serve_apps.loading.small_model import publish_tensors, reach
@@ -38,21 +37,15 @@ def test_bytes_of_memory_with_gaps_are_an_error() -> None:
         bytes_of(torch.zeros(4, 4)[:, :2])
 
 
-def test_leave_is_asked_for_all_that_is_read_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_in_segments_all_of_it_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = reach(tmp_path / "store")
     published = publish_tensors(store.store, {"m.safetensors": {"w": torch.arange(2 * CHUNK)}})
     monkeypatch.setattr("ebbtide_serve.loading.transfers.SEGMENT_BYTES", 2 * CHUNK)
-    asked: list[int] = []
-    with store.store.open(published) as stored, store.rates.transfer(TrafficClass.SERVE_LOAD) as admit:
-
-        def note(nbytes: int) -> None:
-            asked.append(nbytes)
-            admit(nbytes)
-
+    with store.store.open(published) as stored:
         target = torch.zeros(stored.file("m.safetensors").entry.size_bytes, dtype=torch.uint8)
         wanted = Placements([Placement(0, target)], CPU)
-        report = read_all(stored, "m.safetensors", wanted, transport=store.to_device(CPU), admit=note)  # type: ignore[arg-type]
-        assert report.bytes == sum(asked) == target.numel()
+        report = read_all(stored, "m.safetensors", wanted, transport=store.to_device(CPU))
+        assert report.bytes == target.numel()
         assert bytes(target.numpy()) == (stored.file("m.safetensors").path).read_bytes()
 
 

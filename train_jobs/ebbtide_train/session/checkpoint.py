@@ -13,7 +13,9 @@ from pathlib import Path
 
 from ebbtide.storage.buffers import process_pool
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
+from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.places import CheckpointId, RunPaths, run_leases
@@ -47,7 +49,8 @@ class CheckpointStore:
     @cached_property
     def _checkpoints(self) -> RunCheckpoints:
         """Made at first use: its buffers take memory."""
-        ports = TrainingPorts(PosixTransport(process_pool()), leases=run_leases(self._paths))
+        traffic = node_traffic(self._paths.directory, TrafficClass.CHECKPOINT_WRITE)
+        ports = TrainingPorts(PosixTransport(process_pool(), traffic=traffic), leases=run_leases(self._paths))
         return RunCheckpoints(self._paths, ports, Keeping(Retention(keep_last=self._keep)))
 
     def begin(self, epoch: int) -> CheckpointId | None:

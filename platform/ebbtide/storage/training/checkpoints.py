@@ -189,7 +189,7 @@ class RunCheckpoints:
             try:
                 saving.begin(shard_bytes(shards))
                 with saving.telling_of_successors():
-                    entry = write_shards(saving.staging, 0, shards, rates=self.ports.rates)
+                    entry = write_shards(saving.staging, 0, shards)
                 saving.commit([entry], tree, about)
             except BaseException:
                 saving.drop()

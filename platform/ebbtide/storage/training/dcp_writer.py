@@ -89,9 +89,7 @@ class TrainingWriter(StorageWriter):
             raise Refused(f"two tensors of this state are called {min(clash)!r}: rename one")
         shards += [Shard.of_all(name, tensor) for name, tensor in extra.items()]
         with self.saving.telling_of_successors():
-            entry = write_shards(
-                self.saving.staging, self._rank, shards, objects=objects, rates=self.saving.ports.rates
-            )
+            entry = write_shards(self.saving.staging, self._rank, shards, objects=objects)
         size = entry.file.size_bytes if entry.file is not None else 0
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(MetadataIndex(f"rank {self._rank}"), size, entry.to_json())])

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from ebbtide.storage.budget import Budget
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.leases import Leases
-from ebbtide.storage.rates import Rates
 from ebbtide.storage.training.retention import Retention
 from ebbtide.storage.transport import Transport
 
@@ -20,17 +19,15 @@ class TrainingPorts:
     """How one process reaches the checkpoints.
 
     Attributes:
-        transport: moves the bytes of large files, in pieces of whole chunks.
+        transport: moves the bytes of large files, in pieces of whole chunks, in the class that it was made for.
         disk: makes the small changes.
         leases: who reads what, for slow readers such as exports; None: nobody says.
-        rates: shares the filesystem with other traffic of this node; None: writes go as fast as they can.
         chunk_bytes: of checkpoints that are written; see `CHUNK_BYTES`.
     """
 
     transport: Transport
     disk: Disk = field(default_factory=Disk)
     leases: Leases | None = None
-    rates: Rates | None = None
     chunk_bytes: int = CHUNK_BYTES
 
 

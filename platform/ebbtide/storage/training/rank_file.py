@@ -13,7 +13,6 @@ Source: torch/distributed/checkpoint/_hf_utils.py (2.13) for the metadata.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +21,12 @@ import torch
 from ebbtide.storage.container import TensorEntry
 from ebbtide.storage.container_plan import ContainerPlan, FillTensor, TensorSpec, filling, plan_container
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.rates import Rates
 from ebbtide.storage.staging import Progress, Staging
 from ebbtide.storage.torch_views import DTYPE_NAMES
 from ebbtide.storage.training.boxes import Box, Ints
 from ebbtide.storage.training.places import rank_file
 from ebbtide.storage.training.rank_entry import Piece, RankEntry
 from ebbtide.storage.training.tree_leaves import Json
-from ebbtide.storage.transport import Fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,6 @@ def write_shards(
     shards: Sequence[Shard],
     *,
     objects: Mapping[str, Json] | None = None,
-    rates: Rates | None = None,
     progress: Progress | None = None,
 ) -> RankEntry:
     """Write one rank's file, durably; if it has no shards, there is none.
@@ -81,7 +76,6 @@ def write_shards(
         rank: whose.
         shards: in any order.
         objects: packed parts of the state that go along to the rank that commits.
-        rates: see `TrainingPorts`.
         progress: called with the number of bytes, whenever a piece was handed to the filesystem.
 
     Raises:
@@ -99,11 +93,7 @@ def write_shards(
             specs.append(TensorSpec(key, DTYPE_NAMES[shard.tensor.dtype], tuple(shard.tensor.shape)))
     plan = plan_container(specs, _metadata(keys, shards))
     name = rank_file(rank)
-    with ExitStack() as stack:
-        fill = filling(plan, _from_tensors(sources))
-        if rates is not None:
-            fill = _paced(fill, stack, rates)
-        file = staging.write(name, plan.file_bytes, fill, progress=progress)
+    file = staging.write(name, plan.file_bytes, filling(plan, _from_tensors(sources)), progress=progress)
     return RankEntry(rank, file, _pieces(plan, keys, shards), dict(objects or {}))
 
 
@@ -167,16 +157,6 @@ def _from_tensors(sources: Mapping[str, torch.Tensor]) -> FillTensor:
             torch.frombuffer(memory, dtype=torch.uint8).copy_(sources[entry.name][start : start + len(memory)])
 
     return fill_tensor
-
-
-def _paced(fill: Fill, stack: ExitStack, rates: Rates) -> Fill:
-    admit = stack.enter_context(rates.transfer(TrafficClass.CHECKPOINT_WRITE))
-
-    def wait_and_fill(offset: int, memory: memoryview) -> None:
-        admit(len(memory))
-        fill(offset, memory)
-
-    return wait_and_fill
 
 
 def _pieces(plan: ContainerPlan, keys: Sequence[str], shards: Sequence[Shard]) -> tuple[Piece, ...]:

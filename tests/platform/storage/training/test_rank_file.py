@@ -17,9 +17,6 @@ from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import NoRoom, Refused
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.posix_calls import SystemCalls
-from ebbtide.storage.rate_book import Budget as RateBudget
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.rates import Rates
 from ebbtide.storage.torch_views import DTYPE_NAMES
 from ebbtide.storage.training.boxes import Box
 from ebbtide.storage.training.checkpoints import RunCheckpoints
@@ -200,29 +197,6 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     run.save({"x": torch.ones(3)}, epoch=1, step=1)
     for path in run.paths.directory.rglob("*"):
         assert os.stat(path).st_mode & 0o077 == 0, path
-
-
-def test_writing_takes_its_turn_among_other_traffic(tmp_path: Path) -> None:
-    asked: list[tuple[TrafficClass, int]] = []
-
-    class Noted(Rates):
-        def transfer(self, kind: TrafficClass, **more: Any) -> Any:
-            admission = super().transfer(kind, **more)
-            before = type(admission).__call__
-
-            class Spy(type(admission)):  # type: ignore[misc]
-                def __call__(self, nbytes: int) -> None:
-                    asked.append((kind, nbytes))
-                    before(self, nbytes)
-
-            admission.__class__ = Spy
-            return admission
-
-    run = make_run(tmp_path)
-    object.__setattr__(run.ports, "rates", Noted(RateBudget(None)))
-    run.save({"x": torch.zeros(20_000)}, epoch=1, step=1)
-    assert {kind for kind, _ in asked} == {TrafficClass.CHECKPOINT_WRITE}
-    assert sum(count for _, count in asked) >= 80_000
 
 
 def test_no_room_for_the_file_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""One book for all processes of a node that use one filesystem, and no transfer of ours past it."""
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from ebbtide.storage import node_traffic as node
+from ebbtide.storage.node_traffic import book_of, node_traffic
+from ebbtide.storage.rate_book import TrafficClass
+from ebbtide_train.session.checkpoint import CheckpointStore
+
+ROOT = Path(__file__).parents[3]
+# `ebbtide doctor` measures what the filesystem can do when nobody holds back.
+MEASURES = {"platform/ebbtide/cli/doctor.py"}
+
+
+@pytest.mark.parametrize("maker", ["PosixTransport", "GdsTransport", "device_transport"])
+def test_every_transport_of_ours_is_made_for_a_class(maker: str) -> None:
+    made, without = 0, []
+    for path in sorted(path for top in ("platform", "serve_apps", "train_jobs") for path in (ROOT / top).rglob("*.py")):
+        where = str(path.relative_to(ROOT))
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == maker:
+                made += 1
+                if where not in MEASURES and "traffic" not in {one.arg for one in call.keywords}:
+                    without.append(f"{where}:{call.lineno}")
+    assert made and without == []
+
+
+def test_a_book_belongs_to_a_filesystem_though_the_directory_is_not_there_yet(tmp_path: Path) -> None:
+    assert book_of(tmp_path / "not" / "yet") == book_of(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    assert book_of(tmp_path / "file" / "below") == book_of(tmp_path)
+    assert book_of(tmp_path) != book_of(Path("/proc"))
+    assert book_of(tmp_path).parent.name == f"ebbtide-{os.getuid()}"
+
+
+def test_what_was_found_for_a_class_is_kept_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_made", {})
+    load = node_traffic(tmp_path, TrafficClass.SERVE_LOAD)
+    assert node_traffic(tmp_path / "below", TrafficClass.SERVE_LOAD) is load
+    scrub = node_traffic(tmp_path, TrafficClass.SCRUB)
+    assert scrub is not load and scrub.kind is TrafficClass.SCRUB
+
+
+def test_a_job_writes_its_checkpoints_in_their_class(tmp_path: Path) -> None:
+    ports = CheckpointStore(tmp_path / "run")._checkpoints.ports
+    assert ports.transport._traffic.kind is TrafficClass.CHECKPOINT_WRITE  # type: ignore[attr-defined]
