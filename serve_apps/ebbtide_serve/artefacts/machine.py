@@ -21,12 +21,13 @@ _DISTRIBUTIONS = {
 
 
 def machine_facts(machine: Machine | None = None) -> dict[str, str]:
-    """The kind of GPU and its driver; without a GPU the CPU's instructions and the C library."""
+    """The CPU's instructions and the C library, which compilers use for a GPU's code too; its kind and its driver."""
     machine = machine or Machine()
+    host = {"cpu": f"{machine.uname().machine} {_cpu_flags(machine)}", "libc": " ".join(platform.libc_ver())}
     gpu = read_gpu(machine)
-    if gpu.present:
-        return {"gpu": ", ".join(sorted(set(gpu.models))), "driver": gpu.version or "unknown"}
-    return {"cpu": f"{machine.uname().machine} {_cpu_flags(machine)}", "libc": " ".join(platform.libc_ver())}
+    return host | (
+        {"gpu": ", ".join(sorted(set(gpu.models))), "driver": gpu.version or "unknown"} if gpu.present else {}
+    )
 
 
 def versions(names: Iterable[str] = tuple(_DISTRIBUTIONS)) -> dict[str, str]:

@@ -18,8 +18,12 @@ def machine(root: Path, files: dict[str, str]) -> Machine:
 def test_a_gpu_is_named_with_its_driver(tmp_path: Path) -> None:
     gpus = {f"proc/driver/nvidia/gpus/0000:0{n}:00.0/information": "Model: \t NVIDIA H200\n" for n in (1, 2)}
     version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
-    found = machine_facts(machine(tmp_path, gpus | {"proc/driver/nvidia/version": version}))
-    assert found == {"gpu": "NVIDIA H200", "driver": "580.95.05"}
+    files = gpus | {"proc/driver/nvidia/version": version}
+    found = machine_facts(machine(tmp_path / "a", files | {"proc/cpuinfo": "flags : avx2\n"}))
+    assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.95.05")
+    other = machine_facts(machine(tmp_path / "b", files | {"proc/cpuinfo": "flags : avx512f\n"}))
+    assert found["libc"]
+    assert found["cpu"] != other["cpu"], "parts of what is compiled for a GPU run on the CPU"
 
 
 def test_without_a_gpu_the_cpus_instructions_count_in_whatever_order(tmp_path: Path) -> None:
