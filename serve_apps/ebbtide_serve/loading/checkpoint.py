@@ -5,10 +5,15 @@ and what the model keeps views of for longer; host memory is lent again when the
 
 To a GPU the bytes go straight into a window there, so that narrowing to a rank's part happens at the speed of its
 memory. Each rank reads all of the model: that is what the flat form is for.
+
+Such a window is lent in the order of the stream on which the model takes its tensors, though by another thread:
+torch's allocator lends memory again as soon as nobody names it, to whoever asks on the same stream: what is queued
+there runs before. On another stream the next window could overwrite bytes that queued copies have still to read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -81,8 +86,13 @@ class Checkpoint:
 
     def _one_ahead(self, name: str, windows: list[Window], background: ThreadPoolExecutor) -> Tensors:
         after: _WindowMemory | None = None
+        scope = stream_scope(self._device)
 
         def read(number: int) -> tuple["_WindowMemory", TransferReport]:
+            with scope():
+                return read_in_order(number)
+
+        def read_in_order(number: int) -> tuple["_WindowMemory", TransferReport]:
             nonlocal after  # lent here, in this thread: an engine may give the loading one a memory pool of its own
             present = after if after is not None else self._lend(windows[number])
             after = self._lend(windows[number + 1]) if number + 1 < len(windows) else None
@@ -126,3 +136,11 @@ class _WindowMemory:
         """The tensors in it."""
         for entry, start in zip(self._window.entries, self._window.starts, strict=True):
             yield entry.name, torch_view(replace(entry, offset=start), self._memory)
+
+
+def stream_scope(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    """What puts another thread's work for ``device`` in the order of the stream that this thread works on now."""
+    if device.type != "cuda":
+        return nullcontext
+    stream = torch.cuda.current_stream(device)
+    return lambda: torch.cuda.stream(stream)

@@ -1,15 +1,21 @@
 """Tensors in checkpoint order: the right bits, in bounded memory, and never a byte that was not published."""
 
 import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.manifest import Kind
-from ebbtide_serve.loading.checkpoint import Checkpoint
+from ebbtide_serve.loading import checkpoint as checkpoint_module
+from ebbtide_serve.loading.checkpoint import Checkpoint, stream_scope
 from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.windows import Window
 from tests.platform.storage.stores import CHUNK, overwrite
 from tests.serve_apps.loading.small_model import (
     SHARDS,
@@ -145,3 +151,53 @@ def test_names_of_two_shards_come_from_both(store: ProcessStore) -> None:
     published = publish_small(store.store)
     with store.store.open(published) as stored:
         assert {name for name, _ in checkpoint(store, stored).tensors(SHARDS)} == checkpoint_tensors().keys()
+
+
+def test_windows_are_lent_in_the_order_of_the_readers_stream(
+    store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the memory of a window could be lent again while copies from it are queued (see the module)."""
+    seen: list[tuple[str, str]] = []
+
+    def scope_of(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+        seen.append(("taken", threading.current_thread().name))
+
+        @contextmanager
+        def scope() -> Iterator[None]:
+            seen.append(("entered", threading.current_thread().name))
+            yield
+            seen.append(("left", threading.current_thread().name))
+
+        return scope
+
+    monkeypatch.setattr(checkpoint_module, "stream_scope", scope_of)
+    lend = Checkpoint._lend
+
+    def lending(self: Checkpoint, window: Window) -> Any:
+        seen.append(("lent", threading.current_thread().name))
+        return lend(self, window)
+
+    monkeypatch.setattr(Checkpoint, "_lend", lending)
+    published = publish_tensors(store.store, {NAME: some(10)})
+    with store.store.open(published) as stored:
+        assert len(list(checkpoint(store, stored, window_bytes=2 * CHUNK).tensors([NAME]))) == 10
+    assert seen[0] == ("taken", threading.current_thread().name)
+    [behind] = {thread for _, thread in seen[1:]}
+    assert behind.startswith("read-ahead")
+    inside = False
+    for what, _ in seen[1:]:
+        assert what != "lent" or inside
+        inside = what != "left"
+
+
+def test_on_a_gpu_that_is_the_stream_of_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, entered = torch.device("cuda", 0), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda asked: f"stream of {threading.get_ident()} on {asked}")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext(entered.append(stream)))
+    scope = stream_scope(device)
+    thread = threading.Thread(target=scope)
+    thread.start()
+    thread.join()
+    assert entered == [f"stream of {threading.get_ident()} on cuda:0"]
+    with stream_scope(torch.device("cpu"))():
+        assert len(entered) == 1
