@@ -34,6 +34,7 @@ from ebbtide_serve.loading.process_store import ProcessStore, process_store
 from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, OWN, RankLoad, Ways
 from ebbtide_serve.loading.record import LOGGER, RECORD
 from ebbtide_serve.loading.settings import split_settings
+from ebbtide_serve.loading.sources import SourcesRead
 
 _log = logging.getLogger(LOGGER)
 
@@ -54,8 +55,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
     def __init__(self, load_config: Any) -> None:
         self._settings, rest = split_settings(load_config.model_loader_extra_config)
         super().__init__(dataclasses.replace(load_config, load_format="auto", model_loader_extra_config=rest))
-        self._used = OWN
-        self._transfer: TransferReport | None = None
+        self._read = SourcesRead()
         self._device = torch.device("cpu")  # where the model's loader gets its tensors
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:
@@ -83,8 +83,9 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
         RECORD.reached("weights_done")
 
     def _load_checkpoint(self, model: nn.Module, model_config: Any) -> tuple[str, TransferReport | None]:
+        self._read = SourcesRead()
         super().load_weights(model, model_config)
-        return self._used, self._transfer
+        return self._read.outcome()
 
     def _get_weights_iterator(self, source: Any) -> Generator[tuple[str, torch.Tensor], None, None]:
         """The tensors of one source; vLLM asks for it when it loads and when it reloads.
@@ -95,6 +96,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
         why_own = self._why_own(source.model_or_path) or self._why_own_source(source)
         if why_own:
             self._tell(why_own)
+            self._read.by_own_loader()
             yield from super()._get_weights_iterator(source)
             return
         _, files, use_safetensors = self._prepare_weights(
@@ -117,11 +119,12 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
             except Refused as error:
                 _check_all(stored, names)
                 self._tell(str(error))
+                self._read.by_own_loader()
                 yield from super()._get_weights_iterator(source)
                 return
             for name, tensor in checkpoint.tensors(names, self._is_wanted):
                 yield source.prefix + name, tensor
-            self._used, self._transfer = CHECKPOINT, checkpoint.report
+            self._read.from_store(checkpoint.report)
 
     def _why_own(self, model: str) -> str:
         """Why vLLM's own loader must read ``model``; empty if it need not."""
