@@ -17,6 +17,7 @@ from torch import nn
 
 from ebbtide.storage.container_plan import ContainerPlan, filling, from_buffers
 from ebbtide.storage.manifest import FileEntry, Kind
+from ebbtide.storage.names import ObjectId
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import flat_memory, plan_flat
 from ebbtide_serve.loading.flat_key import FlatKey
@@ -27,6 +28,21 @@ MEMORY_SHARE = 0.25  # of what is free: the rest is for the engine, other replic
 _CGROUP = Path("/sys/fs/cgroup")
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where an object was found damaged.
+
+    Attributes:
+        object: its id.
+        file: of the object.
+        offset: byte in the file; None if it is not known.
+    """
+
+    object: ObjectId
+    file: str
+    offset: int | None
+
+
 @dataclass(frozen=True)
 class Capture:
     """One rank's parameters in host memory.
@@ -34,7 +50,7 @@ class Capture:
     Attributes:
         key: what all ranks have in common.
         tag: of the ref under which this rank will look for it.
-        replaces: id of a damaged object with the same; empty if there is none.
+        replaces: a damaged object with the same; None if there is none.
     """
 
     key: FlatKey
@@ -42,7 +58,7 @@ class Capture:
     tag: str
     plan: ContainerPlan
     memory: dict[str, torch.Tensor]
-    replaces: str = ""
+    replaces: Damage | None = None
 
     @property
     def name(self) -> str:
@@ -93,7 +109,16 @@ def _free_bytes() -> int:
     """Free memory, within the limit of the container if there is one."""
     free = psutil.virtual_memory().available
     try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        return min(free, max(0, limit - int((_CGROUP / "memory.current").read_text())))
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # no limit ("max"), or no cgroup of version 2
         return free
+    return min(free, max(0, limit - max(0, used - _cached_bytes())))
+
+
+def _cached_bytes() -> int:
+    """What the container's ``memory.current`` counts, and the kernel gives up at once: file pages not lately used."""
+    try:
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        return int(dict(line.split(" ", 1) for line in lines)["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return 0

@@ -2,7 +2,8 @@
 
 The file is plain safetensors: one tensor for each piece of parameter memory, and for buffers that ``load_weights``
 fills. Names, types and shapes are compared with the model's before a byte is copied; each chunk is checked before any
-of it is copied. What is copied before a read fails is therefore right, and loading in another way may follow.
+of it is copied. What is copied before a read fails is therefore right, and loading in another way may follow. It may
+have filled buffers by then, which that other way finds filled.
 """
 
 import json
@@ -47,6 +48,23 @@ def flat_memory(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> dict[str
     return dict(layout.memory()) | {_BUFFER_PREFIX + name: bytes_of(data) for name, data in buffers.items()}
 
 
+def layout_in(header: Header) -> str:
+    """The digest of the layout that a file is of; empty if it does not say."""
+    return header.metadata.get(_LAYOUT, "")
+
+
+def buffers_in(header: Header) -> tuple[str, ...]:
+    """The buffers that a file holds.
+
+    Raises:
+        FlatUnusable: it does not say.
+    """
+    try:
+        return tuple(str(one) for one in json.loads(header.metadata[_BUFFERS]))
+    except (KeyError, ValueError, TypeError) as error:
+        raise FlatUnusable(f"the flat form does not say what it holds ({error!r})") from error
+
+
 def read_flat(
     stored: StoredObject, name: str, model: nn.Module, layout: Layout, *, reach: ProcessStore
 ) -> TransferReport:
@@ -65,11 +83,7 @@ def read_flat(
 
 def _places(header: Header, model: nn.Module, layout: Layout) -> list[tuple[int, torch.Tensor]]:
     """Where each tensor of a file goes; raises FlatUnusable unless file and model agree in everything."""
-    try:
-        buffer_names, digest = [str(one) for one in json.loads(header.metadata[_BUFFERS])], header.metadata[_LAYOUT]
-    except (KeyError, ValueError, TypeError) as error:
-        raise FlatUnusable(f"the flat form does not say what it holds ({error!r})") from error
-    buffers = buffers_of(model, buffer_names)
+    buffers = buffers_of(model, buffers_in(header))
     memory = flat_memory(layout, buffers)
     wanted = {one.name: one for one in plan_specs(layout, buffers)}
     found = {one.name: one for one in specs_of(header.entries)}
@@ -79,7 +93,7 @@ def _places(header: Header, model: nn.Module, layout: Layout) -> list[tuple[int,
     for name, spec in wanted.items():
         if found[name] != spec:
             raise FlatUnusable(f"{name} is {_shown(found[name])} in the flat form, and {_shown(spec)} in the model")
-    if digest != layout.digest:
+    if layout_in(header) != layout.digest:
         raise FlatUnusable("the parameters lie otherwise in memory than in the flat form (order or sharing)")
     return [(entry.offset, memory[entry.name]) for entry in header.entries]
 

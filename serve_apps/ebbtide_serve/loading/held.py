@@ -12,6 +12,7 @@ Each call returns at once: the engine steps between them.
 """
 
 import threading
+from dataclasses import asdict
 from enum import Enum
 
 from ebbtide.storage.errors import StorageError
@@ -64,7 +65,7 @@ class HeldCapture:
             if held is not None:
                 told |= {"key": held.key.as_manifest_key(), "ref_name": held.key.ref_name, "tag": held.tag}
                 told |= {"rank": held.rank, "ranks": held.key.tensor_parallel, "bytes": held.plan.file_bytes}
-                told["replaces"] = held.replaces
+                told["replaces"] = held.replaces and asdict(held.replaces)
             return told
 
     def begin(self, attempt: str) -> None:

@@ -4,14 +4,16 @@ Knows no engine: what it needs of one comes as `Ways`. The order of fallbacks an
 
 - A flat form that cannot be used costs a line in the log. What was copied of it before an error was checked, so it is
   what ``load_weights`` would have left there, and a load in checkpoint order may follow.
+  Buffers are part of the flat form that is made then: loading finds them filled, and would seem to leave them alone.
 - Not after a timeout: a copy that was begun may still end, later than the engine's repacking.
 - Nothing follows a checkpoint that is damaged: vLLM's own loader would read the same bytes without looking.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from torch import nn
 
@@ -19,9 +21,10 @@ from ebbtide.storage.errors import Corrupt, StorageError, TransferTimeout
 from ebbtide.storage.leases import this_process
 from ebbtide.storage.loaders import LoadTerms, loading
 from ebbtide.storage.report import TransferReport
-from ebbtide_serve.loading.capture import capture, memory_for_capture
+from ebbtide.storage.stored_object import StoredObject
+from ebbtide_serve.loading.capture import Damage, capture, memory_for_capture
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.flat_file import read_flat
+from ebbtide_serve.loading.flat_file import buffers_in, read_flat
 from ebbtide_serve.loading.flat_key import FlatKey
 from ebbtide_serve.loading.flat_shelf import flat_form
 from ebbtide_serve.loading.held import HeldCapture
@@ -38,6 +41,7 @@ TURN_S = 150.0
 CHECKPOINT, FLAT, OWN = "ebbtide", "ebbtide_flat", "vllm"  # ways to load; the first two are names of load formats
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ class RankLoad:
     ) -> None:
         """``record`` and ``held`` are changed; ``say`` is for one line a reason."""
         self._settings, self._store, self._record, self._held, self._say = settings, store, record, held, say
-        self._damaged = ""  # id of a flat form that was found so
+        self._damage: Damage | None = None  # that was found in a flat form
+        self._touched: frozenset[str] = frozenset()  # buffers that a flat form may have filled before it was given up
 
     def load(self, model: nn.Module, asked: str, ways: Ways) -> None:
         """Fill the parameters of ``model``.
@@ -106,22 +111,37 @@ class RankLoad:
                 self._tell(f"rank {rank}: {place.why}")
             yield
 
+    def _named(self, model: nn.Module, facts: EngineFacts) -> tuple[FlatKey, Layout]:
+        try:
+            return flat_key(model, self._settings.model, facts), layout_of(model)
+        except (TypeError, ValueError, OSError) as error:  # odd values in a configuration, sources that are gone
+            raise FlatUnusable(f"this model's flat form cannot be named: {error!r}") from error
+
     def _read_flat(self, model: nn.Module, facts: EngineFacts) -> TransferReport:
-        key, layout = flat_key(model, self._settings.model, facts), layout_of(model)
-        with flat_form(self._store.store, key, key.tag(facts.rank, layout.digest)) as found:
+        key, layout = self._named(model, facts)
+        name = key.file_name(facts.rank)
+        with ExitStack() as held:
             try:
-                name = key.file_name(facts.rank)
-                return read_flat(found, name, model, layout, reach=self._store)
-            except Corrupt:
-                self._damaged = found.id
-                raise
+                found = held.enter_context(flat_form(self._store.store, key, facts.rank, layout.digest))
+                touched = frozenset(buffers_in(self._checked(found, name, lambda: found.header(name))))
+            except TransferTimeout as error:
+                raise FlatUnusable(f"the flat form cannot be opened: {error}") from error  # nothing was copied yet
+            self._touched = touched
+            return self._checked(found, name, lambda: read_flat(found, name, model, layout, reach=self._store))
+
+    def _checked(self, found: StoredObject, name: str, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except Corrupt as error:
+            self._damage = Damage(found.id, name, error.offset)
+            raise
 
     def _by_checkpoint(self, model: nn.Module, ways: Ways) -> tuple[str, TransferReport | None]:
         if not self._settings.capture:
             self._held.nothing("it was not asked for")
             return ways.checkpoint()
         try:
-            key, before = flat_key(model, self._settings.model, ways.facts), layout_of(model)
+            key, before = self._named(model, ways.facts)
         except FlatUnusable as error:
             self._no_flat_form(str(error))
             return ways.checkpoint()
@@ -134,21 +154,22 @@ class RankLoad:
             after = layout_of(model)
             if after.digest != before.digest:
                 raise FlatUnusable("loading changes the layout of its parameters")
-            self._capture(model, after, filled_buffers(seen, state_of(model)), key, ways)
+            present = state_of(model)
+            buffers = {*filled_buffers(seen, present), *(self._touched & present.buffers.keys())}
+            self._capture(model, after, tuple(sorted(buffers)), key, ways)
         except FlatUnusable as error:
             self._no_flat_form(str(error))
         return used, transfer
 
     def _capture(self, model: nn.Module, layout: Layout, buffers: tuple[str, ...], key: FlatKey, ways: Ways) -> None:
-        tag = key.tag(ways.facts.rank, layout.digest)
-        with suppress(FlatUnusable, StorageError), flat_form(self._store.store, key, tag) as found:
-            if found.id != self._damaged:  # asked for checkpoint order, or published meanwhile
+        rank, damaged = ways.facts.rank, self._damage and self._damage.object
+        with suppress(FlatUnusable, StorageError), flat_form(self._store.store, key, rank, layout.digest) as found:
+            if found.id != damaged:  # asked for checkpoint order, or published meanwhile
                 self._held.nothing(f"object {found.id} is there")
                 return
         free_bytes = memory_for_capture(ways.ranks_here)
-        kept = capture(model, layout, buffers, key, ways.facts.rank, free_bytes=free_bytes)
-        kept = replace(kept, replaces=self._damaged)
-        if not self._held.hold(kept, self._store):
+        kept = capture(model, layout, buffers, key, rank, free_bytes=free_bytes)
+        if not self._held.hold(replace(kept, replaces=self._damage), self._store):
             raise FlatUnusable("this process keeps the parameters of another model already")
 
     def _no_flat_form(self, why: str) -> None:

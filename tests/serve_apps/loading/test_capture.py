@@ -16,15 +16,28 @@ class Memory:
 
 
 @pytest.mark.parametrize(
-    ("limit", "current", "wanted"),
-    [(None, None, 25_000), ("max", "5", 25_000), ("60000", "20000", 10_000), ("10", "20", 0)],
+    ("limit", "current", "stat", "wanted"),
+    [
+        (None, None, None, 25_000),
+        ("max", "5", None, 25_000),
+        ("60000", "20000", None, 10_000),
+        ("10", "20", None, 0),
+        ("60000", "50000", "anon 1\nfile 40000\ninactive_file 30000\nactive_file 10000", 10_000),
+        ("60000", "50000", "inactive_file 70000", 15_000),
+        ("60000", "20000", "inactive_file a lot", 10_000),
+    ],
 )
 def test_a_quarter_of_what_is_free_here_or_in_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, current: str | None, wanted: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str | None,
+    current: str | None,
+    stat: str | None,
+    wanted: int,
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
     monkeypatch.setattr(capture, "_CGROUP", tmp_path)
-    for name, text in (("memory.max", limit), ("memory.current", current)):
+    for name, text in (("memory.max", limit), ("memory.current", current), ("memory.stat", stat)):
         if text is not None:
             (tmp_path / name).write_text(text + "\n")
     assert capture.memory_for_capture(1) == wanted

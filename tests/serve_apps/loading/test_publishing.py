@@ -16,7 +16,7 @@ from ebbtide.storage.names import ObjectId
 from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, publish_flat
-from tests.platform.storage.stores import leftovers
+from tests.platform.storage.stores import leftovers, overwrite
 from tests.serve_apps.loading.small_model import publish_small, reach
 from tests.serve_apps.loading.test_rank_load import Rank, call_to
 
@@ -169,3 +169,88 @@ def test_what_was_published_meanwhile_is_found_and_not_written_again(store: Proc
     assert "ebbtide_flat_stage" not in calls
     assert isinstance(found.object, str)
     assert ObjectId(found.object) in store.store.list_objects()
+
+
+def damage(store: ProcessStore, found: ObjectId | None, rank: int, *, offset: int = 9000) -> None:
+    assert found is not None
+    overwrite(store.store.paths.object(found) / f"tp{TP}/rank{rank}.safetensors", offset, b"\x7f\x7f")
+
+
+def starts(store: ProcessStore, wanted: ObjectId) -> list[Rank]:
+    return [Rank(store, wanted, TP, rank).load() for rank in range(TP)]
+
+
+def set_aside(store: ProcessStore) -> int:
+    return len(list(store.store.paths.quarantine.iterdir()))
+
+
+def test_what_another_replica_has_repaired_is_not_set_aside_again(store: ProcessStore, ranks: list[Rank]) -> None:
+    """The repaired form has the id of the damaged one: its content is the same."""
+    found = publish_flat(store.store, call_to(ranks))
+    for rank in range(TP):
+        damage(store, found.object, rank)
+    replicas = [starts(store, ranks[0].wanted) for _ in range(3)]
+    staged: list[object] = []
+    for replica in replicas:
+        real = call_to(replica)
+
+        def call(method: str, *args: Any, real: Callable[..., list[Any]] = real) -> list[Any]:
+            staged.extend(args if method == "ebbtide_flat_stage" else ())
+            return real(method, *args)
+
+        assert publish_flat(store.store, call) == found
+        assert phases(replica) == ["none"] * TP
+    assert (len(staged), set_aside(store)) == (1, 1)
+    assert [one.record.used for one in starts(store, ranks[0].wanted)] == ["ebbtide_flat"] * TP
+
+
+def test_one_damaged_rank_has_the_flat_form_made_anew_by_the_next_start(store: ProcessStore, ranks: list[Rank]) -> None:
+    """The others have loaded theirs, and hold nothing that could be published."""
+    found = publish_flat(store.store, call_to(ranks))
+    damage(store, found.object, 1)
+    second = starts(store, ranks[0].wanted)
+    assert [one.record.used for one in second] == ["ebbtide_flat", "ebbtide"]
+    outcome = publish_flat(store.store, call_to(second))
+    assert outcome.object is None
+    assert "rank 0 holds nothing" in outcome.why
+    assert set_aside(store) == 1
+    third = starts(store, ranks[0].wanted)
+    assert publish_flat(store.store, call_to(third)) == found
+    assert [one.record.used for one in starts(store, ranks[0].wanted)] == ["ebbtide_flat"] * TP
+
+
+def test_one_that_cannot_even_be_opened_is_made_anew(store: ProcessStore, ranks: list[Rank]) -> None:
+    found = publish_flat(store.store, call_to(ranks))
+    assert found.object is not None
+    (store.store.paths.object(found.object) / f"tp{TP}/rank0.safetensors").unlink()
+    second = starts(store, ranks[0].wanted)
+    assert publish_flat(store.store, call_to(second)) == found
+    assert [one.record.used for one in starts(store, ranks[0].wanted)] == ["ebbtide_flat"] * TP
+
+
+@pytest.mark.parametrize("method", ["ebbtide_flat_state", "ebbtide_flat_stage", "ebbtide_flat_drop"])
+def test_the_memory_is_given_back_when_a_call_does_not_come_back_in_time(
+    store: ProcessStore, ranks: list[Rank], method: str
+) -> None:
+    real, late = call_to(ranks), [True]
+
+    def call(asked: str, *args: Any) -> list[Any]:
+        if asked == method and late and late.pop():
+            raise TimeoutError
+        return real(asked, *args)
+
+    if method == "ebbtide_flat_drop":
+        assert publish_flat(store.store, call, sleep=lambda seconds: None).object is not None
+    else:
+        with pytest.raises(TimeoutError):
+            publish_flat(store.store, call, sleep=lambda seconds: None)
+    assert phases(ranks) == ["none"] * TP
+    assert all(one.held._capture is None for one in ranks)
+
+
+def test_an_engine_that_never_answers_again_ends_the_tries(store: ProcessStore, ranks: list[Rank]) -> None:
+    def call(asked: str, *args: Any) -> list[Any]:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        publish_flat(store.store, call, sleep=lambda seconds: None)

@@ -14,7 +14,7 @@ from ebbtide.storage.loaders import LoadTerms, loading
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.report import TransferReport
-from ebbtide_serve.loading import rank_load
+from ebbtide_serve.loading import identity, rank_load
 from ebbtide_serve.loading.flat_key import FlatKey
 from ebbtide_serve.loading.held import HeldCapture
 from ebbtide_serve.loading.identity import EngineFacts
@@ -218,6 +218,45 @@ def test_buffers_that_loading_fills_come_with_the_flat_form(store: ProcessStore,
     assert second.model.rope.eq(3).all()
 
 
+def test_buffers_that_a_damaged_flat_form_filled_are_in_the_one_that_replaces_it(
+    store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sound chunks may come before or after the damaged one: then loading fills a buffer with what it has."""
+
+    class FillsBuffer(SmallModel):
+        def load_weights(self, weights: object) -> set[str]:
+            self.rope.fill_(3)
+            return super().load_weights(weights)  # type: ignore[arg-type]
+
+    def load() -> Rank:
+        one = Rank(store, wanted)
+        one.model = model = FillsBuffer()
+        settings = LoadSettings(store.store.paths.root, wanted, True)
+        RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append).load(
+            model, FLAT, Ways(facts(), lambda: load_small(store, wanted, model))
+        )
+        return one
+
+    found = publish([load()])
+    assert found.object is not None
+    path = store.store.paths.object(found.object) / "tp1/rank0.safetensors"
+    real: Callable[..., Any] = rank_load.read_flat  # type: ignore[attr-defined]
+
+    def spoiled(*args: Any, **options: Any) -> TransferReport:
+        real(*args, **options)
+        overwrite(path, 9000, b"\x7f\x7f")
+        raise Corrupt("not what was published", path, offset=8192)
+
+    monkeypatch.setattr(rank_load, "read_flat", spoiled)
+    second = load()
+    assert second.record.used == CHECKPOINT
+    monkeypatch.setattr(rank_load, "read_flat", real)
+    assert publish([second]).object == found.object, "the same content, with the buffer"
+    third = load()
+    assert (third.record.used, third.said) == (FLAT, [])
+    assert third.model.rope.eq(3).all()
+
+
 def test_a_timeout_in_the_flat_form_is_followed_by_nothing(
     store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +271,68 @@ def test_a_timeout_in_the_flat_form_is_followed_by_nothing(
     with pytest.raises(TransferTimeout):
         one.load()
     assert one.record.used == ""
+
+
+def test_a_timeout_before_anything_is_copied_costs_a_line(
+    store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish([Rank(store, wanted).load()])
+
+    def hang(*_: object) -> object:
+        raise TransferTimeout("create", Path("lease"), after_s=10)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(store.store, "open_ref", hang)
+        one = Rank(store, wanted).load()
+    assert one.record.used == CHECKPOINT
+    assert "no answer within 10 s" in one.said[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "fails"),
+    [
+        (replace(facts(), config={"id2label": {0: "a", "b": "c"}}), "'<' not supported"),  # JSON cannot sort such keys
+        (facts(), "sources are gone"),
+    ],
+)
+def test_a_flat_form_that_cannot_be_named_costs_a_line(
+    store: ProcessStore, wanted: ObjectId, told: EngineFacts, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(model: object) -> str:
+        raise OSError("sources are gone")
+
+    if not told.config:
+        monkeypatch.setattr(identity, "code_digest", gone)
+    one = Rank(store, wanted, told=told).load()
+    assert one.record.used == CHECKPOINT
+    assert all(fails in line for line in one.said)
+    assert one.held.state()["phase"] == "none"
+
+
+def test_a_rank_whose_tag_was_never_written_finds_the_flat_form_by_that_of_another(
+    store: ProcessStore, wanted: ObjectId
+) -> None:
+    """Tags are written one after the other, and whoever does it may be killed between two."""
+    found = publish([Rank(store, wanted, 2, rank).load() for rank in range(2)])
+    [ref] = [ref for ref in store.store.refs.list("flat/") if "rank1" in ref.tag]
+    assert store.store.refs.delete(ref.name, ref.tag)
+    again = [Rank(store, wanted, 2, rank).load() for rank in range(2)]
+    assert [(one.record.used, one.said) for one in again] == [(FLAT, []), (FLAT, [])]
+    assert store.store.refs.read(ref.name, ref.tag).object == found.object
+
+
+def test_a_flat_form_of_another_layout_is_not_found_by_another_tag(store: ProcessStore, wanted: ObjectId) -> None:
+    publish([Rank(store, wanted).load()])
+    one = Rank(store, wanted)
+    one.model = SmallModel()
+    one.model.norm.weight = torch.nn.Parameter(torch.zeros(64, 1, dtype=torch.bfloat16)[:, 0], requires_grad=False)
+    one.model.extra = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+    settings = LoadSettings(store.store.paths.root, wanted, True)
+    load = RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append)
+    load.load(one.model, FLAT, Ways(facts(), lambda: load_small(store, wanted, one.model)))
+    assert one.record.used == CHECKPOINT
+    assert "no flat form of it yet" in one.said[0]
+    assert len(store.store.refs.list("flat/")) == 1
 
 
 def test_a_damaged_checkpoint_is_an_error_and_nothing_follows(store: ProcessStore, wanted: ObjectId) -> None:
