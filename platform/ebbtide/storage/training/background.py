@@ -115,9 +115,10 @@ class BackgroundSaver:
             return save
         try:
             staged = self._copies.stage(state)
-        except (MemoryError, StorageError) as error:
+        except Exception as error:  # locks, generators, a state that holds itself: whatever the author put there
             # Whatever is wrong, the ranks that could make their copies must not wait for this one in vain.
-            save.why_not_copied = f"{'no memory for a copy: ' if isinstance(error, MemoryError) else ''}{error}"
+            kind = "no memory for a copy" if isinstance(error, MemoryError) else f"no copy ({type(error).__name__})"
+            save.why_not_copied = str(error) if isinstance(error, StorageError) else f"{kind}: {error}"
             _logger.warning("%s: the checkpoint is written while training waits", save.why_not_copied)
             save._end(lambda: write(dict(state)))
             return save

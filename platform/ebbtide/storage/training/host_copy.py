@@ -89,7 +89,8 @@ class _Copies:
         local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         if local.layout is not torch.strided or local.is_quantized or local.device.type == "meta":
             raise Refused(f"tensor {name!r} cannot be copied: it is not dense, or has no values")
-        memory = local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride(), local.is_conj()
+        bits = local.is_conj(), local.is_neg()
+        memory = local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride(), bits
         planned = self._by_memory.get(memory) if local.numel() else None
         if planned is None:
             planned = self._by_memory[memory] = _Planned(local, self.size_bytes)

@@ -76,6 +76,19 @@ def test_a_state_that_cannot_be_copied_is_told_and_hurts_nobody(tmp_path: Path) 
     assert save.done and isinstance(save.error, Refused) and "'x' cannot be copied" in save.why_not_copied
 
 
+def _holds_itself() -> dict[str, Any]:
+    state: dict[str, Any] = {"x": torch.ones(2)}
+    state["me"] = state
+    return state
+
+
+@pytest.mark.parametrize("state", [{"x": {"y": threading.Lock()}}, {"x": (i for i in ())}, _holds_itself()])
+def test_a_state_that_nothing_can_copy_is_told_and_hurts_nobody(tmp_path: Path, state: dict[str, Any]) -> None:
+    run = make_run(tmp_path)
+    save = saver().begin(state, lambda given: run.save(given, epoch=1, step=1))
+    assert save.done and isinstance(save.error, Refused) and save.why_not_copied
+
+
 def test_the_second_one_waits_for_the_first() -> None:
     background, door = saver(), Door()
     order: list[str] = []

@@ -62,6 +62,12 @@ def test_tensors_that_are_one_memory_stay_one() -> None:
     assert staged.size_bytes == 3 * 4032
 
 
+def test_the_same_memory_with_another_sign_is_another_tensor() -> None:
+    z = torch.tensor([1 + 2j, 3 + 4j])
+    state = HostCopies(Arenas()).stage({"up": z.imag, "down": z.conj().imag}).state
+    assert (state["up"].tolist(), state["down"].tolist()) == ([2, 4], [-2, -4])
+
+
 def test_the_second_copy_allocates_nothing() -> None:
     arenas = Arenas()
     copies = HostCopies(arenas)
