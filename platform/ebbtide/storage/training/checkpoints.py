@@ -14,8 +14,10 @@ write to the directory: hashes are against faults, not against attackers.
 """
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
@@ -23,7 +25,8 @@ from typing import Generic, TypeVar
 import torch
 
 from ebbtide.storage.durable import telling
-from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
+from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError
+from ebbtide.storage.names import COMMIT
 from ebbtide.storage.training.about import About, Note
 from ebbtide.storage.training.cleaning import Cleaned, Cleaner
 from ebbtide.storage.training.lineage import Start, lineage
@@ -33,8 +36,9 @@ from ebbtide.storage.training.places import CheckpointId, RunPaths
 from ebbtide.storage.training.plain_state import pack
 from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.publishing import Saving
-from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
+from ebbtide.storage.training.rank_file import Shard, must_be_storable, shard_bytes, write_shards
 from ebbtide.storage.training.survey import begin_epoch, look, newest_of
+from ebbtide.storage.training.tree_leaves import Json
 
 _logger = logging.getLogger(__name__)
 
@@ -88,6 +92,7 @@ class RunCheckpoints:
         self.paths, self.ports, self.keeping = paths, ports, keeping or Keeping()
         self.planned_bytes: dict[int, int] = {}  # of each rank, as of the last save; see `dcp_writer`
         self._saving = threading.Lock()
+        self._origin: CheckpointId | None = None  # what was read last
         self._cleaning: threading.Thread | None = None
 
     # ---- reading
@@ -134,7 +139,9 @@ class RunCheckpoints:
             wanted = line.pop(0)
             try:
                 with self.open(wanted) as opened:
-                    return Found(wanted, read(opened), tuple(skipped))
+                    found = Found(wanted, read(opened), tuple(skipped))
+                self._origin = wanted
+                return found
             except (Corrupt, NotPublished) as error:
                 now = self.lineage()
                 if not skipped and now[:1] != [wanted]:
@@ -157,11 +164,16 @@ class RunCheckpoints:
 
     def begin_epoch(self, epoch: int, start: Start | None = None) -> Start:
         """Say that a gang has begun; once, by its first rank, before the others read. See `survey.begin_epoch`."""
-        return begin_epoch(self.paths, self.ports.disk, epoch, start)
+        try:
+            return begin_epoch(self.paths, self.ports.disk, epoch, start)
+        except NoRoom:
+            if not self.make_room(epoch):
+                raise
+            return begin_epoch(self.paths, self.ports.disk, epoch, start)
 
     def saving(self, epoch: int, step: int) -> Saving:
         """A save in two phases, for several processes; see `publishing`."""
-        return Saving(self.paths, CheckpointId(epoch, step), self.ports, self.keeping)
+        return Saving(self.paths, CheckpointId(epoch, step), self.ports, self.keeping, self._origin)
 
     def save(self, state: Mapping[str, object], *, epoch: int, step: int, note: Note | None = None) -> CheckpointId:
         """Commit a state of which this process holds all.
@@ -174,28 +186,35 @@ class RunCheckpoints:
 
         Raises:
             Refused: the state holds something that cannot be stored, or another save is under way.
-            NoRoom: nothing was written.
+            NoRoom: also after what is not needed was removed; nothing of this is left.
             Superseded: a later gang has begun.
             StorageError: anything else. The checkpoint before still counts.
         """
-        tensors: dict[str, torch.Tensor] = {}
-        tree = pack(state, "", tensors)
-        shards = [Shard.of_all(name, _plain(name, tensor)) for name, tensor in tensors.items()]
-        about = About(1, dict(note or {}))
-        saving = self.saving(epoch, step)
+        tree, shards = parts_of(state)
+        about, wanted = About(1, dict(note or {})), CheckpointId(epoch, step)
         with self.alone():
-            if self._is_committed(saving.id):
-                return saving.id
+            if self._is_committed(wanted):
+                self.ports.disk.sync_directory(self.paths.epoch(epoch))  # whoever placed it may not have come that far
+                return wanted
             try:
-                saving.begin(shard_bytes(shards))
-                with saving.telling_of_successors():
-                    entry = write_shards(saving.staging, 0, shards)
-                saving.commit([entry], tree, about)
-            except BaseException:
-                saving.drop()
-                raise
+                self._save(wanted, shards, tree, about)
+            except NoRoom:
+                if not self.make_room(epoch):
+                    raise
+                self._save(wanted, shards, tree, about)
         self.start_cleaning(epoch)
-        return saving.id
+        return wanted
+
+    def _save(self, wanted: CheckpointId, shards: Sequence[Shard], tree: Json, about: About) -> None:
+        saving = self.saving(wanted.epoch, wanted.step)
+        try:
+            saving.begin(shard_bytes(shards))
+            with saving.telling_of_successors():
+                entry = write_shards(saving.staging, 0, shards)
+            saving.commit([entry], tree, about)
+        except BaseException:
+            saving.drop()
+            raise
 
     def alone(self) -> "_Alone":
         """A context in which this process writes one checkpoint.
@@ -207,13 +226,21 @@ class RunCheckpoints:
 
     # ---- what is not needed any more
 
-    def clean(self, epoch: int) -> Cleaned:
-        """Remove what is not needed, now; see ``cleaning``. ``epoch`` is that of this gang."""
-        start = self.paths.start(epoch)
-        self.ports.disk.touch(start)  # the filesystem's clock, by which ages are told
-        with telling("look at", start):
-            now_s = start.stat().st_mtime
-        return Cleaner(self.paths, self.ports, self.keeping, epoch).clean(now_s)
+    def clean(self, epoch: int, *, urgent: bool = False) -> Cleaned:
+        """Remove what is not needed, now; see `Cleaner.clean`. ``epoch`` is that of this gang."""
+        directory = self.paths.directory
+        self.ports.disk.touch(directory)  # the filesystem's clock, by which ages are told
+        with telling("look at", directory):
+            now_s = directory.stat().st_mtime
+        return Cleaner(self.paths, self.ports, self.keeping, epoch, self._origin).clean(now_s, urgent=urgent)
+
+    def make_room(self, epoch: int) -> bool:
+        """Clean since something did not fit; whether there is more room now. Errors are logged."""
+        try:
+            return bool(self.clean(epoch, urgent=True).removed)
+        except StorageError as error:
+            _logger.warning("run %s: no room can be made: %s", self.paths.run, error)
+            return False
 
     def start_cleaning(self, epoch: int) -> None:
         """The same in a thread: the commit before it is confirmed at once. Errors are logged; one round at a time."""
@@ -229,11 +256,14 @@ class RunCheckpoints:
         self._cleaning = threading.Thread(target=clean, name=f"clean {self.paths.run}", daemon=True)
         self._cleaning.start()
 
-    def settle(self) -> None:
-        """Wait until nothing is being removed."""
+    def settle(self, timeout_s: float = math.inf) -> bool:
+        """Wait until nothing is being removed; whether that came about in time. It may be cut off at any moment."""
         if self._cleaning is not None:
-            self._cleaning.join()
+            self._cleaning.join(min(timeout_s, threading.TIMEOUT_MAX))
+            if self._cleaning.is_alive():
+                return False
             self._cleaning = None
+        return True
 
     def _is_committed(self, wanted: CheckpointId) -> bool:
         try:
@@ -243,11 +273,14 @@ class RunCheckpoints:
         return True
 
     def _listed(self, wanted: CheckpointId, *, counts: bool) -> Listed | None:
+        written_s = 0.0
         try:
             with self.open(wanted) as opened:
-                written_s = (self.paths.checkpoint(wanted) / "COMMIT").stat().st_mtime
+                commit = self.paths.checkpoint(wanted) / COMMIT
+                with telling("look at", commit), suppress(FileNotFoundError):
+                    written_s = commit.stat().st_mtime
                 return Listed(wanted, counts, opened.size_bytes, written_s, opened.about)
-        except (NotPublished, FileNotFoundError):
+        except NotPublished:
             return None
         except (Corrupt, Refused) as error:
             return Listed(wanted, counts, problem=str(error))
@@ -267,7 +300,16 @@ class _Alone:
         self._lock.release()
 
 
-def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if hasattr(tensor, "__create_write_items__"):
-        raise Refused(f"{name!r} is sharded over several processes: save it with all of them (`gang.save_together`)")
-    return tensor
+def parts_of(state: Mapping[str, object]) -> tuple[Json, list[Shard]]:
+    """What `RunCheckpoints.save` writes of a state: what is no tensor, and the tensors. Nothing is copied.
+
+    Raises:
+        Refused: it holds something that cannot be stored.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    tree = pack(state, "", tensors)
+    for name, tensor in tensors.items():
+        if hasattr(tensor, "__create_write_items__"):
+            raise Refused(f"{name!r} is sharded over several processes: save it with all (`gang.save_together`)")
+        must_be_storable(name, tensor)
+    return tree, [Shard.of_all(name, tensor) for name, tensor in tensors.items()]

@@ -2,6 +2,9 @@
 
 A checkpoint that goes is first renamed to a name that no reader looks at, then removed: it is there whole, or not at
 all. Each round may be cut off anywhere; the next one goes on.
+
+Readers that have a lease are asked for twice: before a checkpoint is moved away, and after it, when no reader can come
+any more. If one has come in between, it is moved back; for that moment the reader may have found nothing.
 """
 
 import logging
@@ -15,7 +18,7 @@ from ebbtide.storage.durable import is_real_directory, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
 from ebbtide.storage.training.lineage import EpochFound, lineage, overtaken_by
 from ebbtide.storage.training.opening import open_directory
-from ebbtide.storage.training.places import CheckpointId, RunPaths
+from ebbtide.storage.training.places import WORK, CheckpointId, RunPaths
 from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.retention import judge
 from ebbtide.storage.training.survey import look, temporaries
@@ -42,21 +45,21 @@ class Cleaner:
 
     Attributes:
         epoch: of the gang; what later gangs have is theirs.
+        origin: the checkpoint that the gang has read; it stays until the gang has one of its own.
     """
 
     paths: RunPaths
     ports: TrainingPorts
     keeping: Keeping
     epoch: int
+    origin: CheckpointId | None = None
 
-    def clean(self, now_s: float, *, but: Path | None = None, urgent: bool = False) -> Cleaned:
-        """One round.
+    def clean(self, now_s: float, *, urgent: bool = False) -> Cleaned:
+        """One round; leases of readers are looked at until it is known who lives, up to a minute.
 
         Args:
             now_s: by the filesystem's clock.
-            but: a work directory in use.
-            urgent: room is missing: what older gangs left half written goes whatever its age, and leases of readers
-                are looked at until it is known who lives (up to a minute).
+            urgent: room is missing: what older gangs left half written goes whatever its age.
 
         Raises:
             StorageError: the run cannot be looked at; nothing was removed.
@@ -69,17 +72,22 @@ class Cleaner:
             self.keeping.retention,
             epoch=self.epoch,
             sound=self._newest_sound(found),
-            held=self._held(urgent=urgent),
+            held=self._held(),
+            origin=self.origin,
         ):
             if not one.stays:
                 self._remove_checkpoint(one.id, one.why, done)
         for number, path in list(temporaries(self.paths)):
-            if path == but or number > self.epoch:
+            is_own_work = number == self.epoch and path.name.startswith(WORK)  # in use, or cleared by the next save
+            if is_own_work or number > self.epoch:
                 continue
-            with suppress(FileNotFoundError):
-                age_s = now_s - _changed_s(path)
-                if age_s > self.keeping.grace_s or (urgent and number < self.epoch):
-                    self._remove(path, f"half written, and unchanged for {age_s:.0f} s", done)
+            try:
+                with telling("look at", path), suppress(FileNotFoundError):
+                    age_s = now_s - _changed_s(path)
+                    if age_s > self.keeping.grace_s or (urgent and number < self.epoch):
+                        self._remove(path, f"half written, and unchanged for {age_s:.0f} s", done)
+            except StorageError as error:
+                done.failed.append(error)
         for found_epoch in found:
             if found_epoch.epoch < self.epoch:
                 self._remove_empty(found_epoch.epoch, done)
@@ -96,21 +104,30 @@ class Cleaner:
                 return one
         return None
 
-    def _held(self, *, urgent: bool) -> Iterator[CheckpointId]:
-        if self.ports.leases is None:
-            return
-        for subject in self.ports.leases.living() if urgent else self.ports.leases.present():
-            with suppress(Refused):
-                yield held_checkpoint(subject)
+    def _held(self) -> Iterator[CheckpointId]:
+        if self.ports.leases is not None:
+            for subject in self.ports.leases.living():
+                with suppress(Refused):
+                    yield held_checkpoint(subject)
+
+    def _is_read(self, one: CheckpointId) -> bool:
+        """Whether a reader has come since the dead ones were told from the living, and buried."""
+        return self.ports.leases is not None and of_checkpoint(one) in self.ports.leases.present()
 
     def _remove_checkpoint(self, one: CheckpointId, why: str, done: Cleaned) -> None:
-        aside = self.paths.removed(one)
+        place, aside = self.paths.checkpoint(one), self.paths.removed(one)
+        is_moved = is_free = False
         try:
-            moved = self.ports.disk.move(self.paths.checkpoint(one), aside)
+            is_moved = not self._is_read(one) and self.ports.disk.move(place, aside)
+            is_free = is_moved and not self._is_read(one)
+            if is_moved and not is_free:
+                self.ports.disk.move(aside, place)
         except StorageError as error:
             done.failed.append(error)
-            return
-        if moved:
+            if is_moved:  # nobody can tell who reads it
+                with suppress(StorageError):
+                    self.ports.disk.move(aside, place)
+        if is_free:
             done.removed.append((str(one), why))
             self._remove(aside, "", done)
 

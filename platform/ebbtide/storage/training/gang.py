@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
-from ebbtide.storage.errors import StorageError
+from ebbtide.storage.errors import NoRoom, StorageError
 from ebbtide.storage.training.about import Note
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.dcp_reader import TrainingReader
@@ -51,28 +51,44 @@ def save_together(
         Superseded, NoRoom, Refused, StorageError: as `Saving.begin` and `Saving.commit` do, the same on all ranks.
         RuntimeError: the group is broken (torch's own error): a rank has died.
     """
+    leads = not dist.is_initialized() or dist.get_rank(group) == 0
+    with checkpoints.alone():
+        try:
+            _save_once(state, checkpoints, at, note, group, planner)
+        except NoRoom:  # all ranks hear of it, and come together again
+            if leads:
+                checkpoints.make_room(at.epoch)
+            _save_once(state, checkpoints, at, note, group, planner)
+    if leads:
+        checkpoints.start_cleaning(at.epoch)
+    return at
+
+
+def _save_once(
+    state: dict[str, Any],
+    checkpoints: RunCheckpoints,
+    at: CheckpointId,
+    note: Note | None,
+    group: dist.ProcessGroup | None,
+    planner: SavePlanner | None,
+) -> None:
     saving = checkpoints.saving(at.epoch, at.step)
     writer = TrainingWriter(saving, note=note, planned=checkpoints.planned_bytes)
     planner = planner or DefaultSavePlanner()
-    is_alone = not dist.is_initialized()
-    with checkpoints.alone():
-        try:
-            if is_alone:
-                _save_alone(state, writer, planner)
-            else:
-                state_dict_saver.save(state, storage_writer=writer, planner=planner, process_group=group)
-        except CheckpointException as error:  # a BaseException
-            saving.drop()
-            raise first_failure(error) from None
-        except BaseException:
-            saving.drop()
-            raise
-        finally:
-            if isinstance(planner, DefaultSavePlanner):
-                planner.state_dict = {}  # one that is kept must not keep a copy in host memory
-    if is_alone or dist.get_rank(group) == 0:
-        checkpoints.start_cleaning(at.epoch)
-    return at
+    try:
+        if dist.is_initialized():
+            state_dict_saver.save(state, storage_writer=writer, planner=planner, process_group=group)
+        else:
+            _save_alone(state, writer, planner)
+    except CheckpointException as error:  # a BaseException
+        saving.drop()
+        raise first_failure(error) from None
+    except BaseException:
+        saving.drop()
+        raise
+    finally:
+        if isinstance(planner, DefaultSavePlanner):
+            planner.state_dict = {}  # one that is kept must not keep a copy in host memory
 
 
 def _save_alone(state: dict[str, Any], writer: TrainingWriter, planner: SavePlanner) -> None:

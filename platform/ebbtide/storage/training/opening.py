@@ -5,7 +5,7 @@ step it is, and its hashes are salted with that. So a checkpoint under another's
 of another checkpoint in its place.
 """
 
-from ebbtide.storage.durable import read_small
+from ebbtide.storage.durable import read_small, telling
 from ebbtide.storage.errors import Corrupt, NotPublished
 from ebbtide.storage.manifest import MAX_MANIFEST_BYTES, Kind, Manifest, parse_manifest
 from ebbtide.storage.names import MANIFEST
@@ -26,7 +26,9 @@ def checkpoint_manifest(paths: RunPaths, wanted: CheckpointId) -> Manifest:
     try:
         manifest = parse_manifest(read_small(path, MAX_MANIFEST_BYTES), path)
     except FileNotFoundError as error:
-        if directory.is_dir():
+        with telling("look at", directory):
+            is_there = directory.is_dir()
+        if is_there:
             raise Corrupt("this file of a committed checkpoint is missing", path) from error
         raise NotPublished(f"run {paths.run} has no checkpoint {wanted} in {paths.directory}") from error
     if manifest.kind is not Kind.TRAINING or manifest.key != paths.key(wanted):

@@ -21,11 +21,13 @@ Not guaranteed: that a server that hangs is noticed. Small files have no deadlin
 do this (``background``).
 """
 
+import errno
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 
+from ebbtide.storage.durable import telling
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed
 from ebbtide.storage.manifest import FileEntry, Kind, Manifest, hashing_for, make_manifest
 from ebbtide.storage.staging import Staging
@@ -76,12 +78,19 @@ EDGES: Mapping[Stage, frozenset[Stage]] = {
 class Saving:
     """One process's part in one save. `begin`, `commit` and `drop` are for the rank that leads it."""
 
-    def __init__(self, paths: RunPaths, wanted: CheckpointId, ports: TrainingPorts, keeping: Keeping) -> None:
-        """Nothing is done yet."""
+    def __init__(
+        self,
+        paths: RunPaths,
+        wanted: CheckpointId,
+        ports: TrainingPorts,
+        keeping: Keeping,
+        origin: CheckpointId | None = None,
+    ) -> None:
+        """Nothing is done yet. ``origin``: what the gang has read, see `Cleaner`."""
         self.id, self.stage = wanted, Stage.NEW
         self._leads = False  # it has the work directory made, and so it is the one that removes it
         self._paths, self._ports = paths, ports
-        self._keeping = keeping
+        self._keeping, self._origin = keeping, origin
         self._work = paths.work(wanted)
         hashing = hashing_for(Kind.TRAINING, paths.key(wanted), ports.chunk_bytes)
         self.staging = Staging(self._work, hashing, ports.transport, ports.disk)
@@ -173,8 +182,7 @@ class Saving:
         now_s = reserve(self._work, self._ports.disk, size_bytes)
         budget = self._keeping.budget
         if lack_in_words(measure(self._paths, now_s), budget, self._paths, size_bytes):
-            cleaner = Cleaner(self._paths, self._ports, self._keeping, self.id.epoch)
-            cleaner.clean(now_s, but=self._work, urgent=True)
+            Cleaner(self._paths, self._ports, self._keeping, self.id.epoch, self._origin).clean(now_s, urgent=True)
             if why := lack_in_words(measure(self._paths, now_s), budget, self._paths, size_bytes):
                 raise NoRoom(why)
 
@@ -204,8 +212,11 @@ class Saving:
             if self._stands(manifest):
                 disk.sync_directory(target.parent)  # whoever placed it may not have come that far
                 break
-            if not self._work.is_dir():
-                raise Superseded(f"{self._work} was taken away: a later gang took this one for dead")
+            with telling("look at", self._work):
+                is_there = self._work.is_dir()
+            if not is_there:  # by a later gang, which `telling_of_successors` then tells; or by hand
+                hint = "it was taken away while the checkpoint was committed; save it again"
+                raise TransferFailed("rename", self._work, errno=errno.ENOENT, hint=hint)
             disk.move(target, self._paths.removed(self.id))
         else:
             raise Refused(f"checkpoint {self.id} cannot be committed: what is in the way comes back at {target}")

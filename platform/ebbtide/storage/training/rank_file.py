@@ -123,15 +123,24 @@ def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
+def must_be_storable(name: str, tensor: torch.Tensor) -> None:
+    """Go on only if a rank's file can hold a tensor; nothing is copied.
+
+    Raises:
+        Refused: it cannot.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Refused(f"tensor {name!r} is not dense ({tensor.layout}): store its parts, each a dense tensor")
+    if tensor.dtype not in DTYPE_NAMES:
+        raise Refused(f"tensor {name!r} is {tensor.dtype}, which safetensors does not know: convert it")
+    if tensor.device.type == "meta":
+        raise Refused(f"tensor {name!r} is on the meta device and has no values")
+
+
 def _flat_bytes(shard: Shard) -> torch.Tensor:
     """Its bytes, one after the other; the same memory where that is possible."""
+    must_be_storable(shard.name, shard.tensor)
     tensor = shard.tensor.detach()
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise Refused(f"tensor {shard.name!r} is not dense ({tensor.layout}): store its parts, each a dense tensor")
-    if tensor.dtype not in DTYPE_NAMES:
-        raise Refused(f"tensor {shard.name!r} is {tensor.dtype}, which safetensors does not know: convert it")
-    if tensor.device.type == "meta":
-        raise Refused(f"tensor {shard.name!r} is on the meta device and has no values")
     if tensor.dtype.is_complex:
         tensor = tensor.resolve_conj()
     flat = tensor.resolve_neg().contiguous()

@@ -1,7 +1,7 @@
 """Which checkpoints stay. Pure.
 
-The newest few of those that count, and every so many steps one for good. Never removed: the newest, and the newest
-that can be opened. What a stale gang left beside the line goes at once, since nobody reads it.
+The newest few of those that count, and every so many steps one for good. Never removed: the newest, the newest that
+can be opened, and, until it has one of its own, the one that the gang has read. What a stale gang left beside the line goes at once, since nobody reads it.
 
 A gang removes nothing once a later one has begun. That one has made its epoch's directory before it looked for the
 newest; so if this gang does not see the directory after its own commit, the later one has seen that commit, and went
@@ -48,6 +48,7 @@ def judge(
     epoch: int,
     sound: CheckpointId | None,
     held: Iterable[CheckpointId] = (),
+    origin: CheckpointId | None = None,
 ) -> list[Judged]:
     """What stays and what goes.
 
@@ -57,6 +58,7 @@ def judge(
         epoch: of the gang that asks.
         sound: the newest that can be opened, which stays.
         held: those that somebody reads.
+        origin: the one that the gang has read. Only that tells that its content is whole.
 
     Returns:
         Each committed checkpoint once, the highest first.
@@ -65,6 +67,7 @@ def judge(
     places = {one: place for place, one in enumerate(line)}
     there = sorted((CheckpointId(one.epoch, step) for one in epochs for step in one.steps), reverse=True)
     busy, later = frozenset(held), overtaken_by(epochs, epoch)
+    has_own = any(one.epoch == epoch and one.steps for one in epochs)
 
     def why_it_stays(one: CheckpointId) -> str:
         if later is not None:
@@ -73,6 +76,8 @@ def judge(
             return "somebody reads it"
         if one == sound:
             return "the newest that can be opened"
+        if one == origin and not has_own:
+            return "the gang goes on from it"
         if one not in places:
             return ""
         if places[one] < retention.keep_last:

@@ -4,10 +4,11 @@ A reservation is a small file in the work directory that says how much it will n
 reserves writes its own first and counts all of them then, those of other runs beside this one too: two that come at
 once may both be refused, but are never both let in beyond what is there.
 
-Not guaranteed: room against what is written elsewhere on the filesystem. Each file is allocated before it is written,
+Not guaranteed: room against what is written elsewhere on the filesystem, or by runs that may not be looked at. Each file is allocated before it is written,
 so that shows as `NoRoom` at the file's beginning.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,11 @@ from pathlib import Path
 from ebbtide.storage.budget import GIB, Budget, Room, lack_bytes
 from ebbtide.storage.collecting import tree_bytes
 from ebbtide.storage.durable import Disk, read_small, telling
+from ebbtide.storage.errors import StorageError
 from ebbtide.storage.training.places import RunPaths
 from ebbtide.storage.training.survey import epochs, temporaries
+
+_logger = logging.getLogger(__name__)
 
 RESERVATION = ".reserved"  # in a work directory; no file of a checkpoint is called so
 # What comes on top of the tensors: headers, hashes (48 bytes per MiB) and the index (some 200 bytes per tensor).
@@ -52,11 +56,7 @@ def measure(paths: RunPaths, now_s: float) -> Room:
         mine = [(tree_bytes(path, but=RESERVATION), _reserved_bytes(path, now_s)) for _, path in temporaries(paths)]
         written = sum(size for size, _ in mine)
         stored = sum(tree_bytes(paths.epoch(number), but=RESERVATION) for number in epochs(paths)) - written
-        promised = sum(
-            max(0, _reserved_bytes(path, now_s) - tree_bytes(path, but=RESERVATION))
-            for other in _others(paths)
-            for _, path in temporaries(other)
-        )
+        promised = sum(_promised_bytes(other, now_s) for other in _others(paths))
     free = max(0, state.f_bavail * state.f_frsize - promised)
     return Room(free, max(0, stored), written, sum(map(max, mine)))
 
@@ -81,6 +81,19 @@ def _reserved_bytes(work: Path, now_s: float) -> int:
             return 0
         return max(0, int(read_small(path, 32)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
+        return 0
+
+
+def _promised_bytes(other: RunPaths, now_s: float) -> int:
+    """What another run will still write; nothing, if it may not be looked at: it is somebody else's."""
+    try:
+        with telling("look at", other.directory):
+            return sum(
+                max(0, _reserved_bytes(path, now_s) - tree_bytes(path, but=RESERVATION))
+                for _, path in temporaries(other)
+            )
+    except StorageError as error:
+        _logger.warning("what run %s has reserved is not known, and not counted: %s", other.run, error)
         return 0
 
 

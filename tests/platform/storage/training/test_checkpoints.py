@@ -1,19 +1,24 @@
 """One run's checkpoints, as a process uses them that holds all of the state; and what damage does to readers."""
 
+import errno
 import logging
+import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
+from ebbtide.storage.durable import Disk
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
 from ebbtide.storage.names import COMMIT, MANIFEST
 from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
 from ebbtide.storage.training.lineage import Start
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.retention import Retention
+from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.training.runs import CHUNK, at, ids, make_run, same, state_at, step_read
 
 read_state = OpenCheckpoint.read_state
@@ -44,6 +49,68 @@ def test_the_newest_is_read_to_the_bit(run: RunCheckpoints) -> None:
     found = run.read_newest(read_state)
     assert found is not None and found.id == at("e1/step-3") and found.skipped == ()
     assert same(found.value, state_at(3))
+
+
+@pytest.mark.parametrize("look", ["stat", "lstat"])
+def test_a_look_that_fails_anywhere_in_a_save_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """A share that answers EIO or ESTALE for a moment; whoever catches StorageError must not be killed by it."""
+    real, count, broken_at = getattr(Path, look), 0, 0
+
+    def fail(self: Path, **how: Any) -> Any:
+        nonlocal count
+        if str(self).startswith(str(tmp_path)):
+            count += 1
+            if count == broken_at:
+                raise OSError(errno.ESTALE, "Stale file handle", str(self))
+        return real(self, **how)
+
+    def attempt(number: int) -> None:
+        nonlocal count, broken_at
+        run = make_run(tmp_path / str(number), keep=Retention(1), grace_s=-1)
+        run.save(state_at(1), epoch=1, step=1)
+        run.settle()
+        left = run.paths.epoch(0) / ".tmp-step-9"
+        left.mkdir(parents=True)
+        (left / "rank0.safetensors").write_bytes(b"half")
+        count, broken_at = 0, number
+        monkeypatch.setattr(Path, look, fail)
+        try:
+            with suppress(StorageError):
+                run.save(state_at(2), epoch=1, step=2)
+                run.settle()
+            with suppress(StorageError):
+                run.begin_epoch(2)
+                run.list()
+                run.clean(2)
+        finally:
+            monkeypatch.undo()
+
+    attempt(10_000)
+    for number in range(1, count + 1, 5):  # two parameters and 5 share no factor with what repeats
+        attempt(number)
+
+
+def test_a_step_that_is_found_committed_is_durable_before_that_is_said(tmp_path: Path) -> None:
+    """The attempt before has renamed it, and nobody knows whether that reached the disk."""
+    fails, synced = [True], 0
+
+    class Unsure(CountedCalls):
+        def fsync(self, fd: int) -> None:
+            nonlocal synced
+            if os.readlink(f"/proc/self/fd/{fd}").endswith("/e1") and (tmp_path / "train/tide/e1/step-1").exists():
+                synced += 1
+                if fails.pop() if fails else False:
+                    raise OSError(errno.EIO, "Input/output error")
+            super().fsync(fd)
+
+    run = make_run(tmp_path, disk=Disk(Unsure()))
+    with pytest.raises(TransferFailed, match="cannot sync"):
+        run.save(state_at(1), epoch=1, step=1)
+    synced = 0
+    run.save(state_at(1), epoch=1, step=1)
+    assert synced == 1
 
 
 def test_before_the_first_there_is_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Removing what is not needed, and nothing else."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,27 @@ import pytest
 from ebbtide.storage.budget import Budget
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom, NotPublished
+from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.report import TransferReport
+from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
 from ebbtide.storage.training.cleaning import held_checkpoint, of_checkpoint
+from ebbtide.storage.training.lineage import Start
+from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.retention import Retention
 from ebbtide.storage.training.room import RESERVATION, measure
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import LocalLeases
-from tests.platform.storage.training.runs import at, ids, leftovers, make_run, state_at, step_read
+from tests.platform.storage.training.runs import (
+    at,
+    ids,
+    leftovers,
+    make_run,
+    make_transport,
+    same,
+    state_at,
+    step_read,
+)
+from tests.platform.storage.training.test_checkpoints import flip
 
 
 def make_old(path: Path, age_s: float) -> None:
@@ -100,6 +116,79 @@ def test_one_that_is_read_stays_until_it_is_let_go(tmp_path: Path) -> None:
     with pytest.raises(NotPublished), run.open(at("e1/step-1"), held=True):
         pass
     assert leases.present() == frozenset()
+
+
+def test_one_that_is_taken_while_it_is_judged_stays(tmp_path: Path) -> None:
+    """Whoever reads it has its lease after the look at the leases, and before the checkpoint was moved away."""
+    leases, opened = LocalLeases(), list[OpenCheckpoint]()
+
+    class Taken(CountedCalls):
+        def rename(self, src: Any, dst: Any) -> None:
+            if "removed-" in Path(dst).name and not opened:
+                opened.append(make_run(tmp_path, leases=leases).open(at("e1/step-1"), held=True))
+            super().rename(src, dst)
+
+    run = make_run(tmp_path, keep=Retention(1), leases=leases, disk=Disk(Taken()))
+    for step in (1, 2):
+        run.save(state_at(step), epoch=1, step=step)
+        run.settle()
+    [reader] = opened
+    with reader:
+        assert same(reader.read_state(), state_at(1))
+    assert [name for name, _ in run.clean(1).removed] == ["e1/step-1"]
+    assert leftovers(run) == []
+
+
+def test_a_dead_reader_keeps_nothing_from_being_removed(tmp_path: Path) -> None:
+    dead = of_checkpoint(at("e1/step-1"))
+
+    class WithDead(LocalLeases):
+        buried = False
+
+        def living(self) -> frozenset[str]:
+            self.buried = True
+            return super().living()
+
+        def present(self) -> frozenset[str]:
+            return frozenset() if self.buried else frozenset({dead})
+
+    run = make_run(tmp_path, keep=Retention(1), leases=WithDead())
+    for step in (1, 2):
+        run.save(state_at(step), epoch=1, step=step)
+        run.settle()
+    assert ids(run) == ["e1/step-2"]
+
+
+def test_what_is_being_written_is_not_taken_for_dead_however_long_the_process_stood_still(tmp_path: Path) -> None:
+    class Paused(CountedCalls):
+        def rename(self, src: Any, dst: Any) -> None:
+            if Path(dst).name == "step-2":
+                make_old(Path(src), 1000)
+                run.clean(1)  # its own cleaning thread goes on first
+            super().rename(src, dst)
+
+    run = make_run(tmp_path, disk=Disk(Paused()))
+    for step in (1, 2):
+        run.save(state_at(step), epoch=1, step=step)
+    assert step_read(run) == 2
+
+
+def test_the_one_that_was_read_stays_until_there_is_another(tmp_path: Path) -> None:
+    """Not even the newest that opens: its content is read by nobody but those who go on from it."""
+    wide = make_run(tmp_path, keep=Retention(9))
+    for step in (1, 2):
+        wide.save(state_at(step), epoch=1, step=step)
+        wide.settle()
+    flip(wide.paths.checkpoint(at("e1/step-2")) / "rank0.safetensors", 5000)
+    run = make_run(tmp_path, keep=Retention(1))
+    run.begin_epoch(2)
+    found = run.read_newest(OpenCheckpoint.read_state, if_corrupt=IfCorrupt.OLDER)
+    assert found is not None and found.id == at("e1/step-1")
+    run.clean(2)
+    assert ids(run) == ["e1/step-2", "e1/step-1"]
+    run.save(state_at(3), epoch=2, step=3)
+    run.settle()
+    assert ids(run) == ["e2/step-3"]
 
 
 def test_a_lease_names_its_checkpoint() -> None:
@@ -192,6 +281,87 @@ def test_what_is_being_written_is_not_removed_to_make_room_for_it(tmp_path: Path
     assert step_read(run) == 3
 
 
+class FullBecauseOf(CountedCalls):
+    """A filesystem without room for as long as something is there."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def write(self, fd: int, data: Any, /) -> int:
+        if self.file.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(fd, data)
+
+
+def half_written(run: RunCheckpoints) -> Path:
+    work = run.paths.directory / "e1" / ".tmp-step-9"
+    work.mkdir(parents=True)
+    (work / "rank0.safetensors").write_bytes(b"of a gang that died")
+    return work / "rank0.safetensors"
+
+
+@pytest.mark.parametrize("what", ["begin", "save"])
+def test_a_full_disk_is_cleaned_before_it_is_called_full(tmp_path: Path, what: str) -> None:
+    """Not even a reservation, or the word of a gang that begins, can be written."""
+    good = make_run(tmp_path)
+    good.save(state_at(1), epoch=1, step=1)
+    good.settle()
+    if what == "save":
+        good.begin_epoch(2)
+    file = half_written(good)
+    run = make_run(tmp_path, disk=Disk(FullBecauseOf(file)))
+    if what == "begin":
+        assert run.begin_epoch(2) == Start(at("e1/step-1"))
+    else:
+        run.save(state_at(2), epoch=2, step=2)
+    assert not file.exists()
+
+
+def test_a_disk_that_is_full_when_the_tensors_come_is_cleaned_and_they_are_written_again(tmp_path: Path) -> None:
+    good = make_run(tmp_path)
+    good.save(state_at(1), epoch=1, step=1)
+    good.settle()
+    good.begin_epoch(2)
+    file = half_written(good)
+
+    class Full(PosixTransport):
+        def write(self, *arguments: Any, **more: Any) -> TransferReport:
+            if file.exists():
+                raise NoRoom("the quota is full")
+            return super().write(*arguments, **more)
+
+    run = make_run(tmp_path, transport=Full(make_transport()._pool, threads=2))
+    run.save(state_at(2), epoch=2, step=2)
+    assert step_read(run) == 2 and not file.exists()
+    run.settle()
+    assert leftovers(run) == []
+
+
+def test_a_disk_that_stays_full_is_told_once_there_is_nothing_to_clean(tmp_path: Path) -> None:
+    run = make_run(tmp_path, disk=Disk(FullBecauseOf(tmp_path)))
+    for attempt in (lambda: run.begin_epoch(1), lambda: run.save(state_at(1), epoch=1, step=1)):
+        with pytest.raises(NoRoom, match="is full"):
+            attempt()
+
+
+def test_a_run_of_others_that_may_not_be_listed_stops_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = os.listdir
+
+    def listdir(path: Any) -> list[str]:
+        if "/train/other" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    (tmp_path / "train" / "other" / "e1").mkdir(parents=True)
+    monkeypatch.setattr(os, "listdir", listdir)
+    run = make_run(tmp_path)
+    run.save(state_at(1), epoch=1, step=1)
+    assert step_read(run) == 1 and "other" in caplog.text
+
+
 def test_room_that_must_stay_free_is_left(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     run = make_run(tmp_path, budget=Budget(keep_free_bytes=2 * free))
@@ -222,26 +392,3 @@ def test_a_reservation_that_makes_no_sense_reserves_nothing(tmp_path: Path, cont
     assert (room.reserved_bytes, room.written_bytes, room.stored_bytes) == (0, 0, 0)
 
 
-def test_leases_are_judged_only_when_room_is_missing(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    class Noted(LocalLeases):
-        def living(self) -> frozenset[str]:
-            asked.append("living")
-            return frozenset()
-
-        def present(self) -> frozenset[str]:
-            asked.append("present")
-            return frozenset({of_checkpoint(at("e1/step-1")), "something else"})
-
-    run = make_run(tmp_path, keep=Retention(1), leases=Noted())
-    run.save(state_at(1), epoch=1, step=1)
-    run.settle()
-    run.save(state_at(2), epoch=1, step=2)
-    run.settle()
-    assert set(asked) == {"present"} and len(ids(run)) == 2
-    tight = make_run(
-        tmp_path, keep=Retention(1), leases=Noted(), budget=Budget(max_bytes=(1 << 20) + 70_000, keep_free_bytes=0)
-    )
-    tight.save(state_at(3), epoch=1, step=3)
-    assert "living" in asked and "e1/step-1" not in ids(tight)

@@ -358,5 +358,5 @@ def test_a_work_directory_that_was_taken_away_is_told(tmp_path: Path) -> None:
                 Path(src).rename(Path(src).with_name(".tmp-removed-1.x"))
             super().rename(src, dst)
 
-    with pytest.raises(Superseded, match="was taken away"):
+    with pytest.raises(TransferFailed, match="was taken away"):
         make_run(tmp_path, disk=Disk(Taken())).save(state_at(1), epoch=1, step=1)
