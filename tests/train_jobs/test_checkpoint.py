@@ -1,5 +1,6 @@
 """A job's checkpoints as the session sees them; what one is made of, tests/platform/storage/training tells."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
-from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, SessionMisuse
+from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.ref import Ref, durable_step
 
 REF = Ref(step=0, epoch=1, world=2, seed=3, global_batch=4, dataset_len=10)
@@ -105,3 +106,22 @@ def test_what_no_checkpoint_can_hold_is_refused_before_the_first_step() -> None:
     must_be_plain({"x": torch.ones(2), "betas": (0.9, 0.999)})
     with pytest.raises(SessionMisuse, match="extras"):
         must_be_plain({"extras": {"fn": test_what_no_checkpoint_can_hold_is_refused_before_the_first_step}})
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: torch.zeros(2, dtype=torch.complex128), "complex128"),
+        (lambda: torch.eye(3).to_sparse(), "not dense"),
+        (lambda: torch.ones(2, device="meta"), "meta"),
+    ],
+)
+def test_a_tensor_that_no_checkpoint_can_hold_is_refused_before_the_first_step(
+    tmp_path: Path, make: Callable[[], torch.Tensor], why: str
+) -> None:
+    with pytest.raises(SessionMisuse, match=f"model.b.*{why}"):
+        must_be_plain({"model": {"b": make()}})
+    store = CheckpointStore(tmp_path)
+    store.begin(1)
+    with pytest.raises(CommitHopeless, match=why):  # one that an optimizer makes at its first step
+        store.publish({"model": {"b": make()}}, replace(REF, step=1))

@@ -1,21 +1,28 @@
 """A shared directory that is full or hangs: training goes on, and says how far it is safe."""
 
+import itertools
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.storage.errors import NoRoom
+from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide.storage.training.plain_state import pack
 from ebbtide_train.session import durability as durability_module
+from ebbtide_train.session import park as park_module
 from ebbtide_train.session import safe_point as safe_point_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.errors import CheckpointFailed, Preempted
+from ebbtide_train.session.errors import CheckpointFailed, GangBroken, Preempted
 from ebbtide_train.session.gate import Away, ScriptedGate
+from ebbtide_train.session.occupancy import Occupancy
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.step_log import step_lines
@@ -100,6 +107,109 @@ def test_a_parked_job_becomes_durable_once_there_is_space_again(
     run_here(tmp_path, {}, gate)
     parked = [(r.durable_step, r.commit_error) for r in gate.reports if r.phase is RankPhase.PARKED]
     assert parked == [(0, ""), (0, "no space left"), (2, "")]
+
+
+def test_what_nobody_thought_of_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share that is broken in any way for a moment does not end the writer."""
+    publish, calls, looks = CheckpointStore.publish, [0], itertools.count()
+
+    def broken(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise OSError(5, "Input/output error")
+        publish(self, state, ref)
+
+    monkeypatch.setattr(CheckpointStore, "publish", broken)
+    monkeypatch.setattr(durability_module, "_AGAIN_S", 0.01)
+    gate = ScriptedGate({2: Away(until=lambda report: report.durable_step == 2 or next(looks) > 500)}, lease=LEASE)
+    run_here(tmp_path, {}, gate)
+    parked = [(r.durable_step, r.commit_error) for r in gate.reports if r.phase is RankPhase.PARKED]
+    assert parked == [(0, ""), (0, "OSError: [Errno 5] Input/output error"), (2, "")]
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory for a copy"), NoRoom("no arena is left")])
+def test_without_a_copy_training_goes_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    stage, calls = HostCopies.stage, [0]
+
+    def short(self: HostCopies, state: Mapping[str, object]) -> object:
+        calls[0] += 1
+        if calls[0] <= 2:
+            raise error
+        return stage(self, state)
+
+    monkeypatch.setattr(HostCopies, "stage", short)
+    gate = run_here(tmp_path, {}, checkpoint_every_s=0.0)
+    assert [line.step for line in step_lines(tmp_path)] == list(range(6)) and calls[0] > 2
+    assert any(str(error) in report.commit_error for report in gate.reports)
+
+
+class Replaced(ScriptedGate):
+    """A later gang begins when the second step has ended; orders are taken back in the end, or it would go on."""
+
+    def __init__(self, run_dir: Path, wants: Mapping[int, Want | Away]) -> None:
+        super().__init__(wants, lease=LEASE)
+        self._run_dir, self._begun = run_dir, False
+
+    def report(self, report: RankReport) -> None:
+        if report.step == 2 and not self._begun:
+            self._begun = True
+            CheckpointStore(self._run_dir).begin(8)
+        super().report(report)
+        if len([one for one in self.reports if one.park_refused or one.commit_error]) == 5:
+            self._say(Want.RUN, self._lease)
+
+
+class NotedLock:
+    def __init__(self) -> None:
+        self.held = False
+
+    def acquire(self, timeout_s: float) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+
+@pytest.mark.parametrize("wants", [{3: Want.STOP}, {3: Away(polls=300)}, {3: Away(then=Want.STOP)}, {}])
+def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wants: Mapping[int, Want | Away]
+) -> None:
+    """Told to stop, parked, told to stop while it is parked, and while it trains: it can never commit again."""
+    monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(park_module, "RETRY_S", 0.01)
+    settings = replace(
+        gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), last_commit_s=0.0, checkpoint_every_s=0.0
+    )
+    lock = NotedLock()
+    with pytest.raises(GangBroken, match="epoch 8 has begun"):
+        try:
+            with activate(TrainingSession(settings, Replaced(tmp_path, wants), lock_for=lambda lease, rank: lock)):
+                tiny.train({"steps": 100})
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert not lock.held
+    assert max(line.step for line in step_lines(tmp_path)) < 50
+
+
+def test_the_slot_is_left_before_old_checkpoints_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may take long, and may be cut off anywhere."""
+    seen: list[str] = []
+    leave = Occupancy.leave
+
+    def noted(self: Occupancy, *parts: Any, **how: Any) -> None:
+        seen.append("left")
+        leave(self, *parts, **how)
+
+    def settle(self: CheckpointStore, timeout_s: float = math.inf) -> bool:
+        seen.append("cleaned in time" if timeout_s < 10 else "cleaned")
+        return False
+
+    monkeypatch.setattr(Occupancy, "leave", noted)
+    monkeypatch.setattr(CheckpointStore, "settle", settle)
+    run_here(tmp_path, {})
+    assert seen == ["left", "cleaned in time"]
 
 
 def test_a_checkpoint_that_hangs_holds_up_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,22 +7,22 @@ older gang writes, and that one is told so. The first rank writes, since the sta
 Not guaranteed: sharded state (a model that is split over ranks saves itself by `ebbtide.storage.training.gang`).
 """
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.errors import NotPublished, Refused, StorageError
+from ebbtide.storage.errors import NotPublished, Refused, StorageError, Superseded
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.training.checkpoints import RunCheckpoints
+from ebbtide.storage.training.checkpoints import RunCheckpoints, parts_of
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.places import CheckpointId, RunPaths, run_leases
-from ebbtide.storage.training.plain_state import pack
 from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.retention import Retention
-from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, SessionMisuse
+from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.ref import Ref
 
 
@@ -33,7 +33,7 @@ def must_be_plain(state: Mapping[str, object]) -> None:
         SessionMisuse: it cannot; names what is in the way.
     """
     try:
-        pack(state, "", {})
+        parts_of(state)
     except Refused as error:
         raise SessionMisuse(f"what was given to prepare() cannot be kept in a checkpoint: {error}") from error
 
@@ -112,14 +112,20 @@ class CheckpointStore:
         """Write ``state`` and commit it as ``ref``.
 
         Raises:
-            CheckpointFailed: the filesystem refused, or this gang was replaced; the commit before still counts.
+            CommitHopeless: this gang was replaced, or no checkpoint can hold the state.
+            CheckpointFailed: anything else, such as a full disk. In all cases the commit before still counts.
         """
         try:
+            parts_of(state)  # what is refused later may only be so for the moment
+        except Refused as error:
+            raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
+        try:
             self._checkpoints.save(state, epoch=ref.epoch, step=ref.step, note=ref.note())
+        except Superseded as error:
+            raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
         except StorageError as error:
             raise CheckpointFailed(f"cannot commit step {ref.step}: {error}") from error
 
-    def settle(self) -> None:
-        """Wait until what is not needed any more has been removed."""
-        if "_checkpoints" in self.__dict__:  # else it never did anything
-            self._checkpoints.settle()
+    def settle(self, timeout_s: float = math.inf) -> bool:
+        """Wait until what is not needed any more has been removed; whether that came about in time."""
+        return "_checkpoints" not in self.__dict__ or self._checkpoints.settle(timeout_s)  # else it never did anything

@@ -1,27 +1,44 @@
 """Making the gang's present state the one that counts: all ranks give their part, rank 0 writes."""
 
+from typing import NoReturn
+
 import torch
 
 from ebbtide.storage.arenas import Arenas
+from ebbtide.storage.errors import StorageError
 from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide_train.session import rng
 from ebbtide_train.session.durability import Version
+from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.member import Member
 
 _copies = HostCopies(Arenas())  # of this process: what one copy has touched, the next one uses again
 
 
 def checkpoint(member: Member) -> None:
-    """Begin to publish this very state while training goes on; ``durable_step`` says when that is done."""
+    """Begin to publish this very state while training goes on; ``durable_step`` says when that is done.
+
+    Raises:
+        GangBroken: nothing that this gang does can be committed any more.
+    """
+    go_on_if_it_counts(member)
     states = rng_states(member)
     assert member.tracked is not None
     if member.settings.rank == 0:
-        copy = _copies.stage({**member.tracked.state(), "rng": states})
-        member.durability.begin(copy.state, version(member))
+        try:
+            copy = _copies.stage({**member.tracked.state(), "rng": states})
+        except (MemoryError, StorageError) as error:
+            member.durability.failed(error)  # training goes on; it is tried again when the next one is due
+        else:
+            member.durability.begin(copy.state, version(member))
 
 
 def commit(member: Member) -> str:
-    """Checkpoint now, on all ranks together; returns why it failed, or the empty string, alike on every rank."""
+    """Checkpoint now, on all ranks together; returns why it failed, or the empty string, alike on every rank.
+
+    Raises:
+        GangBroken: and it always will; the slots are left.
+    """
     group = member.group
     assert member.tracked is not None
     states = rng_states(member)
@@ -32,7 +49,31 @@ def commit(member: Member) -> str:
     if not why:
         member.durability.step = member.finished
     member.say()
+    if why:
+        go_on_if_it_counts(member)
     return why
+
+
+def go_on_if_it_counts(member: Member) -> None:
+    """All ranks go on only if what they do may still be committed; a collective.
+
+    Raises:
+        GangBroken: it cannot, on all ranks alike; see `give_up`.
+    """
+    if why := member.group.gather_text(member.durability.hopeless)[0]:
+        give_up(member, why)
+
+
+def give_up(member: Member, why: str) -> NoReturn:
+    """Leave the slot at once, and let whoever runs the gang hear why: nothing is gained by any further step.
+
+    Raises:
+        GangBroken: always.
+    """
+    member.durability.wait()
+    member.occupancy.leave(member.prepared, member.tracked, drop_state=True)
+    where = f"{member.settings.job}: left at step {member.finished}"
+    raise GangBroken(f"{where}, since nothing after the last commit can count: {why}")
 
 
 def rng_states(member: Member) -> dict[str, torch.Tensor]:

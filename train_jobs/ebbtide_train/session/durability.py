@@ -7,13 +7,15 @@ durable and why is in ``step`` and ``error``. Commits never go backwards, since 
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ebbtide.storage.errors import StorageError
 from ebbtide_train.session.checkpoint import CheckpointStore
-from ebbtide_train.session.errors import CheckpointFailed
+from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.settings import SessionSettings
 
@@ -42,14 +44,19 @@ class Durability:
         self._failed_s = 0.0
         self.step = 0  # finished steps covered by the commit
         self.error = ""  # why the last write failed; empty once one has succeeded
+        self.hopeless = ""  # why no write of this gang can succeed any more; empty while one may
 
     def start_from(self, step: int) -> None:
         """The commit that was found at the start of this gang."""
         self.step = step
 
     def due(self) -> bool:
-        """Whether a periodic checkpoint should be written now: never while one is being written."""
-        return not self._writing() and time.monotonic() - self._last_s >= self._settings.checkpoint_every_s
+        """Whether a periodic checkpoint should be written now: never while one is being written.
+
+        Also if that is hopeless: then the ranks come together for it, and hear so.
+        """
+        is_time = time.monotonic() - self._last_s >= self._settings.checkpoint_every_s
+        return not self._writing() and (is_time or bool(self.hopeless))
 
     def due_again(self, version: Version) -> bool:
         """Whether ``version`` should be tried again, since writing it has failed a while ago."""
@@ -73,11 +80,18 @@ class Durability:
         self._writer = threading.Thread(target=write, name="durability", daemon=True)
         self._writer.start()
 
-    def wait(self) -> None:
-        """Until no write is under way."""
+    def failed(self, error: Exception) -> None:
+        """A checkpoint was not even begun: there is no copy that could be written."""
+        self._last_s = self._failed_s = time.monotonic()
+        self.error = str(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
+        _logger.warning("no checkpoint is written: %s", self.error)
+
+    def wait(self, timeout_s: float = math.inf) -> None:
+        """Until no write is under way, or the time is over."""
         if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+            self._writer.join(min(timeout_s, threading.TIMEOUT_MAX))
+            if not self._writer.is_alive():
+                self._writer = None
 
     def _writing(self) -> bool:
         return self._writer is not None and self._writer.is_alive()
@@ -101,6 +115,13 @@ class Durability:
             _logger.warning("%s", error)
             self._failed_s = time.monotonic()
             self.error = str(error)
+            if isinstance(error, CommitHopeless):
+                self.hopeless = self.error
+            return self.error
+        except Exception as error:  # the outermost of the writer's thread: else nobody would hear, nor try again
+            _logger.exception("step %d could not be committed", version.step)
+            self._failed_s = time.monotonic()
+            self.error = f"{type(error).__name__}: {error}"
             return self.error
         self.step, self.error = version.step, ""
         return ""

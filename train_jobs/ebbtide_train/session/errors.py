@@ -9,7 +9,9 @@
     ├── SessionMisuse       the author's loop breaks a rule of the session; the message says which and how to mend it
     ├── CheckpointMismatch  the committed checkpoint does not fit this model, optimizer or data; nothing was loaded
     ├── CheckpointFailed    a checkpoint could not be committed; the last committed one still counts
-    └── GangBroken          the ranks do not agree on where they are: stop, restart from the last commit
+    │   └── CommitHopeless  and no later attempt can succeed: a later gang has begun, or the state cannot be stored
+    └── GangBroken          the ranks do not agree on where they are, or nothing they do can be committed any more:
+                            stop, restart from the last commit
 """
 
 
@@ -41,5 +43,9 @@ class CheckpointFailed(SessionError):
     """A checkpoint that had to be committed could not be."""
 
 
+class CommitHopeless(CheckpointFailed):
+    """It could not be, and no later attempt of this gang can succeed."""
+
+
 class GangBroken(SessionError):
-    """Ranks of one gang stand at different places."""
+    """Ranks of one gang stand at different places, or what they do can never be committed."""

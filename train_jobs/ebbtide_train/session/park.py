@@ -9,7 +9,7 @@ import torch
 
 from ebbtide.client.messages import JobDirective, RankPhase, Want
 from ebbtide.snapshot.evict import Evicted
-from ebbtide_train.session.commit import rng_states, version
+from ebbtide_train.session.commit import give_up, rng_states, version
 from ebbtide_train.session.durability import RETRY_S
 from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.group import Group
@@ -22,6 +22,9 @@ def park(member: Member, number: int) -> Want:
     """Step aside in place and wait; gives what is wanted then: RUN, and the gang is back, or that it shall leave.
 
     Also RUN if a rank cannot park; the arbiter is told why.
+
+    Raises:
+        GangBroken: the ranks came back at different steps; or, on the first, what it holds can never be committed.
     """
     group, settings = member.group, member.settings
     assert member.tracked is not None and member.prepared is not None
@@ -67,6 +70,8 @@ def _wait_parked(member: Member, evicted: Evicted, states: dict[str, torch.Tenso
         if (now := (durability.step, durability.error)) != told:
             told = now
             member.say(RankPhase.PARKED)
+        if durability.hopeless:
+            give_up(member, durability.hopeless)
         if durability.due_again(parked):
             durability.begin(state, parked)
         word = orders.pending(member.gate)
@@ -80,6 +85,8 @@ def _wait_parked(member: Member, evicted: Evicted, states: dict[str, torch.Tenso
         else:
             durability.wait()
             while durability.write(state, parked):
+                if durability.hopeless:
+                    give_up(member, durability.hopeless)
                 time.sleep(RETRY_S)  # leaving uncommitted would lose steps; whoever cannot wait kills us
             return word
 

@@ -21,6 +21,7 @@ def safe_point(member: Member, *, last: bool) -> None:
     Raises:
         Preempted, Cancelled: the gang has left by order, with everything committed.
         CheckpointFailed: the job's last state could not be committed.
+        GangBroken: nothing that this gang does can be committed any more; it has left its slots.
     """
     durability, orders = member.durability, member.orders
     group = member.group

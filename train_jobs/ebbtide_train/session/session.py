@@ -41,6 +41,11 @@ from ebbtide_train.session.step_log import StepLine, StepLog
 from ebbtide_train.session.tracked import Stateful, Tracked
 
 
+# A GPU's slot falls only when this process ends. Old checkpoints are unlinked in milliseconds, by a server that is well;
+# what is not removed then, the next gang removes.
+SETTLE_S = 2.0
+
+
 class TrainingSession:
     """One rank's session. Made by whoever runs the train function; use it through `activate`."""
 
@@ -166,13 +171,13 @@ class TrainingSession:
             Leaving: the gang has left by order but the train function swallowed that and returned.
         """
         member = self._member
-        member.durability.wait()
-        self._store.settle()
-        if member.left is None:
+        if member.left is None:  # first: others may be waiting for the slot
             member.occupancy.leave(member.prepared, member.tracked, drop_state=returned)
             if returned:
                 member.say(RankPhase.DONE)
         if self._log is not None:
             self._log.close()
+        member.durability.wait(self.settings.last_commit_s)
+        self._store.settle(SETTLE_S)
         if returned and member.left is not None:
             raise member.left
