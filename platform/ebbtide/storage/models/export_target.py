@@ -1,11 +1,20 @@
-"""A directory behind a URL that files are written to, whole and in order: what object stores offer."""
+"""A directory behind a URL that files are written to, whole and in order: what object stores offer.
+
+A file that fails half way is abandoned: what was sent of it is thrown away and never closed, since closing is what
+makes an object of it, and nothing is left under its name.
+
+Not guaranteed: the same after a kill, where a filesystem shows files while they are written (sftp, smb).
+"""
 
 import errno
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from ebbtide.storage.errors import Refused, TransferFailed
+from fsspec.spec import AbstractBufferedFile  # type: ignore[import-untyped]
+
+from ebbtide.storage.errors import Refused, StorageError, TransferFailed
 from ebbtide.storage.models.asking import PAUSES_S, FileMissing, ask
 from ebbtide.storage.models.urls import filesystem, without_secrets
 
@@ -55,8 +64,13 @@ class RemoteTarget:
         self._make_parent(name)
 
         def upload() -> None:
-            with self._fs.open(self._path(name), "wb") as file:
+            file = self._fs.open(self._path(name), "wb")
+            try:
                 write_to(file.write)
+                file.close()
+            except BaseException:
+                self._abandon(name, file)
+                raise
 
         self._ask("write", name, upload)
         found = self.size_of(name)
@@ -67,6 +81,20 @@ class RemoteTarget:
     def remove(self, name: str) -> None:
         """A file that is there."""
         self._ask("remove", name, lambda: self._fs.rm_file(self._path(name)))
+
+    def _abandon(self, name: str, file: Any) -> None:
+        """Leave nothing of a file, as far as can be; why not is not told, since an error is on its way."""
+
+        def discard() -> None:
+            if isinstance(file, AbstractBufferedFile):
+                file.closed = True  # nobody closes it now: that would send what is left, and make an object of it
+                file.discard()
+            else:
+                file.close()
+
+        for act in (discard, lambda: self._fs.rm_file(self._path(name))):
+            with suppress(StorageError):
+                ask("remove", f"{self.where}/{name}", act, self._sleep, pauses_s=())
 
     def _make_parent(self, name: str) -> None:
         parent = self._path(name).rpartition("/")[0]

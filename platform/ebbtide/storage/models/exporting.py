@@ -74,7 +74,9 @@ class _Local:
         names = tuple(entry.name for entry in self._stored.manifest.files)
         for name in names:
             self._write(self._stored.file(name))
-        for path in [self._root / MARKER, *filter(lambda one: _is_stray(one.name), self._root.iterdir())]:
+        with telling("list", self._root):
+            strays = [one for one in self._root.iterdir() if _is_stray(one.name)]
+        for path in [self._root / MARKER, *strays]:
             self._disk.remove(path)
         return Exported(str(self._root), names, self._written, self._saved)
 
