@@ -36,9 +36,9 @@ class LocalSource:
 
     def listing(self) -> list[SourceFile]:
         """See `Source.listing`; hidden files and directories are left out."""
-        if self._root.is_file():
-            raise Refused(f"{self._root} is a file: name the directory that holds the whole model")
         try:
+            if self._root.is_file():
+                raise Refused(f"{self._root} is a file: name the directory that holds the whole model")
             found: list[SourceFile] = []
             for file in _walk(self._root, "", MAX_DEPTH):
                 if len(found) >= MAX_FILES:

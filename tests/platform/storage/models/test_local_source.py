@@ -13,6 +13,7 @@ from ebbtide.storage.errors import Refused, TransferFailed
 from ebbtide.storage.models import local_source
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.sources import Part, SourceChanged, SourceFile, read_all
+from tests.platform.storage.stale import stale_at
 
 
 @pytest.fixture
@@ -171,6 +172,13 @@ def test_short_reads_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_no_directory_is_refused(folder: Path, tmp_path: Path, wrong: str) -> None:
     with pytest.raises(Refused, match=r"there is no directory|is a file"):
         LocalSource(tmp_path / wrong).listing()
+
+
+def test_a_directory_that_cannot_be_looked_at_is_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LocalSource(folder)
+    stale_at(monkeypatch, folder)
+    with pytest.raises(TransferFailed, match=r"model: .*ESTALE"):
+        source.listing()
 
 
 def test_a_directory_with_too_many_files_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
