@@ -5,16 +5,15 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
-from fsspec.implementations.memory import MemoryFile, MemoryFileSystem  # type: ignore[import-untyped]
-from fsspec.spec import AbstractBufferedFile  # type: ignore[import-untyped]
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from safetensors.numpy import load_file
 
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed, TransferTimeout
-from ebbtide.storage.models import export_target, exporting
+from ebbtide.storage.models import exporting
 from ebbtide.storage.models.exporting import MARKER, Exported, export
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
@@ -297,34 +296,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Any:
         found.fs.rm("/bucket", recursive=True)
 
 
-class Upload(AbstractBufferedFile):
-    """As files of object stores: sent in blocks, there when closed."""
-
-    discarded: ClassVar[list[str]] = []
-    fails: ClassVar[int] = 0
-
-    def _initiate_upload(self) -> None:
-        self._sent = b""
-
-    def _upload_chunk(self, final: bool = False) -> bool:
-        if self.path.endswith(FIRST) and Upload.fails:
-            Upload.fails -= 1
-            raise ConnectionError("cut")
-        self._sent += self.buffer.getvalue()
-        if final:
-            self.fs.store[self.path] = MemoryFile(self.fs, self.path, self._sent)
-        return True
-
-    def discard(self) -> None:
-        self.discarded.append(self.path)
-
-
-def upload(fs: MemoryFileSystem, path: str, mode: str = "rb", **_more: Any) -> Upload:
-    """In the place of the filesystem's ``_open``."""
-    assert mode == "wb"
-    return Upload(fs, fs._strip_protocol(path), mode, block_size=CHUNK)
-
-
 URL = "memory://bucket/out"
 
 
@@ -389,59 +360,6 @@ def test_an_upload_that_did_not_arrive_whole_is_told(
     with pytest.raises(TransferFailed, match=f"{FIRST}.* bytes were written, and .* are there"):
         export_to(store, model, URL)
     assert MARKER in bucket.names()
-
-
-def cut_off_after(monkeypatch: pytest.MonkeyPatch, count: int, error: BaseException) -> list[int]:
-    """Reads of the model's weights end with ``error`` from this one on."""
-    real, reads = StoredObject.read_file, list[int]()
-
-    def read_file(stored: StoredObject, name: str, **how: Any) -> Any:
-        if name == FIRST:
-            reads.append(len(reads))
-            if len(reads) > count:
-                raise error
-        return real(stored, name, **how)
-
-    monkeypatch.setattr(StoredObject, "read_file", read_file)
-    return reads
-
-
-@pytest.mark.parametrize("error", [Corrupt("damaged", FIRST), KeyboardInterrupt()], ids=["damaged", "interrupted"])
-@pytest.mark.parametrize("kind", ["in place", "when it is closed"])
-def test_a_file_that_was_cut_off_never_stands_under_its_name(
-    store: ObjectStore,
-    model: ObjectId,
-    bucket: Bucket,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    kind: str,
-) -> None:
-    if kind == "when it is closed":
-        monkeypatch.setattr(MemoryFileSystem, "_open", upload)
-        Upload.discarded.clear()
-    reads = cut_off_after(monkeypatch, 1, error)
-    with pytest.raises(type(error)):
-        export_to(store, model, URL)
-    assert len(reads) == 2 and FIRST not in bucket.names() and MARKER in bucket.names()
-    assert kind == "in place" or Upload.discarded == [f"/bucket/out/{FIRST}"], "what was sent is thrown away"
-
-
-def test_an_upload_that_failed_is_sent_again_from_its_beginning(
-    store: ObjectStore,
-    model: ObjectId,
-    bucket: Bucket,
-    folder: Path,
-    arrays: Arrays,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(MemoryFileSystem, "_open", upload)
-    monkeypatch.setattr(Upload, "fails", 1)
-    monkeypatch.setattr(export_target, "PAUSES_S", (0.0, 0.0))
-    export_to(store, model, URL)
-    assert Upload.fails == 0
-    monkeypatch.undo()
-    check_bucket(bucket, folder, arrays, tmp_path)
 
 
 @pytest.mark.parametrize("url", ["https://host/x", "http://host/x", "s3://b/x", "a::memory://x"])
