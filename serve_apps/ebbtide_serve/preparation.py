@@ -5,7 +5,10 @@ lives, and the caches of compiled code are restored into a directory that no oth
 are new are published, and the flat form of the weights.
 
 A model that is named in the store must be had from there. Everything else may fail: a directory that cannot be brought
-in is served as it is, and without caches the engine compiles; the reasons are logged.
+in, or only without some of its weights, is served as it is, and without caches the engine compiles; the reasons are
+logged. A store that does not answer counts as none. One that cannot be written is read without a lease.
+
+Not guaranteed: an end, where the store answers at first and hangs in the middle of an import.
 
 Imports neither torch nor vLLM, since vLLM reads the environment that is made here when it is imported.
 """
@@ -22,12 +25,21 @@ from typing import Any, Literal
 
 from ebbtide.config.scalars import is_stored_model
 from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.errors import StorageError
+from ebbtide.storage.errors import Refused, StorageError
+from ebbtide.storage.late_lease import LateLeases
+from ebbtide.storage.leases import SharedLeases
+from ebbtide.storage.models.left_behind import left_behind
+from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.resolving import StoredModel, resolve
+from ebbtide.storage.models.sources import within_patience
+from ebbtide.storage.models.urls import local_path
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import TrafficClass
+from ebbtide.storage.shared_files import Bounded
+from ebbtide_serve.artefacts import trials
 from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
 from ebbtide_serve.artefacts.fingerprint import Fingerprint, fingerprint
 from ebbtide_serve.artefacts.machine import machine_facts, versions
@@ -43,6 +55,9 @@ _log = logging.getLogger(__name__)
 STORE = "store"  # below the pool's shared directory
 CACHES = "replicas"  # below the node's cache directory
 FORMATS = {"flat": "ebbtide_flat", "checkpoint": "ebbtide"}  # by `load.weights` of the endpoint
+STORE_ANSWERS_S = 10.0  # as long as a lease may take (``lease.Pace``): a store that is silent for longer is down
+LOOK_UP_S = 60.0  # for refs, manifest, lease and indexes of one model
+_SHOWN = 5  # names in one message
 _BUFFERS = 4  # for bringing in a directory, and for caches; weights are read by the engine's processes
 
 
@@ -123,44 +138,91 @@ class Preparation:
 
     async def settle(self, engine: Engine) -> None:
         """Publish what is new, once the engine serves; never fails."""
+        trials.came_through(self._caches)
         if self._store is None:
             return
         if self._fingerprint is not None:
-            _log.info("caches of %s: %s", self._wish.name, await nicely(self._publish_caches, "caches"))
+            try:
+                _log.info("caches of %s: %s", self._wish.name, await nicely(self._publish_caches, "caches"))
+            except Exception:  # noqa: BLE001 - outermost: what the engine holds must be given back all the same
+                _log.exception("the caches of %s are not kept", self._wish.name)
         if isinstance(engine, TellsOfItsStart):
             _log.info("%s: %s", self._wish.name, await engine.settle(self._store))
+
+    def failed(self) -> None:
+        """The engine did not start: the next one on this node shall do without the caches that this one was given."""
+        trials.failed(self._caches)
 
     def close(self) -> None:
         """Give up the model's lease, and remove the caches; what of them is in use stays until its process ends."""
         if self._model is not None:
             self._model.close()
             self._model = None
+        trials.came_through(self._caches)
         shutil.rmtree(self._caches, ignore_errors=True)
+
+    def _opened(self) -> ObjectStore:
+        """The pool's store. Raises TransferTimeout if it does not answer, where its own calls would wait for ever."""
+        root, who = self._wish.shared_dir / STORE, f"endpoint {self._wish.name}"
+
+        def at_root() -> ObjectStore:
+            traffic = node_traffic(root, TrafficClass.SERVE_LOAD)  # a start waits for it, an import too
+            leases = LateLeases(SharedLeases(StorePaths(root).leases, who=who), _log.warning)
+            return ObjectStore.at(root, PosixTransport(BufferPool(_BUFFERS), traffic=traffic), leases=leases)
+
+        return Bounded()("open", root, STORE_ANSWERS_S, at_root)
 
     def _find_model(self) -> None:
         wish = self._wish
-        root = wish.shared_dir / STORE
-        if wish.options.weights == "engine" and not is_stored_model(Path(wish.model)) and not wish.options.caches:
+        is_named = is_stored_model(Path(wish.model))
+        is_wanted = wish.options.weights != "engine" or is_named
+        if not is_wanted and not wish.options.caches:
             return
         try:
-            traffic = node_traffic(root, TrafficClass.SERVE_LOAD)  # a start waits for it, an import too
-            transport = PosixTransport(BufferPool(_BUFFERS), traffic=traffic)
-            self._store = ObjectStore.at(root, transport, who=f"endpoint {wish.name}")
-            if wish.options.weights != "engine" or is_stored_model(Path(wish.model)):
-                self._model = resolve(self._store, wish.model)
+            self._store = store = self._opened()
+            if is_named:
+                self._model = Bounded()("open", wish.model, LOOK_UP_S, lambda: resolve(store, wish.model))
+            elif is_wanted:
+                self._model = self._brought_in(store)
         except (StorageError, OSError) as error:
-            if is_stored_model(Path(wish.model)):
+            if is_named:
                 raise EngineFailed(f"the model {wish.model} of endpoint {wish.name} cannot be had: {error}") from error
             _log.warning("%s: the directory %s is read as it is: %s", wish.name, wish.model, error)
 
-    def _restore_caches(self) -> None:
+    def _brought_in(self, store: ObjectStore) -> StoredModel | None:
         wish = self._wish
+        if names := _left_behind(wish.model):
+            left = f"{', '.join(names[:_SHOWN])}{' and others' if len(names) > _SHOWN else ''}"
+            raise Refused(f"the store does not take {left}, which the model may need")
+        found = resolve(store, wish.model)
+        for note in found.imported.notes if found.imported is not None else ():
+            _log.warning("%s: %s", wish.name, note)
+        return found
+
+    def _restore_caches(self) -> None:
+        wish, parent = self._wish, self._caches.parent
         try:
-            remove_left_over(self._caches.parent)
-            if self._store is None:
+            remove_left_over(parent)
+            self._fingerprint = self._named()
+            if self._store is None or self._fingerprint is None:
                 self._caches.mkdir(mode=0o700, parents=True)
                 return
-            self._fingerprint = fingerprint(
+            self._restored = restore(self._store, self._fingerprint, self._caches, suspects=trials.suspects(parent))
+            if self._restored.object is not None:
+                trials.begin(self._caches, self._restored.object)
+        except OSError as error:
+            raise EngineFailed(f"no directory for caches can be made in {wish.cache_dir}: {error}") from error
+        what = f"{self._restored.files} files, {self._restored.bytes / 1e6:.1f} MB"
+        _log.info("caches of %s: %s", wish.name, self._restored.why or what)
+
+    def _named(self) -> Fingerprint | None:
+        """What caches are found by; None if none can be kept."""
+        wish = self._wish
+        if self._store is None:
+            return None
+        try:
+            self._opened()  # to see whether it still answers
+            return fingerprint(
                 machine=machine_facts(),
                 versions=versions(),
                 model=self._model.stored.id if self._model is not None else _config_digest(Path(wish.model)),
@@ -168,11 +230,9 @@ class Preparation:
                 args=wish.args,
                 environ=dict(os.environ) | self._environment,
             )
-            self._restored = restore(self._store, self._fingerprint, self._caches)
-        except OSError as error:
-            raise EngineFailed(f"no directory for caches can be made in {wish.cache_dir}: {error}") from error
-        what = f"{self._restored.files} files, {self._restored.bytes / 1e6:.1f} MB"
-        _log.info("caches of %s: %s", wish.name, self._restored.why or what)
+        except (StorageError, OSError, TypeError, ValueError) as error:  # of odd arguments, which JSON cannot sort
+            _log.warning("caches of %s: none are kept: %s", wish.name, error)
+            return None
 
     def _publish_caches(self) -> str:
         assert self._store is not None, "checked by who calls"
@@ -181,7 +241,18 @@ class Preparation:
         later = PosixTransport(BufferPool(_BUFFERS), traffic=node_traffic(root, TrafficClass.PREFETCH))
         background = ObjectStore(replace(self._store.ports, transport=later))
         found, why = publish(background, self._fingerprint, self._caches, self._restored)
+        if self._restored.suspect is not None:
+            trials.forget(self._caches.parent, self._restored.suspect)
         return why or f"published as object {found}"
+
+
+def _left_behind(model: str) -> list[str]:
+    """Weights that an import would not take of a directory; URLs cannot be read as they are."""
+    path = local_path(model)
+    if path is None or not path.is_dir():
+        return []
+    source = LocalSource(path)
+    return within_patience(source, "look through", lambda: left_behind(source.listing(), source.where))
 
 
 def _config_digest(model: Path) -> str:

@@ -99,9 +99,17 @@ class Replica:
             told = EngineSettings(endpoint, model, args) if prepared is None else prepared.settings()
             return await make_engine(settings.engine, told)
 
-        await self._server.start(lease, load, None if prepared is None else prepared.prepare)
-        if prepared is not None:
-            self._settling = asyncio.create_task(self._settle(prepared))
+        if prepared is None:
+            await self._server.start(lease, load)
+            return
+        try:
+            await self._server.start(lease, load, prepared.prepare)
+        except NotGranted:
+            raise
+        except Exception:
+            prepared.failed()
+            raise
+        self._settling = asyncio.create_task(self._settle(prepared))
 
     async def _settle(self, prepared: Preparation) -> None:
         """What can wait until it serves."""

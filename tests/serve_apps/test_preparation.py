@@ -1,9 +1,13 @@
 """Before an engine and after it: the model from the store, caches of one's own, and what may fail without harm."""
 
+import contextlib
+import errno
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +15,16 @@ from typing import Any
 import pytest
 
 from ebbtide.agent.process import started_ticks
+from ebbtide.storage import shared_files
 from ebbtide.storage.leases import of_object
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.paths import StorePaths
+from ebbtide_serve import preparation as preparation_module
 from ebbtide_serve.engine import EngineSettings, EngineStats
 from ebbtide_serve.engine_start import StartReport
 from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.loading.process_store import process_store
 from ebbtide_serve.preparation import STORE, LoadOptions, Preparation, Wish
 from ebbtide_serve.testing.fake_engine import FakeEngine
 from tests.platform.storage.stores import store_at
@@ -208,6 +216,139 @@ async def test_the_engine_is_asked_to_settle_with_the_store(store: ObjectStore, 
     made.close()
     assert engine.settled_with is not None
     assert engine.settled_with.paths.root == store.paths.root
+
+
+@pytest.fixture
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A store of which a read does not come back before the test has ended, or after a long time."""
+    monkeypatch.setattr(preparation_module, "STORE_ANSWERS_S", 0.5, raising=False)
+    marker = tmp_path / "shared" / STORE / StorePaths(tmp_path).marker.name
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.unlink(missing_ok=True)
+    os.mkfifo(marker)
+
+    def let_go() -> None:
+        with contextlib.suppress(OSError):  # nobody reads
+            os.close(os.open(marker, os.O_WRONLY | os.O_NONBLOCK))
+
+    timer = threading.Timer(20.0, let_go)
+    timer.start()
+    yield marker
+    timer.cancel()
+    let_go()
+
+
+async def test_a_store_that_hangs_does_not_hang_the_start(
+    hung: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, began_s = str(directory(tmp_path)), time.monotonic()
+    for weights in ("flat", "engine"):
+        made, stages = await prepared(tmp_path, plain, weights=weights)
+        assert made.settings() == EngineSettings("small", plain, {"max_model_len": 64})
+        assert stages == ["model", "caches"]
+        made.close()
+    with pytest.raises(
+        EngineFailed, match=r"org/small:latest of endpoint small cannot be had: .*no answer within 0.5 s"
+    ):
+        await prepared(tmp_path)
+    assert time.monotonic() - began_s < 15
+    assert "no answer within 0.5 s" in caplog.text
+
+
+async def test_a_store_that_hangs_after_the_model_was_found_costs_the_caches(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, over = preparation(tmp_path), threading.Event()
+
+    def found(stage: str) -> None:
+        monkeypatch.setattr(preparation_module, "STORE_ANSWERS_S", 0.5, raising=False)
+        monkeypatch.setattr(ObjectStore, "at", lambda *args, **options: over.wait(20))
+
+    caplog.set_level("INFO")
+    began_s = time.monotonic()
+    await made.prepare(found)
+    over.set()
+    assert time.monotonic() - began_s < 15
+    assert list(Path(os.environ["VLLM_CACHE_ROOT"]).parent.iterdir()) == []
+    assert "caches of small: " in caplog.text and "no answer within 0.5 s" in caplog.text
+    made.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+async def test_a_model_of_a_store_that_cannot_be_written_is_served(
+    store: ObjectStore, tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(operation: shared_files.CreateFile) -> bool:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setitem(shared_files._DEEDS, shared_files.CreateFile, ("create", refuse))
+    made, stages = await prepared(tmp_path)
+    assert stages == ["model", "caches"]
+    told = made.settings()
+    assert told.load_format == "ebbtide_flat"
+    assert "without a lease" in caplog.text
+    assert told.weights is not None
+    reach = process_store(told.weights.store)
+    with reach.store.open(told.weights.model) as stored:
+        assert stored.header(SHARDS[0]).entries
+    made.close()
+
+
+async def test_caches_of_a_directory_without_a_readable_config_are_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are found by it, where the import refuses the directory or is not wanted."""
+    caplog.set_level("INFO")
+    plain = directory(tmp_path)
+    (plain / "config.json").rename(plain / "params.json")
+    (plain / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0 nothing")
+    (tmp_path / "shared").mkdir()
+    for weights in ("flat", "engine"):
+        made, stages = await prepared(tmp_path, str(plain), weights=weights)
+        assert stages == ["model", "caches"]
+        assert made.settings().weights is None
+        assert list(Path(os.environ["VLLM_CACHE_ROOT"]).parent.iterdir()) == []
+        await made.settle(FakeEngine(EngineSettings("small", "")))
+        made.close()
+    assert "caches of small: " in caplog.text and "config.json" in caplog.text
+
+
+async def test_a_directory_with_weights_that_the_store_would_not_take_is_served_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = directory(tmp_path)
+    (plain / "whisper").mkdir()
+    (plain / "whisper" / "model.safetensors").write_bytes((plain / "model.safetensors").read_bytes())
+    (tmp_path / "shared").mkdir()
+    made, stages = await prepared(tmp_path, str(plain))
+    assert made.settings() == EngineSettings("small", str(plain), {"max_model_len": 64})
+    assert stages == ["model", "caches"]
+    assert "whisper/model.safetensors" in caplog.text
+    made.close()
+    assert store_at(tmp_path / "shared" / STORE).list_objects() == []
+
+
+async def test_what_an_import_leaves_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plain = directory(tmp_path)
+    (plain / "modeling.py").write_text("")
+    (tmp_path / "shared").mkdir()
+    made, _ = await prepared(tmp_path, str(plain))
+    made.close()
+    assert "left out: modeling.py" in caplog.text
+
+
+async def test_the_engine_settles_whatever_becomes_of_the_caches(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ValueError("not foreseen")
+
+    monkeypatch.setattr(preparation_module, "publish", fail)
+    made, _ = await prepared(tmp_path)
+    engine = Tells(EngineSettings("small", ""))
+    await made.settle(engine)
+    made.close()
+    assert engine.settled_with is not None
 
 
 LOOK = """

@@ -27,7 +27,9 @@ MAX_NAME = 1024
 MAX_DEPTH = 24
 _BYTES = "U8"
 _LEFT_OUT_DIRECTORIES = frozenset({"locks", "tmp", "__pycache__"})
-_LEFT_OUT = re.compile(r".*\.(lock|tmp|part)$|.*\.tmp\..*")
+# The last is vLLM's table of compiled graphs by absolute paths, which it opens without looking: in another directory
+# that ends the start. Without it the graphs come from the caches below.
+_LEFT_OUT = re.compile(r".*\.(lock|tmp|part)$|.*\.tmp\..*|vllm_compile_cache\.py")
 _PART = re.compile(r"[^\x00-\x1f\x7f/\\]{1,255}")
 
 

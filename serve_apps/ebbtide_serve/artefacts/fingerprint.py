@@ -2,7 +2,7 @@
 
 Engines check their caches themselves, by keys of their own, and compile anew where these differ. So the fingerprint
 need not be perfect: too coarse, and a restored cache is of no use; too fine, and it is not found. It must only keep
-apart what could do harm, which is code for another machine: the GPU and its driver, or the CPU's instructions.
+apart what could do harm, which is code for another machine: the GPU and its driver, and the CPU's instructions.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ebbtide.storage.models.derived import ARTEFACT
 
-LAYOUT = "1"  # of the artefact's files
+LAYOUT = "2"  # of the artefact's files
 # Arguments that say where things are, what they are called or how they are shown; all others may change what is
 # compiled.
 WITHOUT_EFFECT = frozenset(
@@ -60,7 +60,7 @@ def fingerprint(
     """Make the name.
 
     Args:
-        machine: of the GPU and its driver, or of the CPU.
+        machine: of the CPU, and of the GPU and its driver.
         versions: of the engine and of all that compiles for it.
         model: names the model's content.
         tensor_parallel: number of ranks.

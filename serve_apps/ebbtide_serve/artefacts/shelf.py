@@ -6,6 +6,7 @@ much, so that a cache does not grow a little with every start.
 
 import shutil
 import time
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.stored_object import StoredObject
 from ebbtide_serve.artefacts.bundle import Found, bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
+from ebbtide_serve.artefacts.relocating import relocate
 
 TAG = "latest"
 NAME = "cache.safetensors"
@@ -39,6 +41,7 @@ class Restored:
     Attributes:
         object: which artefact; None if there is none that can be used.
         why: why not.
+        suspect: an artefact that is there and was left alone, since a start with it failed.
     """
 
     object: ObjectId | None
@@ -46,17 +49,29 @@ class Restored:
     bytes: int = 0
     seconds: float = 0.0
     why: str = ""
+    suspect: ObjectId | None = None
 
 
-def restore(store: ObjectStore, wanted: Fingerprint, target: Path) -> Restored:
+def restore(
+    store: ObjectStore, wanted: Fingerprint, target: Path, *, suspects: Container[ObjectId] = frozenset()
+) -> Restored:
     """Fill the directory ``target``, which must not be there; if nothing can be restored it is made and empty.
+
+    Args:
+        suspects: artefacts that are not to be used.
 
     Raises:
         OSError: not even an empty directory can be made.
     """
     began_s, part = time.monotonic(), target.with_name(f"{target.name}.part")
     try:
+        suspect = store.refs.read(wanted.ref_name, TAG).object
+        if suspect in suspects:
+            target.mkdir(mode=0o700, parents=True)
+            why = f"a start with object {suspect} did not come through on this node: this one does without"
+            return Restored(None, seconds=time.monotonic() - began_s, why=why, suspect=suspect)
         restored = _restore(store, wanted, part, began_s)
+        relocate(part, target)
         part.rename(target)
     except (StorageError, OSError, MemoryError) as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -93,7 +108,7 @@ def publish(
 
     Args:
         source: the directory; what the engine writes meanwhile makes this try fail.
-        restored: what was in it at first.
+        restored: what was in it at first. An artefact that is suspect is taken out of the store.
         budget: what the store may take.
         others_s: how long to watch another process that is at it.
 
@@ -101,6 +116,9 @@ def publish(
         The artefact and "", or None and why not.
     """
     try:
+        if restored.suspect is not None:
+            with suppress(NotPublished):
+                store.quarantine(restored.suspect)  # without it the engine is healthy
         files = gather(source)
         total = sum(one.size_bytes for one in files)
         if not files:

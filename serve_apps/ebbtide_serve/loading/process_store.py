@@ -3,6 +3,7 @@
 Made once per process and kept: memory that was touched before is what makes reads fast (``storage.memory``).
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -16,12 +17,19 @@ from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.choose import device_transport
 from ebbtide.storage.device import DeviceTransport
 from ebbtide.storage.errors import NotPublished
+from ebbtide.storage.late_lease import LateLeases
+from ebbtide.storage.leases import SharedLeases
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import TrafficClass
+from ebbtide.storage.shared_files import Bounded
+from ebbtide_serve.loading.record import LOGGER
 
+_log = logging.getLogger(LOGGER)
+
+ANSWERS_S = 10.0  # as long as a lease may take (``lease.Pace``): a store that is silent for longer is down
 # For headers, and for what is written in the background; weights go by the transport to the device.
 _HOST_BUFFERS = 2
 
@@ -60,18 +68,22 @@ def process_store(root: Path) -> ProcessStore:
     Raises:
         NotPublished: there is no store.
         Refused: it is of a newer version.
+        TransferTimeout: it does not answer.
     """
-    if not StorePaths(root).marker.exists():
-        raise NotPublished(f"{root} is no store: there is no {StorePaths(root).marker}")
     with _making:
         key = (os.getpid(), root)
         if key not in _made:
-            pool = BufferPool(_HOST_BUFFERS)
-            load, prefetch = (node_traffic(root, kind) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH))
-            store = ObjectStore.at(root, PosixTransport(pool, threads=_HOST_BUFFERS, traffic=load))
-            later = PosixTransport(pool, threads=_HOST_BUFFERS, traffic=prefetch)
-            background = ObjectStore(replace(store.ports, transport=later))
-            _made[key] = ProcessStore(
-                store, background, Arenas(), lambda device: device_transport(root, device, traffic=load)
-            )
+            _made[key] = Bounded()("open", root, ANSWERS_S, lambda: _made_at(root))
         return _made[key]
+
+
+def _made_at(root: Path) -> ProcessStore:
+    if not StorePaths(root).marker.exists():
+        raise NotPublished(f"{root} is no store: there is no {StorePaths(root).marker}")
+    pool = BufferPool(_HOST_BUFFERS)
+    load, prefetch = (node_traffic(root, kind) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH))
+    leases = LateLeases(SharedLeases(StorePaths(root).leases), _log.warning)
+    store = ObjectStore.at(root, PosixTransport(pool, threads=_HOST_BUFFERS, traffic=load), leases=leases)
+    later = PosixTransport(pool, threads=_HOST_BUFFERS, traffic=prefetch)
+    background = ObjectStore(replace(store.ports, transport=later))
+    return ProcessStore(store, background, Arenas(), lambda device: device_transport(root, device, traffic=load))

@@ -9,6 +9,7 @@ import pytest
 from ebbtide.storage.budget import Budget
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide_serve.artefacts import shelf
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
 from ebbtide_serve.artefacts.shelf import NAME, TAG, Restored, publish, restore
 from tests.platform.storage.stores import leftovers, overwrite, store_at
@@ -140,11 +141,22 @@ def test_of_many_replicas_one_publishes(store: ObjectStore, used: Path) -> None:
     assert set(found) == {(store.list_objects()[0], "")}
 
 
-def test_files_that_change_while_they_are_kept_are_not_published(store: ObjectStore, used: Path) -> None:
-    def spoil(nbytes: int) -> None:
-        write(used, {"triton/KEY=/.hidden": b"y" * 4096})
+def test_files_that_change_while_they_are_kept_are_not_published(
+    store: ObjectStore, used: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = shelf.bundle_fill  # type: ignore[attr-defined]
 
-    found, why = publish(store, WANTED, used, NOTHING, leave=spoil)
+    def spoiling(*args: Any) -> Any:
+        fill = real(*args)
+
+        def spoil(offset: int, memory: memoryview) -> None:
+            write(used, {"triton/KEY=/.hidden": b"y" * 4096})
+            fill(offset, memory)
+
+        return spoil
+
+    monkeypatch.setattr(shelf, "bundle_fill", spoiling)
+    found, why = publish(store, WANTED, used, NOTHING)
     assert found is None
     assert "triton/KEY=/.hidden was written while it was being kept" in why
     assert not leftovers(store)
