@@ -196,24 +196,26 @@ def test_a_model_of_which_loading_changes_more_has_no_flat_form(store: ProcessSt
     assert one.held.state()["phase"] == "none"
 
 
+class FillsBuffer(SmallModel):
+    def load_weights(self, weights: object) -> set[str]:
+        self.rope.fill_(3)
+        return super().load_weights(weights)  # type: ignore[arg-type]
+
+
+def load_into(store: ProcessStore, wanted: ObjectId, model: SmallModel) -> Rank:
+    """As `Rank.load`, of a model that is not as `right` has it."""
+    one = Rank(store, wanted)
+    one.model = model
+    settings = LoadSettings(store.store.paths.root, wanted, True)
+    load = RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append)
+    load.load(model, FLAT, Ways(facts(), lambda: load_small(store, wanted, model)))
+    return one
+
+
 def test_buffers_that_loading_fills_come_with_the_flat_form(store: ProcessStore, wanted: ObjectId) -> None:
-    class FillsBuffer(SmallModel):
-        def load_weights(self, weights: object) -> set[str]:
-            self.rope.fill_(3)
-            return super().load_weights(weights)  # type: ignore[arg-type]
-
-    def load(model: SmallModel) -> Rank:
-        one = Rank(store, wanted)
-        one.model, one.told = model, facts()
-        settings = LoadSettings(store.store.paths.root, wanted, True)
-        RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append).load(
-            model, FLAT, Ways(facts(), lambda: load_small(store, wanted, model))
-        )
-        return one
-
-    first = load(FillsBuffer())
+    first = load_into(store, wanted, FillsBuffer())
     assert publish([first]).object is not None
-    second = load(FillsBuffer())
+    second = load_into(store, wanted, FillsBuffer())
     assert second.record.used == FLAT
     assert second.model.rope.eq(3).all()
 
@@ -222,22 +224,7 @@ def test_buffers_that_a_damaged_flat_form_filled_are_in_the_one_that_replaces_it
     store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sound chunks may come before or after the damaged one: then loading fills a buffer with what it has."""
-
-    class FillsBuffer(SmallModel):
-        def load_weights(self, weights: object) -> set[str]:
-            self.rope.fill_(3)
-            return super().load_weights(weights)  # type: ignore[arg-type]
-
-    def load() -> Rank:
-        one = Rank(store, wanted)
-        one.model = model = FillsBuffer()
-        settings = LoadSettings(store.store.paths.root, wanted, True)
-        RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append).load(
-            model, FLAT, Ways(facts(), lambda: load_small(store, wanted, model))
-        )
-        return one
-
-    found = publish([load()])
+    found = publish([load_into(store, wanted, FillsBuffer())])
     assert found.object is not None
     path = store.store.paths.object(found.object) / "tp1/rank0.safetensors"
     real: Callable[..., Any] = rank_load.read_flat  # type: ignore[attr-defined]
@@ -248,11 +235,11 @@ def test_buffers_that_a_damaged_flat_form_filled_are_in_the_one_that_replaces_it
         raise Corrupt("not what was published", path, offset=8192)
 
     monkeypatch.setattr(rank_load, "read_flat", spoiled)
-    second = load()
+    second = load_into(store, wanted, FillsBuffer())
     assert second.record.used == CHECKPOINT
     monkeypatch.setattr(rank_load, "read_flat", real)
     assert publish([second]).object == found.object, "the same content, with the buffer"
-    third = load()
+    third = load_into(store, wanted, FillsBuffer())
     assert (third.record.used, third.said) == (FLAT, [])
     assert third.model.rope.eq(3).all()
 
@@ -323,13 +310,9 @@ def test_a_rank_whose_tag_was_never_written_finds_the_flat_form_by_that_of_anoth
 
 def test_a_flat_form_of_another_layout_is_not_found_by_another_tag(store: ProcessStore, wanted: ObjectId) -> None:
     publish([Rank(store, wanted).load()])
-    one = Rank(store, wanted)
-    one.model = SmallModel()
-    one.model.norm.weight = torch.nn.Parameter(torch.zeros(64, 1, dtype=torch.bfloat16)[:, 0], requires_grad=False)
-    one.model.extra = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
-    settings = LoadSettings(store.store.paths.root, wanted, True)
-    load = RankLoad(settings, store, record=one.record, held=one.held, say=one.said.append)
-    load.load(one.model, FLAT, Ways(facts(), lambda: load_small(store, wanted, one.model)))
+    model = SmallModel()
+    model.extra = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+    one = load_into(store, wanted, model)
     assert one.record.used == CHECKPOINT
     assert "no flat form of it yet" in one.said[0]
     assert len(store.store.refs.list("flat/")) == 1

@@ -4,6 +4,7 @@ One process for all engines of one tensor-parallel degree: importing vLLM takes 
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,20 @@ from tests.serve_apps.replica_under_test import MODEL_CACHE
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 Runs = dict[str, dict[str, Any]]
+
+# What vLLM does with a model that names secondary weights (as Ultravox), without an engine around it.
+SOURCES = """
+import json, sys
+from vllm.config import LoadConfig
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from ebbtide_serve.loading.vllm_formats import CheckpointLoader
+extra, model, other = json.loads(sys.argv[1])
+loader = CheckpointLoader(LoadConfig(load_format="ebbtide", model_loader_extra_config=extra))
+for place in (model, other):
+    source = DefaultModelLoader.Source(place, revision=None)
+    assert list(loader._get_weights_iterator(source))
+    print(json.dumps({"used": loader._read.outcome()[0]}))
+"""
 
 
 def stored(model: Path, root: Path) -> tuple[str, str]:
@@ -133,3 +148,15 @@ def test_two_ranks_read_half_each_and_say_the_same(pair: Runs, tiny_model: Path)
     assert read_bytes(pair["checkpoint"]) == [size_bytes] * 2
     assert all(count < 0.51 * size_bytes for count in read_bytes(pair["flat"]))
     assert [record["rank"] for record in pair["flat"]["records"]] == [0, 1]
+
+
+def test_secondary_weights_of_another_directory_make_it_a_load_of_vllms_own(tiny_model: Path, tmp_path: Path) -> None:
+    model, found = stored(tiny_model, tmp_path / "store")
+    told = [{"store": str(tmp_path / "store"), "object": found, "capture": True}, model, str(tiny_model)]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(MODEL_CACHE)}
+    done = subprocess.run(
+        [sys.executable, "-c", SOURCES, json.dumps(told)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [json.loads(line)["used"] for line in done.stdout.splitlines() if line.startswith('{"used"')]
+    assert lines == ["ebbtide", "vllm"]
