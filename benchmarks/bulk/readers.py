@@ -22,8 +22,10 @@ from ebbtide.storage.arenas import Arenas
 from ebbtide.storage.buffers import process_pool
 from ebbtide.storage.container import read_header
 from ebbtide.storage.names import ObjectId
+from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.torch_views import torch_views
 
 Tensors = Mapping[str, torch.Tensor]
@@ -38,7 +40,9 @@ _kept: list[Any] = []  # what lends out the memory of its tensors
 
 def ours(weights: Weights, *, verify: bool = True, fresh: bool = False) -> Load:
     """The store's own reader; into memory that the process has already, as a replica has, or into fresh memory."""
-    store = ObjectStore.at(Path(weights.store), PosixTransport(process_pool()), who="benchmark")
+    root = Path(weights.store)
+    transport = PosixTransport(process_pool(), traffic=node_traffic(root, TrafficClass.SERVE))
+    store = ObjectStore.at(root, transport, who="benchmark")
     arenas = Arenas()
     sizes = {path.name: path.stat().st_size for path in weights.paths}
     ready = {} if fresh else {name: arenas.lend(size) for name, size in sizes.items()}

@@ -21,7 +21,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from benchmarks.bulk.outcome import Outcome, measured
 from benchmarks.bulk.weights import random_bytes
 from ebbtide.storage.buffers import process_pool
+from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.places import run_leases, run_paths
 from ebbtide.storage.training.ports import TrainingPorts
@@ -45,7 +47,8 @@ def ours(directory: Path) -> Callable[[State], None]:
     """A checkpoint of a run: hashed, with manifest and commit."""
     paths = run_paths(directory, "bench")
     shutil.rmtree(paths.directory, ignore_errors=True)
-    checkpoints = RunCheckpoints(paths, TrainingPorts(PosixTransport(process_pool()), leases=run_leases(paths)))
+    transport = PosixTransport(process_pool(), traffic=node_traffic(directory, TrafficClass.CHECKPOINT))
+    checkpoints = RunCheckpoints(paths, TrainingPorts(transport, leases=run_leases(paths)))
     checkpoints.begin_epoch(1)
     paths.leases.mkdir(parents=True, exist_ok=True)
 
