@@ -41,7 +41,7 @@ _kept: list[Any] = []  # what lends out the memory of its tensors
 def ours(weights: Weights, *, verify: bool = True, fresh: bool = False) -> Load:
     """The store's own reader; into memory that the process has already, as a replica has, or into fresh memory."""
     root = Path(weights.store)
-    transport = PosixTransport(process_pool(), traffic=node_traffic(root, TrafficClass.SERVE))
+    transport = PosixTransport(process_pool(), traffic=node_traffic(root, TrafficClass.SERVE_LOAD))
     store = ObjectStore.at(root, transport, who="benchmark")
     arenas = Arenas()
     sizes = {path.name: path.stat().st_size for path in weights.paths}

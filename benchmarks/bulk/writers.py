@@ -47,7 +47,7 @@ def ours(directory: Path) -> Callable[[State], None]:
     """A checkpoint of a run: hashed, with manifest and commit."""
     paths = run_paths(directory, "bench")
     shutil.rmtree(paths.directory, ignore_errors=True)
-    transport = PosixTransport(process_pool(), traffic=node_traffic(directory, TrafficClass.CHECKPOINT))
+    transport = PosixTransport(process_pool(), traffic=node_traffic(directory, TrafficClass.CHECKPOINT_WRITE))
     checkpoints = RunCheckpoints(paths, TrainingPorts(transport, leases=run_leases(paths)))
     checkpoints.begin_epoch(1)
     paths.leases.mkdir(parents=True, exist_ok=True)
