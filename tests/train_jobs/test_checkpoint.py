@@ -1,5 +1,6 @@
 """A job's checkpoints as the session sees them; what one is made of, tests/platform/storage/training tells."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide.ledger.log import EpochLog
+from ebbtide.storage.errors import Refused
+from ebbtide.storage.training.deciding import go_on_from, runs
+from ebbtide.storage.training.places import CheckpointId, RunPaths
+from ebbtide.storage.training.survey import read_start
+from ebbtide_train.session import checkpoint as checkpoint_module
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.ref import Ref, durable_step
@@ -80,6 +87,67 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     publish(store, 2)
     publish(store, 2)
     assert loaded(store) == 2, "twice is once"
+
+
+def ledger_in(shared: Path, *, anew: bool = False) -> str:
+    """The identity of the pool's ledger."""
+    if anew:
+        (shared / "ledger").rename(shared / f"old ledger {len(list(shared.iterdir()))}")
+    log = EpochLog.open(shared / "ledger", writer="test")
+    log.close()
+    return log.ledger
+
+
+def test_a_pool_that_was_made_anew_goes_on_with_its_jobs(tmp_path: Path) -> None:
+    """Its leases count from 1 again, and those of the old pool reached 57."""
+    old, run = ledger_in(tmp_path), tmp_path / "train" / "job"
+    stale = CheckpointStore(run)
+    assert stale.begin(57, old) is None
+    first = publish(stale, 10, epoch=57)
+    new, young = ledger_in(tmp_path, anew=True), CheckpointStore(run)
+    assert young.begin(3, new) == first.id and young.epoch == 58
+    with pytest.raises(CommitHopeless, match="epoch 58 has begun"):
+        publish(stale, 11, epoch=57)
+    second = publish(young, 20, epoch=58)
+    with pytest.raises(CheckpointMismatch, match="not the one that the pool has now"):
+        CheckpointStore(run).begin(60, old)
+    with pytest.raises(CheckpointMismatch, match="epoch 58 has begun"):
+        CheckpointStore(run).begin(2, new)
+    last = CheckpointStore(run)
+    assert last.begin(4, new) == second.id and last.epoch == 59
+    for store in (stale, young, last):
+        store.close()
+
+
+def test_what_is_damaged_is_leaned_on_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts that fail leave nothing that names it, and say what to do; a person decides, and the next start obeys."""
+    monkeypatch.setattr(checkpoint_module, "STALE_S", 0.0)
+    store = CheckpointStore(tmp_path)
+    store.begin(1)
+    for step in (10, 20):
+        publish(store, step)
+    store.close()
+    damaged = tmp_path / "e1" / "step-20"
+    (damaged / "state.json").chmod(0o600)
+    (damaged / "state.json").write_bytes(b"rot")
+    with pytest.raises(CheckpointMismatch, match=r"state\.json.*ebbtide checkpoints use"):
+        CheckpointStore(tmp_path).begin(2)
+    paths = RunPaths(tmp_path, tmp_path.name)
+    assert read_start(paths, 2) is None
+    checkpoints = CheckpointStore(tmp_path)._checkpoints
+    with pytest.raises(Refused, match=r"is damaged.*state\.json"):
+        go_on_from(checkpoints, CheckpointId(1, 20), who="me", now_s=1.0)
+    decided = go_on_from(checkpoints, CheckpointId(1, 10), who="me", now_s=1.0)
+    assert (decided.epoch, decided.lost_steps, str(decided.instead_of)) == (3, 10, "e1/step-20")
+    [line] = [json.loads(text) for text in (tmp_path / "decisions.jsonl").read_text().splitlines()]
+    assert (line["checkpoint"], line["lost_steps"], line["who"]) == ("e1/step-10", 10, "me")
+    running = CheckpointStore(tmp_path)
+    assert str(running.begin(4)) == "e1/step-10"
+    publish(running, 15, epoch=4)
+    with pytest.raises(Refused, match="runs, or is parked"):
+        go_on_from(checkpoints, CheckpointId(1, 10), who="me", now_s=1.0)
+    running.close()
+    assert not runs(paths)
 
 
 def test_what_is_damaged_or_not_of_a_session_is_one_clear_error(tmp_path: Path) -> None:

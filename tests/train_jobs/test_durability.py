@@ -179,9 +179,7 @@ def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
     """Told to stop, parked, told to stop while it is parked, and while it trains: it can never commit again."""
     monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
     monkeypatch.setattr(park_module, "RETRY_S", 0.01)
-    settings = replace(
-        gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), last_commit_s=0.0, checkpoint_every_s=0.0
-    )
+    settings = replace(gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), last_commit_s=0.0, checkpoint_every_s=0.0)
     lock = NotedLock()
     with pytest.raises(GangBroken, match="epoch 8 has begun"):
         try:

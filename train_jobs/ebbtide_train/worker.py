@@ -60,6 +60,7 @@ def _settings(plan: JobPlan) -> SessionSettings:
         rank=place.rank,
         world=len(place.lease.slots),
         lease=place.lease,
+        ledger=plan.ledger,
         node=place.lease.slots[place.rank].node,
         global_batch=section.global_batch,
         seed=section.seed,

@@ -1,5 +1,6 @@
 """``ebbtide checkpoints``: what a job has committed, whether it is whole, and a copy of it for other tools."""
 
+import getpass
 import re
 import time
 from dataclasses import asdict
@@ -12,10 +13,14 @@ from ebbtide.cli.interrupts import terminated_is_interrupted
 from ebbtide.cli.model_store import FirstUse, StoreOptions, store_options, told
 from ebbtide.cli.output import json_option, print_json, print_table
 from ebbtide.cli.transfer_bar import TransferBar
+from ebbtide.ledger.errors import LedgerUnusable
+from ebbtide.ledger.reader import identity, survey
+from ebbtide.storage.leases import this_process
 from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.training.checkpoints import Listed, RunCheckpoints
+from ebbtide.storage.training.deciding import go_on_from
 from ebbtide.storage.training.export import export as write
-from ebbtide.storage.training.places import CheckpointId, RunPaths, run_leases, run_paths
+from ebbtide.storage.training.places import DECISIONS, CheckpointId, RunPaths, run_leases, run_paths
 from ebbtide.storage.training.ports import TrainingPorts
 from ebbtide.storage.training.survey import newest_of
 from ebbtide.storage.training.verify import verify as damage_of
@@ -78,6 +83,29 @@ def verify(ctx: click.Context, *, job: str, which: str | None, where: StoreOptio
         ctx.exit(CommandFailed.exit_code)
 
 
+@checkpoints.command("use")
+@click.argument("job")
+@click.option("--at", "which", required=True, help="Which, such as e3/step-100 or 100.")
+@store_options
+@json_option
+def use(*, job: str, which: str, where: StoreOptions, as_json: bool) -> None:
+    """Decide that JOB goes on from an older checkpoint, at its next start: the steps since then are lost.
+
+    For a job whose newest checkpoint is damaged. Refused if the chosen one is damaged too, or while the job runs.
+    """
+    with told():
+        paths = _paths(where, job)
+        wanted = _wanted(paths, which)
+        who = f"{getpass.getuser()} on {this_process()}"
+        decided = go_on_from(_checkpoints(paths), wanted, who=who, now_s=time.time(), ledger=_ledger(where))
+    if as_json:
+        instead_of = None if decided.instead_of is None else str(decided.instead_of)
+        print_json({"job": job, "checkpoint": str(wanted), "instead_of": instead_of, "lost_steps": decided.lost_steps})
+        return
+    click.echo(f"job {job} goes on from {wanted} at its next start, and not from {decided.instead_of}")
+    click.echo(f"{decided.lost_steps} finished steps are lost; that is on record in {paths.directory / DECISIONS}")
+
+
 @checkpoints.command("export")
 @click.argument("job")
 @click.argument("destination")
@@ -114,6 +142,15 @@ def _paths(where: StoreOptions, job: str) -> RunPaths:
     if not paths.directory.is_dir():
         raise BadInput(f"no job {job} has run in this pool: there is no directory {paths.directory}{_others(paths)}")
     return paths
+
+
+def _ledger(where: StoreOptions) -> str:
+    """The identity of the pool's ledger; empty if there is none, or it cannot be read."""
+    directory = where.root().parent / "ledger"
+    try:
+        return identity(directory, survey(directory))
+    except (LedgerUnusable, OSError):
+        return ""
 
 
 def _others(paths: RunPaths) -> str:

@@ -10,7 +10,9 @@ from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from ebbtide.cli.main import cli
-from tests.platform.storage.training.runs import RUN, make_run, state_at
+from ebbtide.storage.training.places import CheckpointId
+from tests.platform.storage.training.runs import RUN, make_run, state_at, step_read
+from tests.platform.storage.training.test_checkpoints import flip
 
 
 def checkpoints(*arguments: str) -> Result:
@@ -56,6 +58,20 @@ def test_damage_is_found_and_told(shared: Path) -> None:
     told = checkpoints("verify", RUN, "--at", "2", *where)
     assert told.exit_code == 1 and "rank0.safetensors" in told.stdout
     assert checkpoints("verify", RUN, "--at", "e1/step-2", "--json", *where).exit_code == 1
+
+
+def test_a_person_decides_from_where_a_job_goes_on(shared: Path) -> None:
+    where = ("--shared-dir", str(shared))
+    flip(shared / "train" / RUN / "e2" / "step-3" / "rank0.safetensors", 5000)
+    told = checkpoints("use", RUN, "--at", "e2/step-3", *where)
+    assert told.exit_code == 2 and "rank0.safetensors" in told.stderr
+    told = checkpoints("use", RUN, "--at", "2", *where)
+    assert told.exit_code == 0, told.output
+    assert "goes on from e1/step-2" in told.stdout and "1 finished steps are lost" in told.stdout
+    run = make_run(shared)
+    assert run.begin_epoch(4).origin == CheckpointId(1, 2)
+    assert step_read(run) == 2
+    assert checkpoints("use", RUN, "--at", "e7/step-9", *where).exit_code == 2
 
 
 def test_stock_pytorch_reads_what_was_exported(shared: Path, tmp_path: Path) -> None:

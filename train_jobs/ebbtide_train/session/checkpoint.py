@@ -7,21 +7,29 @@ older gang writes, and that one is told so. The first rank writes, since the sta
 Not guaranteed: sharded state (a model that is split over ranks saves itself by `ebbtide.storage.training.gang`).
 """
 
+import logging
 import math
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
+from ebbtide.ledger.errors import LedgerUnusable
+from ebbtide.ledger.reader import identity, survey
 from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.errors import NotPublished, Refused, StorageError, Superseded
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, Superseded
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.training.checkpoints import RunCheckpoints, parts_of
+from ebbtide.storage.training.lineage import Claim
+from ebbtide.storage.training.numbering import epoch_for
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.places import CheckpointId, RunPaths, run_leases
+from ebbtide.storage.training.places import GANG, CheckpointId, RunPaths, gang_leases, run_leases
 from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.retention import Retention
+from ebbtide.storage.training.survey import look
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.ref import Ref
 
@@ -38,6 +46,12 @@ def must_be_plain(state: Mapping[str, object]) -> None:
         raise SessionMisuse(f"what was given to prepare() cannot be kept in a checkpoint: {error}") from error
 
 
+_logger = logging.getLogger(__name__)
+
+STALE_S = 60.0  # attribute caches of network filesystems hold an old listing for up to this long (nfs(5))
+_LOOK_S = 0.2
+
+
 class CheckpointStore:
     """The checkpoints of one run directory; its last name is the run's."""
 
@@ -45,6 +59,8 @@ class CheckpointStore:
         """Nothing is read or made yet. ``keep``: how many of the newest stay."""
         self._paths = RunPaths(run_dir, run_dir.name)
         self._keep = keep
+        self._running = ExitStack()
+        self.epoch: int | None = None  # of this gang, once it has begun
 
     @cached_property
     def _checkpoints(self) -> RunCheckpoints:
@@ -53,21 +69,67 @@ class CheckpointStore:
         ports = TrainingPorts(PosixTransport(process_pool(), traffic=traffic), leases=run_leases(self._paths))
         return RunCheckpoints(self._paths, ports, Keeping(Retention(keep_last=self._keep)))
 
-    def begin(self, epoch: int) -> CheckpointId | None:
-        """Say that the gang of ``epoch`` has begun; for its first rank, before the others read.
+    def begin(self, lease_epoch: int, ledger: str = "") -> CheckpointId | None:
+        """Say that the gang of a lease has begun; for its first rank, before the others read.
+
+        The checkpoint is looked at before anybody is told to go on from it; ``epoch`` is known then.
+
+        Args:
+            lease_epoch: of the gang.
+            ledger: the identity of the one within which lease epochs grow; "": they are the epochs of the run.
 
         Returns:
             The checkpoint from which it goes on; None: from the very beginning.
 
         Raises:
-            CheckpointMismatch: a later gang has begun, or nobody can tell from where to go on.
+            CheckpointMismatch: a later gang has begun, the checkpoint is damaged, or nobody can tell where to go on.
         """
+        claim = Claim(ledger, lease_epoch) if ledger else None
         try:
-            origin = self._checkpoints.begin_epoch(epoch).origin
+            self.epoch = epoch_for(look(self._paths), claim, self._present_ledger) if claim else lease_epoch
+            origin = self._checkpoints.begin_epoch(self.epoch, claim=claim, check=self._look_at).origin
             self._checkpoints.ports.disk.make_directory(self._paths.leases)
-            return origin
         except StorageError as error:
-            raise CheckpointMismatch(f"this gang cannot begin: {error}") from error
+            raise CheckpointMismatch(f"this gang cannot begin: {error}{self._remedy(error)}") from error
+        try:
+            self._running.enter_context(gang_leases(self._paths).hold(GANG))
+        except StorageError as error:  # only people ask, before they decide something
+            _logger.warning("others cannot see that this gang runs: %s", error)
+        return origin
+
+    def close(self) -> None:
+        """Others may know that this gang runs no more; idempotent."""
+        self._running.close()
+
+    def _look_at(self, wanted: CheckpointId) -> None:
+        deadline_s = time.monotonic() + STALE_S
+        while True:
+            try:
+                self._checkpoints.open(wanted).close()
+                return
+            except NotPublished:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_LOOK_S)
+
+    def _present_ledger(self) -> str:
+        directory = self._paths.directory.parents[1] / "ledger"
+        try:
+            return identity(directory, survey(directory))
+        except (LedgerUnusable, OSError) as error:
+            raise CheckpointMismatch(
+                f"this gang cannot begin: its ledger is another than that of the gang before, and which of them the "
+                f"pool has now cannot be told ({error}); try again when {directory} can be read"
+            ) from error
+
+    def _remedy(self, error: StorageError) -> str:
+        if not isinstance(error, Corrupt | NotPublished):
+            return ""
+        run = self._paths.run
+        return (
+            f"; if it cannot be mended, decide from which one to go on (ebbtide checkpoints list {run}, and then "
+            f"ebbtide checkpoints use {run} --at e<epoch>/step-<n>)"
+        )
 
     def newest(self) -> CheckpointId | None:
         """The committed checkpoint, or None before the first.
@@ -92,7 +154,9 @@ class CheckpointStore:
         except NotPublished:
             return None
         except StorageError as error:
-            raise CheckpointMismatch(f"the committed checkpoint cannot be read: {error}") from error
+            raise CheckpointMismatch(
+                f"the committed checkpoint cannot be read: {error}{self._remedy(error)}"
+            ) from error
 
     def load(self, ref: Ref) -> dict[str, object]:
         """The state that ``ref`` names, on the CPU, in memory of its own.
@@ -104,7 +168,9 @@ class CheckpointStore:
             with self._checkpoints.open(ref.id) as opened:
                 state = OpenCheckpoint.read_state(opened)
         except StorageError as error:
-            raise CheckpointMismatch(f"the committed checkpoint cannot be read: {error}") from error
+            raise CheckpointMismatch(
+                f"the committed checkpoint cannot be read: {error}{self._remedy(error)}"
+            ) from error
         assert isinstance(state, dict)
         return state
 

@@ -104,7 +104,7 @@ class Durability:
         try:
             ref = Ref(
                 step=version.step,
-                epoch=settings.lease.epoch,  # of the gang's start: it stays in the epoch that it began
+                epoch=settings.lease.epoch if self._store.epoch is None else self._store.epoch,  # as it was begun
                 world=settings.world,
                 seed=settings.seed,
                 global_batch=settings.global_batch,

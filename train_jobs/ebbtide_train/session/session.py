@@ -40,9 +40,8 @@ from ebbtide_train.session.step import Step
 from ebbtide_train.session.step_log import StepLine, StepLog
 from ebbtide_train.session.tracked import Stateful, Tracked
 
-
-# A GPU's slot falls only when this process ends. Old checkpoints are unlinked in milliseconds, by a server that is well;
-# what is not removed then, the next gang removes.
+# A GPU's slot falls only when this process ends. A server that is well unlinks old checkpoints in milliseconds; what is
+# not removed then, the next gang removes.
 SETTLE_S = 2.0
 
 
@@ -179,5 +178,6 @@ class TrainingSession:
             self._log.close()
         member.durability.wait(self.settings.last_commit_s)
         self._store.settle(SETTLE_S)
+        self._store.close()
         if returned and member.left is not None:
             raise member.left

@@ -21,6 +21,7 @@ class SessionSettings:
     seed: int = 0  # of the order of samples and of every rank's random numbers
     micro_batch_max: int = 64  # samples per forward pass at most; more are accumulated
     checkpoint_every_s: float = 300.0  # of running; a crash loses at most about this much
+    ledger: str = ""  # the identity of the ledger within which lease epochs grow; "": there is only one
     keep_checkpoints: int = 2  # the committed one, and the one that a slow reader may still have open
     bucket_cap_mb: float = 25.0  # torch's own default; part of the reduction order, so never change it in a run
     in_place: bool = True  # may park without leaving the process

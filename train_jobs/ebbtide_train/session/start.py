@@ -7,15 +7,13 @@ import torch
 
 from ebbtide.storage.training.places import CheckpointId
 from ebbtide_train.session import rng
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoint import STALE_S, CheckpointStore
 from ebbtide_train.session.errors import CheckpointMismatch, GangBroken
 from ebbtide_train.session.member import Member
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.step_log import GangLine, finished_by_last_gang, note_gang
 from ebbtide_train.session.tracked import Tracked
 from ebbtide_train.session.word import POLL_S
-
-_STALE_S = 60.0  # attribute caches of network filesystems hold an old listing for up to this long (nfs(5))
 
 
 def agree_on_start(member: Member, store: CheckpointStore) -> Ref | None:
@@ -28,7 +26,7 @@ def agree_on_start(member: Member, store: CheckpointStore) -> Ref | None:
     group, settings = member.group, member.settings
     epoch, step, lost = 0, 0, 0
     if group.rank == 0:
-        found = store.begin(settings.lease.epoch)
+        found = store.begin(settings.lease.epoch, settings.ledger)
         epoch, step = (0, 0) if found is None else (found.epoch, found.step)
         lost = max(0, finished_by_last_gang(settings.run_dir) - step)
         note_gang(settings.run_dir, GangLine(settings.lease.epoch, group.world, step, lost, time.time()))
@@ -37,10 +35,12 @@ def agree_on_start(member: Member, store: CheckpointStore) -> Ref | None:
     if not epoch:
         return None  # the pool's epochs begin with 1
     wanted = CheckpointId(epoch, step)
-    deadline = time.monotonic() + _STALE_S
+    deadline = time.monotonic() + STALE_S
     while (ref := store.ref(wanted)) is None:
         if time.monotonic() > deadline:
-            raise GangBroken(f"rank 0 found checkpoint {wanted}, rank {group.rank} does not see it")
+            if group.rank == 0:
+                raise CheckpointMismatch(f"checkpoint {wanted}, from which this gang was to go on, is gone")
+            raise GangBroken(f"rank 0 has opened checkpoint {wanted}, rank {group.rank} does not see it")
         time.sleep(POLL_S)
     return ref
 

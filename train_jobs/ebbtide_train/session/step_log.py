@@ -146,7 +146,7 @@ def finished_by_last_gang(run_dir: Path) -> int:
     gangs = gang_lines(run_dir)
     if not gangs:
         return 0
-    newest = max(gangs, key=lambda line: line.lease_epoch)
+    newest = gangs[-1]  # by their order: lease epochs begin anew with a new ledger
     finished = newest.restored
     for path in (run_dir / "steps").glob("*.jsonl"):
         match = _NAME.fullmatch(path.name)

@@ -115,7 +115,7 @@ class BackgroundSaver:
             return save
         try:
             staged = self._copies.stage(state)
-        except Exception as error:  # locks, generators, a state that holds itself: whatever the author put there
+        except Exception as error:  # noqa: BLE001 - a lock, a state that holds itself: whatever the author put there
             # Whatever is wrong, the ranks that could make their copies must not wait for this one in vain.
             kind = "no memory for a copy" if isinstance(error, MemoryError) else f"no copy ({type(error).__name__})"
             save.why_not_copied = str(error) if isinstance(error, StorageError) else f"{kind}: {error}"

@@ -29,7 +29,7 @@ from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, Stora
 from ebbtide.storage.names import COMMIT
 from ebbtide.storage.training.about import About, Note
 from ebbtide.storage.training.cleaning import Cleaned, Cleaner
-from ebbtide.storage.training.lineage import Start, lineage
+from ebbtide.storage.training.lineage import Claim, Start, lineage
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint, open_checkpoint
 from ebbtide.storage.training.opening import open_directory
 from ebbtide.storage.training.places import CheckpointId, RunPaths
@@ -162,14 +162,21 @@ class RunCheckpoints:
 
     # ---- writing
 
-    def begin_epoch(self, epoch: int, start: Start | None = None) -> Start:
+    def begin_epoch(
+        self,
+        epoch: int,
+        start: Start | None = None,
+        *,
+        claim: Claim | None = None,
+        check: Callable[[CheckpointId], None] | None = None,
+    ) -> Start:
         """Say that a gang has begun; once, by its first rank, before the others read. See `survey.begin_epoch`."""
         try:
-            return begin_epoch(self.paths, self.ports.disk, epoch, start)
+            return begin_epoch(self.paths, self.ports.disk, epoch, start, claim=claim, check=check)
         except NoRoom:
             if not self.make_room(epoch):
                 raise
-            return begin_epoch(self.paths, self.ports.disk, epoch, start)
+            return begin_epoch(self.paths, self.ports.disk, epoch, start, claim=claim, check=check)
 
     def saving(self, epoch: int, step: int) -> Saving:
         """A save in two phases, for several processes; see `publishing`."""

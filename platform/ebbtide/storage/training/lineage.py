@@ -9,16 +9,30 @@ An epoch of which nobody said from where it went on has all lower ones behind it
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ebbtide.storage.training.places import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """With which lease a gang began: ``ledger`` is the identity of the one within which ``lease`` epochs grow."""
+
+    ledger: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
-    """From where a gang went on; ``origin`` is None for the very beginning."""
+    """From where a gang went on.
+
+    Attributes:
+        origin: None for the very beginning.
+        claim: see `numbering`; None if nobody said.
+    """
 
     origin: CheckpointId | None
+    claim: Claim | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

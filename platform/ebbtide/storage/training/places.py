@@ -12,6 +12,8 @@
                 manifest.json, COMMIT as of every object of the store
             .tmp-step-<n>/            being written, or left by a crash; no reader looks at names with a dot
         leases/                       who reads which checkpoint, besides the gang
+        gang/                         the leases of the gangs that run, parked ones too
+        decisions.jsonl               what people decided about it
 
 Numbers are written without leading zeros, so that a thing has one name. The rename of ``.tmp-step-<n>`` is the commit.
 """
@@ -28,6 +30,8 @@ from ebbtide.storage.names import FileName, tag
 STATE = FileName("state.json")
 ABOUT = FileName("about.json")
 START = "start.json"
+DECISIONS = "decisions.jsonl"
+GANG = "gang"
 TEMPORARY = ".tmp-"
 WORK = f"{TEMPORARY}step-"
 _NUMBER = "(0|[1-9][0-9]{0,17})"  # below 2^63
@@ -96,6 +100,11 @@ class RunPaths:
         """Who reads; a gang makes it, and without it nothing is removed."""
         return self.directory / "leases"
 
+    @property
+    def gang(self) -> Path:
+        """Who runs it now."""
+        return self.directory / "gang"
+
     def key(self, wanted: CheckpointId) -> dict[str, str]:
         """What the manifest of a checkpoint says of it; its hashes are salted with this."""
         return {"run": self.run, "epoch": str(wanted.epoch), "step": str(wanted.step)}
@@ -113,6 +122,11 @@ def run_paths(shared: Path, run: str) -> RunPaths:
 def run_leases(paths: RunPaths) -> SharedLeases:
     """By which slow readers, such as exports, keep a checkpoint from being removed meanwhile."""
     return SharedLeases(paths.leases)
+
+
+def gang_leases(paths: RunPaths) -> SharedLeases:
+    """By which others see that a gang runs; its subject is `GANG`."""
+    return SharedLeases(paths.gang)
 
 
 def rank_file(rank: int) -> FileName:

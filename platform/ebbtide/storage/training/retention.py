@@ -1,7 +1,8 @@
 """Which checkpoints stay. Pure.
 
 The newest few of those that count, and every so many steps one for good. Never removed: the newest, the newest that
-can be opened, and, until it has one of its own, the one that the gang has read. What a stale gang left beside the line goes at once, since nobody reads it.
+can be opened, and, until the gang has one of its own, the one that it has read. What a stale gang left beside the line
+goes at once, since nobody reads it.
 
 A gang removes nothing once a later one has begun. That one has made its epoch's directory before it looked for the
 newest; so if this gang does not see the directory after its own commit, the later one has seen that commit, and went

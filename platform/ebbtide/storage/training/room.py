@@ -4,8 +4,8 @@ A reservation is a small file in the work directory that says how much it will n
 reserves writes its own first and counts all of them then, those of other runs beside this one too: two that come at
 once may both be refused, but are never both let in beyond what is there.
 
-Not guaranteed: room against what is written elsewhere on the filesystem, or by runs that may not be looked at. Each file is allocated before it is written,
-so that shows as `NoRoom` at the file's beginning.
+Not guaranteed: room against what is written elsewhere on the filesystem, or by runs that may not be looked at. Each
+file is allocated before it is written, so that shows as `NoRoom` at the file's beginning.
 """
 
 import logging

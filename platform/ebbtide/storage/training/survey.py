@@ -15,7 +15,7 @@ from pathlib import Path
 from ebbtide.storage.durable import Disk, is_real_directory, read_small, telling
 from ebbtide.storage.errors import Corrupt, Refused, Superseded
 from ebbtide.storage.names import COMMIT
-from ebbtide.storage.training.lineage import EpochFound, Start, newest, overtaken_by
+from ebbtide.storage.training.lineage import Claim, EpochFound, Start, newest, overtaken_by
 from ebbtide.storage.training.places import CheckpointId, RunPaths, epoch_of, step_of
 
 SCHEMA = 1
@@ -61,7 +61,15 @@ def check_epoch(paths: RunPaths, epoch: int) -> None:
         )
 
 
-def begin_epoch(paths: RunPaths, disk: Disk, epoch: int, start: Start | None = None) -> Start:
+def begin_epoch(
+    paths: RunPaths,
+    disk: Disk,
+    epoch: int,
+    start: Start | None = None,
+    *,
+    claim: Claim | None = None,
+    check: Callable[[CheckpointId], None] | None = None,
+) -> Start:
     """Say from which checkpoint the gang of ``epoch`` goes on; what was said before stays.
 
     Args:
@@ -69,6 +77,9 @@ def begin_epoch(paths: RunPaths, disk: Disk, epoch: int, start: Start | None = N
         disk: makes the changes.
         epoch: of the gang, higher than that of any before it.
         start: from where; from the newest checkpoint, if left out.
+        claim: the gang's lease, if ``start`` is left out.
+        check: looks at the checkpoint that was found, before anybody is told to go on from it; what it raises goes
+            through, and nothing is said.
 
     Returns:
         What stands there now.
@@ -83,11 +94,15 @@ def begin_epoch(paths: RunPaths, disk: Disk, epoch: int, start: Start | None = N
     if said is not None:
         return said
     if start is None:
-        start = Start(newest([one for one in look(paths) if one.epoch < epoch]))
+        start = Start(newest([one for one in look(paths) if one.epoch < epoch]), claim)
+        if check is not None and start.origin is not None:
+            check(start.origin)
     origin = start.origin
     if origin is not None and origin.epoch >= epoch:
         raise Refused(f"run {paths.run}: epoch {epoch} cannot go on from {origin}: give the gang a higher epoch")
     fields = {"schema": SCHEMA, "run": paths.run, "epoch": epoch, "from": None if origin is None else str(origin)}
+    if start.claim is not None:
+        fields |= {"ledger": start.claim.ledger, "lease": start.claim.lease}
     disk.replace(paths.start(epoch), json.dumps(fields).encode() + b"\n")
     check_epoch(paths, epoch)
     return start
@@ -121,7 +136,12 @@ def read_start(paths: RunPaths, epoch: int) -> Start | None:
         raise Corrupt(f"this does not say from where a gang went on: {error}", path) from error
     if origin is not None and origin.epoch >= epoch:
         raise Corrupt(f"epoch {epoch} cannot have gone on from {origin}", path)
-    return Start(origin)
+    return Start(origin, _claim(fields))
+
+
+def _claim(fields: dict[str, object]) -> Claim | None:
+    ledger, lease = fields.get("ledger"), fields.get("lease")
+    return Claim(ledger, lease) if isinstance(ledger, str) and type(lease) is int and lease >= 0 else None
 
 
 def temporaries(paths: RunPaths) -> Iterator[tuple[int, Path]]:

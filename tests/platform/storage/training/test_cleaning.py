@@ -390,5 +390,3 @@ def test_a_reservation_that_makes_no_sense_reserves_nothing(tmp_path: Path, cont
     (work / RESERVATION).write_bytes(content)
     room = measure(run.paths, work.stat().st_mtime)
     assert (room.reserved_bytes, room.written_bytes, room.stored_bytes) == (0, 0, 0)
-
-
