@@ -3,7 +3,7 @@
 import errno
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,8 @@ class Failing(LocalLeases):
         super().__init__()
         self.held = threading.Event()
 
-    def hold(self, subject: str, *, comes_back: bool = False) -> AbstractContextManager[Lease]:
-        return self._hold(subject, comes_back)
-
     @contextmanager
-    def _hold(self, subject: str, comes_back: bool) -> Iterator[Lease]:
+    def hold(self, subject: str, *, comes_back: bool = False) -> Iterator[Lease]:
         if self.error is not None:
             raise self.error
         with super().hold(subject, comes_back=comes_back) as lease:

@@ -191,9 +191,14 @@ def test_windows_are_lent_in_the_order_of_the_readers_stream(
 
 
 def test_on_a_gpu_that_is_the_stream_of_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, entered = torch.device("cuda", 0), []
+    device, entered = torch.device("cuda", 0), list[object]()
+
+    def enter(stream: object) -> AbstractContextManager[None]:
+        entered.append(stream)
+        return nullcontext()
+
     monkeypatch.setattr(torch.cuda, "current_stream", lambda asked: f"stream of {threading.get_ident()} on {asked}")
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext(entered.append(stream)))
+    monkeypatch.setattr(torch.cuda, "stream", enter)
     scope = stream_scope(device)
     thread = threading.Thread(target=scope)
     thread.start()

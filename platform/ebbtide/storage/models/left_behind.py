@@ -18,7 +18,17 @@ from ebbtide.storage.models.sources import SourceFile
 
 _WEIGHTS = frozenset({SUFFIX, ".bin", ".pt", ".pth"})
 # By the whole name; a ``*`` matches ``/`` too.
-_COPIES = ("pytorch_model*.bin", "original/*", "onnx/*", "openvino/*", "metal/*", "coreml/*", "gguf/*")
+_COPIES = (
+    "pytorch_model*.bin",
+    "consolidated*.pt",
+    "consolidated*.pth",
+    "original/*",
+    "onnx/*",
+    "openvino/*",
+    "metal/*",
+    "coreml/*",
+    "gguf/*",
+)
 _OF_TRAINING = (
     *("training_args.bin", "optimizer*", "scheduler*", "rng_state*", "scaler*"),
     *("checkpoint-*/*", "global_step*/*", "runs/*"),

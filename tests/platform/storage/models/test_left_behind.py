@@ -24,6 +24,7 @@ def of(*names: str) -> list[str]:
         (("consolidated.safetensors", "other.safetensors"), []),
         # The same weights for other programs.
         (("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "original/consolidated.00.pth"), []),
+        (("consolidated.00.pt", "consolidated.00.pth"), []),
         (("onnx/model.bin", "openvino/openvino_model.bin", "metal/model.bin", "flax_model.msgpack"), []),
         # What training leaves.
         (("training_args.bin", "optimizer.pt", "rng_state_0.pth", "scheduler.pt", "checkpoint-5/optimizer.pt"), []),
