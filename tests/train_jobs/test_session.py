@@ -32,6 +32,7 @@ from tests.train_jobs import gangs, tiny
 
 pytestmark = pytest.mark.timeout(150)
 LEASE = Lease("job", 7, (SlotRef("here", 0),))
+NEXT_LEASE = replace(LEASE, epoch=8)  # every start of a gang has a higher one
 
 
 def settings_of(run_dir: Path, **more: object) -> SessionSettings:
@@ -258,7 +259,7 @@ def test_a_changed_data_order_is_refused(tmp_path: Path, change: dict[str, int],
     gate = ScriptedGate({}, lease=LEASE)
     with (
         pytest.raises(CheckpointMismatch, match=message),
-        activate(TrainingSession(settings_of(tmp_path, **change), gate)),
+        activate(TrainingSession(settings_of(tmp_path, lease=NEXT_LEASE, **change), gate)),
     ):
         tiny.train({"steps": 6})
     torch.use_deterministic_algorithms(False)
@@ -267,8 +268,12 @@ def test_a_changed_data_order_is_refused(tmp_path: Path, change: dict[str, int],
 def test_a_changed_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Preempted):
         run_here(tmp_path, {2: Want.STOP})
-    with pytest.raises(CheckpointMismatch, match="does not fit"):
-        run_here(tmp_path, {}, width=16)
+    with (
+        pytest.raises(CheckpointMismatch, match="does not fit"),
+        activate(TrainingSession(settings_of(tmp_path, lease=NEXT_LEASE), ScriptedGate({}, lease=NEXT_LEASE))),
+    ):
+        tiny.train({"steps": 6, "width": 16})
+    torch.use_deterministic_algorithms(False)
 
 
 def test_wrong_use_is_one_clear_error(tmp_path: Path) -> None:

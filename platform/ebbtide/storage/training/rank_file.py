@@ -156,7 +156,8 @@ def _metadata(keys: Sequence[str], shards: Sequence[Shard]) -> dict[str, str]:
 
 
 def _from_tensors(sources: Mapping[str, torch.Tensor]) -> FillTensor:
-    arrays = {key: flat.numpy() for key, flat in sources.items() if flat.device.type == "cpu"}
+    # By DLPack: `Tensor.numpy` marks the storage as one that can never be resized, and then it could not be parked.
+    arrays = {key: np.from_dlpack(flat) for key, flat in sources.items() if flat.device.type == "cpu"}
 
     def fill_tensor(entry: TensorEntry, start: int, memory: memoryview) -> None:
         array = arrays.get(entry.name)

@@ -73,6 +73,12 @@ def odd_tensors() -> dict[str, Any]:
     }
 
 
+def test_a_tensor_that_was_saved_can_still_be_parked(tmp_path: Path) -> None:
+    tensors = {"whole": torch.arange(12.0), "part": torch.arange(12.0)[3:6]}
+    make_run(tmp_path).save(tensors, epoch=1, step=1)
+    assert all(tensor.untyped_storage().resizable() for tensor in tensors.values())
+
+
 def test_tensors_of_every_shape_and_stride_come_back(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.save(odd_tensors(), epoch=1, step=1)
