@@ -26,7 +26,7 @@ from ebbtide.storage.training.checkpoints import RunCheckpoints, parts_of
 from ebbtide.storage.training.lineage import Claim
 from ebbtide.storage.training.numbering import epoch_for
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.places import GANG, CheckpointId, RunPaths, gang_leases, run_leases
+from ebbtide.storage.training.places import GANG, START, CheckpointId, RunPaths, gang_leases, run_leases
 from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.retention import Retention
 from ebbtide.storage.training.survey import look
@@ -123,7 +123,7 @@ class CheckpointStore:
             ) from error
 
     def _remedy(self, error: StorageError) -> str:
-        if not isinstance(error, Corrupt | NotPublished):
+        if not isinstance(error, Corrupt | NotPublished) or (isinstance(error, Corrupt) and error.path.name == START):
             return ""
         run = self._paths.run
         return (

@@ -93,8 +93,8 @@ class Cleaner:
                 self._remove_empty(found_epoch.epoch, done)
         for name, why in done.removed:
             _logger.info("run %s: removed %s: %s", self.paths.run, name, why)
-        for error in done.failed:
-            _logger.warning("run %s: %s", self.paths.run, error)
+        for failure in done.failed:
+            _logger.warning("run %s: %s", self.paths.run, failure)
         return done
 
     def _newest_sound(self, found: list[EpochFound]) -> CheckpointId | None:

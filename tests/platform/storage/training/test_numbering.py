@@ -1,5 +1,7 @@
 """Epochs of a run rise, whatever ledgers its leases are of, and what an old pool has left never passes for younger."""
 
+from functools import partial
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,7 +55,7 @@ def test_starts_in_order_always_rise(starts: list[tuple[bool, int]]) -> None:
     found, ledger, lease = list[EpochFound](), 0, 0
     for is_new, more in starts:
         ledger, lease = (ledger + 1, more) if is_new else (ledger, lease + more)
-        name = f"ledger {ledger}"
-        epoch = epoch_for(found, Claim(name, lease), lambda name=name: name)
+        claim = Claim(f"ledger {ledger}", lease)
+        epoch = epoch_for(found, claim, partial(str, claim.ledger))
         assert epoch >= lease and (not found or epoch > found[-1].epoch)
-        found.append(begun(epoch, name, lease))
+        found.append(begun(epoch, claim.ledger, lease))
