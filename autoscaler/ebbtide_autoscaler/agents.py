@@ -7,7 +7,7 @@ that hangs, which its process's death alone can cure, is killed and comes back b
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -72,8 +72,15 @@ class Agents:
 
     async def end_forgotten(self, node: NodeId, address: str, port: int) -> None:
         """Have the node end worker processes whose lease nobody remembers; see ``forgotten_leases``."""
+        await self._end(node, lambda agent: agent.end_forgotten.remote(address, port))
+
+    async def end_outlived(self, node: NodeId, address: str, port: int) -> None:
+        """Have the node end worker processes whose actor is dead; see ``outlived_actors``."""
+        await self._end(node, lambda agent: agent.end_outlived.remote(address, port))
+
+    async def _end(self, node: NodeId, ask: Callable[[Any], Awaitable[list[int]]]) -> None:
         try:
-            ended = await asyncio.wait_for(self._known(node).end_forgotten.remote(address, port), ANSWER_S)
+            ended = await asyncio.wait_for(ask(self._known(node)), ANSWER_S)
         except (TimeoutError, RayError, LookupError) as error:
             log.info("the workers of node %s cannot be looked at: %r", node, error)
             return

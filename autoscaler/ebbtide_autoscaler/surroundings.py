@@ -226,7 +226,8 @@ class Surroundings:
     async def strangers(self, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:
         """Who has the logical GPUs of these slots of one node, as far as can be told in a few seconds.
 
-        A GPU that nobody has, and that cannot be had, is on a lease that nobody remembers: its end is seen to here.
+        A GPU that nobody has, and that cannot be had, is on a lease that nobody remembers; one that a process has whose
+        actor is dead, is in nobody's use. The end of both is seen to here.
         """
         node = node_of(slots[0])
         if node not in self._raylets:
@@ -235,6 +236,8 @@ class Surroundings:
         if users is None:
             return {}
         found = {slot: users[index] for slot in slots if (index := int(slot.rpartition(":")[2])) in users}
+        if found:
+            await self._agents.end_outlived(node, *self._raylets[node])
         if len(found) == len(slots):
             return found
         groups = await self._calls("groups", ANSWER_S, fences.others, frozenset(self._book.names.values()), node)

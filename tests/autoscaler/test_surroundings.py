@@ -266,8 +266,12 @@ async def test_who_has_the_gpus_is_asked_of_the_node_and_may_stay_unknown(
     await scene.look()
     agent: Any = scene.agents[A]
     agent.gpu_users, agent.end_forgotten = Asked({0: "ray::task (pid 6)", 1: "ray::stranger (pid 7)"}), Asked([])
+    agent.end_outlived = Asked([7])
     assert await scene.around.strangers(slots[1:]) == {slots[1]: "ray::stranger (pid 7)"}
+    assert agent.end_outlived.calls == 1, "in case its actor is dead"
     monkeypatch.setattr(agents, "ANSWER_S", 0.05)
+    agent.end_outlived = Asked(hangs=True)
+    assert await scene.around.strangers(slots[1:]) == {slots[1]: "ray::stranger (pid 7)"}
     agent.gpu_users = Asked(hangs=True)
     assert await scene.around.strangers(slots) == {}, "a node that does not answer holds nothing up"
     agent.gpu_users = Asked(None)
@@ -302,6 +306,7 @@ async def test_a_gpu_that_nobody_has_is_on_a_lease_that_nobody_remembers_and_its
     slots = (SlotId(f"{A}:0"), SlotId(f"{A}:1"))
     agent: Any = scene.agents[A]
     agent.gpu_users, agent.end_forgotten = Asked({1: "ray::replica (pid 7)"}), Asked([4711])
+    agent.end_outlived = Asked([])
     monkeypatch.setattr(fences, "placement_group_table", dict)
     expected = {slots[0]: surroundings.FORGOTTEN, slots[1]: "ray::replica (pid 7)"}
     assert await scene.around.strangers(slots) == expected

@@ -17,6 +17,7 @@ from ebbtide.agent.forgotten_leases import end_forgotten
 from ebbtide.agent.identity import machine_name, slot_uuids
 from ebbtide.agent.logical_gpus import gpu_users, ray_workers
 from ebbtide.agent.nvml import GpuProcesses
+from ebbtide.agent.outlived_actors import actor_died_s, end_outlived
 from ebbtide.agent.process import is_alive
 from ebbtide.agent.watch import ReportLoop, SlotWatch
 from ebbtide.client.link import NAMESPACE, ArbiterLink
@@ -67,6 +68,11 @@ class NodeAgent:
         """End the node's worker processes whose lease nobody remembers; see ``forgotten_leases``."""
         workers = ray_workers(address, port, timeout_s=RAYLET_TIMEOUT_S)
         return [] if workers is None else end_forgotten(workers)
+
+    def end_outlived(self, address: str, port: int) -> list[int]:
+        """End the node's worker processes that have a GPU for an actor that is dead; see ``outlived_actors``."""
+        workers = ray_workers(address, port, timeout_s=RAYLET_TIMEOUT_S)
+        return [] if workers is None else end_outlived(workers, died_s=actor_died_s)
 
 
 def agent_name(node_id: str) -> str:
