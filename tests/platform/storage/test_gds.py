@@ -82,7 +82,7 @@ def test_scratch_memory_is_taken_in_the_order_of_the_queue(path: Path, monkeypat
 
     class Scoped(LateQueue):
         @contextlib.contextmanager
-        def scope(self) -> Iterator[None]:  # type: ignore[override]
+        def scope(self) -> Iterator[None]:
             within.append("queue")
             try:
                 yield

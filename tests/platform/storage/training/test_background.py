@@ -82,7 +82,7 @@ def _holds_itself() -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize("state", [{"x": {"y": threading.Lock()}}, {"x": (i for i in ())}, _holds_itself()])
+@pytest.mark.parametrize("state", [{"x": {"y": threading.Lock()}}, {"x": (i for i in range(0))}, _holds_itself()])
 def test_a_state_that_nothing_can_copy_is_told_and_hurts_nobody(tmp_path: Path, state: dict[str, Any]) -> None:
     run = make_run(tmp_path)
     save = saver().begin(state, lambda given: run.save(given, epoch=1, step=1))
