@@ -133,7 +133,7 @@ def test_a_work_directory_taken_from_a_paused_publisher_ends_its_publication(tmp
 
 def test_a_publisher_that_lost_its_lease_publishes_nothing(tmp_path: Path) -> None:
     class Lost(LocalLeases):
-        def hold(self, subject: str, *, comes_back: bool = False):  # type: ignore[no-untyped-def, override]
+        def hold(self, subject: str, *, comes_back: bool = False):  # type: ignore[no-untyped-def]
             class Gone:
                 def __enter__(self):  # type: ignore[no-untyped-def]
                     return self
