@@ -235,12 +235,25 @@ class CountedTransport(PosixTransport):
 
 
 def save_and_break(
-    rank: int, world: int, root: str, rendezvous: str, epoch: int, step: int, victim: int, before: int, code: int = 0
+    rank: int,
+    world: int,
+    root: str,
+    rendezvous: str,
+    epoch: int,
+    step: int,
+    victim: int,
+    before: int,
+    code: int = 0,
+    lasts: bool = False,
 ) -> dict[str, Any]:
-    """Save; rank ``victim`` kills itself before its ``before``-th change, or that change fails with errno ``code``."""
+    """Save; rank ``victim`` kills itself before its ``before``-th change, or that change fails with errno ``code``.
+
+    If it ``lasts``, all changes after it fail too, but what removes.
+    """
 
     def breaks(number: int, name: str) -> None:
-        if rank == victim and number == before:
+        goes_on = lasts and number > before and name not in ("unlink", "rmdir")
+        if rank == victim and (number == before or goes_on):
             if not code:
                 os.kill(os.getpid(), signal.SIGKILL)
             if name in ("chunk", "file"):

@@ -135,11 +135,23 @@ def test_a_full_disk_on_any_rank_is_told_to_all_and_leaves_nothing(
     gangs: Gangs, tmp_path: Path, victim: int, before: int
 ) -> None:
     save(gangs, tmp_path, 2, 1, 1)
-    broken = {"root": tmp_path, "rendezvous": meeting(tmp_path), "epoch": 2, "step": 2, "code": errno.ENOSPC}
-    told = [one["outcome"] for one in gangs.run("save_and_break", 2, **broken, victim=victim, before=before)]
+    broken = {"root": tmp_path, "epoch": 2, "step": 2, "code": errno.ENOSPC, "victim": victim, "before": before}
+    ends = gangs.run("save_and_break", 2, **broken, rendezvous=meeting(tmp_path), lasts=True)
+    told = [one["outcome"] for one in ends]
     assert told[0] == told[1] and told[0].startswith("NoRoom"), told
     assert leftovers(make_run(tmp_path)) == []
     assert gangs.run("look_and_save", 2, root=tmp_path, rendezvous=meeting(tmp_path), epoch=2, step=2) == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize(("victim", "before"), [(0, 4), (1, 3)])
+def test_a_disk_that_has_room_again_after_a_cleaning_is_written_once_more_by_all(
+    gangs: Gangs, tmp_path: Path, victim: int, before: int
+) -> None:
+    save(gangs, tmp_path, 2, 1, 1)
+    broken = {"root": tmp_path, "epoch": 2, "step": 2, "code": errno.ENOSPC, "victim": victim, "before": before}
+    ends = gangs.run("save_and_break", 2, **broken, rendezvous=meeting(tmp_path))
+    assert [one["outcome"] for one in ends] == ["committed", "committed"]
+    assert verify(make_run(tmp_path), at("e2/step-2")) == [] and leftovers(make_run(tmp_path)) == []
 
 
 @pytest.mark.parametrize("victim", [0, 1])
