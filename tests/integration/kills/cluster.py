@@ -46,6 +46,8 @@ FAST_DEATH = {
     # The GCS keeps the last 100,000 tasks, which Train's polls alone take more than an hour to fill at five a second
     # for each rank: it would grow all the time and not show whether anything else does.
     "RAY_task_events_max_num_task_in_gcs": "5000",
+    # And it keeps 100,000 dead actors: rounds of kills make some fifteen a minute, so by default it only grows.
+    "RAY_maximum_gcs_destroyed_actor_cached_count": "200",
 }
 
 
