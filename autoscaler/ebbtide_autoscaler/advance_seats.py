@@ -1,15 +1,16 @@
 """What has become of each seat, from its replica's reports and from which replica actors exist. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ebbtide.client.messages import GatewayReport, ReplicaPhase, ReplicaReport
+from ebbtide.client.messages import GatewayReport, RankLoad, ReplicaPhase, ReplicaReport
 from ebbtide.pool.apply_seat import is_sound
-from ebbtide.pool.events import Body, SeatDied, SeatGone, SeatLanded, SeatReady, SeatStopped
+from ebbtide.pool.events import Body, Loaded, SeatDied, SeatGone, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState, SlotState
 from ebbtide_autoscaler.seen import Heard, Limits, Seen
 
 LANDS = frozenset({SeatState.PLACING, SeatState.STARTING})
+MOST_WHY = 200  # characters of a reason: a replica's word goes into the ledger
 
 
 def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
@@ -26,6 +27,21 @@ def _report(seat: SeatRecord, seen: Seen) -> ReplicaReport | None:
     if heard is None or heard.report.lease_epoch != seat.epoch:
         return None
     return heard.report
+
+
+def by_way(loads: Sequence[RankLoad]) -> tuple[Loaded, ...]:
+    """The ranks of a replica by how they got their weights."""
+    ways = {one.way: [other for other in loads if other.way == one.way] for one in loads}
+    return tuple(
+        Loaded(
+            way,
+            len(ranks),
+            sum(sum(one.bytes_by_mode.values()) for one in ranks),
+            max(one.seconds for one in ranks),
+            next(("; ".join(one.why)[:MOST_WHY] for one in ranks if one.why), ""),
+        )
+        for way, ranks in ways.items()
+    )
 
 
 def _since(seat: SeatRecord, seen: Seen) -> bool:
@@ -75,7 +91,7 @@ def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, l
     if report is not None and seat.replica and report.replica != seat.replica:
         return SeatStopped(seat.id, "its replica died while it started")
     if report is not None and report.phase is ReplicaPhase.READY:
-        return SeatReady(seat.id, tuple(report.stages_s.items()), report.replica)
+        return SeatReady(seat.id, tuple(report.stages_s.items()), report.replica, by_way(report.loads))
     if report is None and not seat.replica and waited_s > limits.placement_timeout_s:
         return SeatStopped(seat.id, f"its replica died, and no other came in its place within {waited_s:.0f} s")
     if waited_s > limits.start_timeout_s:

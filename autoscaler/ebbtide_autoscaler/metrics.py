@@ -36,6 +36,7 @@ LEDGER_FAMILIES = (
     arbiter.EVENTS,
     arbiter.STARTS,
     pool.REPLICA_STARTS,
+    pool.REPLICA_LOADS,
     pool.REPLICA_FAILURES,
     pool.REPLICA_DEATHS,
     training.DURABLE_STEPS,
@@ -73,8 +74,10 @@ def counted(before: PoolState, event: Event) -> Iterator[Sample]:
             yield Sample(training.DURABLE_STEPS, step - before.jobs[name].durable_step)
         case JobEnded(outcome=outcome):
             yield Sample(training.ENDED, 1, (outcome,))
-        case SeatReady(seat=seat):
+        case SeatReady(seat=seat, weights=weights):
             yield Sample(pool.REPLICA_STARTS, 1, (before.seats[seat].endpoint,))
+            for one in weights:
+                yield Sample(pool.REPLICA_LOADS, one.ranks, (before.seats[seat].endpoint, one.way))
         case SeatDied(seat=seat):
             yield Sample(pool.REPLICA_DEATHS, 1, (before.seats[seat].endpoint,))
         case SeatStopped(seat=seat) if before.seats[seat].state in COMING:

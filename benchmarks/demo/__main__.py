@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.demo import account as accounts
+from benchmarks.demo.bulk import read_back
 from benchmarks.demo.client import as_json
 from benchmarks.demo.exactness import Exactness, losses, prove
 from benchmarks.demo.report import write_report
@@ -56,11 +57,12 @@ def main() -> int:
         tide = run_tide(CONFIG, job=job.name, model=config.endpoints[0].name, requests=requests, text=_text())
         shared = Path(str(config.pool.shared_dir))
         found = accounts.account(accounts.read_events(shared / "ledger"), start_s=tide.trained_from_s, end_s=tide.end_s)
+        stored = read_back(shared, job.name)
         proof = prove(shared / "train" / job.name, job, OUT / "control", crash_lost_steps=found.crash_lost_steps)
     except (RunFailed, subprocess.TimeoutExpired) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
-    summary = summarize(config, tide, found, proof)
+    summary = summarize(config, tide, found, proof) | {"stored": stored}
     summary["demo_s"] = round(time.monotonic() - started_s, 1)
     summary["trace"] = options.trace.name if options.trace else "generated"
     (OUT / "summary.json").write_text(json.dumps(summary, indent=2))
@@ -118,6 +120,7 @@ def summarize(config: PoolFile, tide: Tide, found: accounts.Account, proof: Exac
             "restart_p50": accounts.percentile(found.resume_restart_s, 0.5),
         },
         "replica_start_s": {"p50": accounts.percentile(found.replica_start_s, 0.5)},
+        "weights": dict(found.weights),
         "gpu_seconds": found.gpu_seconds(),
         "double_occupancy_s": round(double_occupancy_s(read_occupancies(shared / "occupancy")), 3),
         "all_slots_back": tide.all_slots_back,
@@ -129,7 +132,9 @@ def broken(summary: dict[str, Any]) -> list[str]:
     zero = [name for name in ("requests_failed", "lost_steps", "double_occupancy_s") if summary[name]]
     true = [name for name in ("loss_bit_identical", "samples_identical", "all_slots_back") if not summary[name]]
     none = [f"preemptions.{kind}" for kind, count in summary["preemptions"].items() if not count]
-    return [*zero, *true, *none]
+    ways = list(summary["weights"])
+    past_the_store = ["weights"] if not ways or any("vllm" in way for way in ways) else []
+    return [*zero, *true, *none, *past_the_store]
 
 
 def _print(summary: dict[str, Any], wrong: list[str]) -> None:

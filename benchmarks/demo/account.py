@@ -1,6 +1,6 @@
 """What the ledger says about a run: who held what for how long, and how long each hand-over took."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,7 @@ class Account:
     resume_in_place_s: list[float] = field(default_factory=list)  # granted to training
     resume_restart_s: list[float] = field(default_factory=list)
     replica_start_s: list[float] = field(default_factory=list)  # granted to ready
+    weights: Counter[str] = field(default_factory=Counter)  # ranks of replicas, by how they got their weights
     replicas_peak: int = 0
     in_place: int = 0  # preemptions that ended by resuming in place
     restart: int = 0  # preemptions that ended by a restart with another number of workers
@@ -73,6 +74,8 @@ def account(events: Sequence[Event], *, start_s: float, end_s: float) -> Account
         state = apply(state, event)
         at_s = min(max(event.at_s, start_s), end_s)
         clocks.take(event, state)
+        if isinstance(event.body, SeatReady):
+            found.weights.update({one.way: one.ranks for one in event.body.weights})
         found.replicas_peak = max(found.replicas_peak, _ready(state))
         for record in state.slots.values():
             use, who = _use(state, record)

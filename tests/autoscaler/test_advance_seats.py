@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.client.messages import GatewayReport, ReplicaPhase, ReplicaReport, Traffic
+from ebbtide.client.messages import GatewayReport, RankLoad, ReplicaPhase, ReplicaReport, Traffic
 from ebbtide.pool.events import (
     Body,
     DrainSeat,
     GrantSeat,
+    Loaded,
     NodeLost,
     SeatDied,
     SeatGone,
@@ -18,7 +19,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.advance_seats import facts
+from ebbtide_autoscaler.advance_seats import MOST_WHY, facts
 from ebbtide_autoscaler.seen import Heard, Limits, Seen
 from tests.autoscaler.test_policy import S0, SEAT0, a_pool, fold
 
@@ -93,6 +94,19 @@ def test_a_seat_is_ready_when_this_very_replica_answers() -> None:
     assert follow(STARTING, report(), heard_s=-0.5) == [], "it said so before it landed here"
     assert types(follow(STARTING, report(replica="b"))) == [SeatStopped], "the one that landed has died"
     assert types(follow(STARTING, report(ReplicaPhase.STARTING, error="out of memory"))) == [SeatStopped]
+
+
+def test_a_seat_that_is_ready_tells_how_its_ranks_got_their_weights() -> None:
+    loads = (
+        RankLoad(0, "ebbtide_flat", {"posix direct": 7, "buffered": 1}, 0.5),
+        RankLoad(1, "ebbtide", {"posix direct": 20}, 2.0, ("no flat form yet", "w" * 1000)),
+        RankLoad(2, "ebbtide_flat", {"posix direct": 4}, 0.7, ("no GPU",)),
+    )
+    (ready,) = follow(STARTING, report(loads=loads))
+    assert isinstance(ready, SeatReady)
+    flat, slow = ready.weights
+    assert flat == Loaded("ebbtide_flat", 2, 12, 0.7, "no GPU")
+    assert slow == Loaded("ebbtide", 1, 20, 2.0, ("no flat form yet; " + "w" * 1000)[:MOST_WHY])
 
 
 # ---- dying

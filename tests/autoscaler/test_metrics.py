@@ -82,6 +82,7 @@ def test_one_tide_shows_as_a_park_a_replica_and_every_stage_of_the_hand_over() -
     found = loop.scrape()
     assert found["ebbtide_preemptions_total", "park"] == 1
     assert found["ebbtide_replica_starts_total", "chat"] == 1
+    assert found["ebbtide_replica_loads_total", "chat", "ebbtide_flat"] == 1
     assert found["ebbtide_slots", "leased", "training"] == 3
     assert found["ebbtide_slots", "free", "-"] == 0
     assert found["ebbtide_jobs", "running"] == 1

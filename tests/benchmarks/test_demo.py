@@ -98,7 +98,7 @@ def test_the_account_adds_up_to_the_time_of_the_run() -> None:
         (10.5, e.JobParked(JOB, 5)),
         (11, e.GrantSeat(SEAT, (SLOT,), "r")),
         (12, e.SeatLanded(SEAT, "x")),
-        (16, e.SeatReady(SEAT, ())),
+        (16, e.SeatReady(SEAT, (), weights=(e.Loaded("ebbtide_flat", 2),))),
         (26, e.DrainSeat(SEAT, "r")),
         (27, e.SeatStopped(SEAT, "drained")),
         (28, e.SlotFreed(SLOT)),
@@ -110,6 +110,7 @@ def test_the_account_adds_up_to_the_time_of_the_run() -> None:
     assert found.reclaim_s == [0.5]
     assert found.resume_in_place_s == [pytest.approx(0.2)]
     assert found.replica_start_s == [5]
+    assert found.weights == {"ebbtide_flat": 2}
     assert (found.in_place, found.restart, found.replicas_peak) == (1, 0, 1)
     seconds = found.gpu_seconds()
     assert seconds["serving"] == 11  # ready at 16, told to exit at 27
@@ -148,7 +149,10 @@ def test_the_demo_names_what_was_broken() -> None:
         "samples_identical": True,
         "all_slots_back": True,
         "preemptions": {"in_place": 1, "restart": 1},
+        "weights": {"ebbtide": 1, "ebbtide_flat": 2},
     }
     assert broken(good) == []
     assert broken({**good, "lost_steps": 1}) == ["lost_steps"]
     assert broken({**good, "preemptions": {"in_place": 0, "restart": 1}}) == ["preemptions.in_place"]
+    assert broken({**good, "weights": {"ebbtide": 1, "ebbtide_flat, vllm": 1}}) == ["weights"]
+    assert broken({**good, "weights": {}}) == ["weights"], "nobody said how they came"

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rich.filesize import decimal
+
 Body = Mapping[str, Any]
 
 
@@ -19,6 +21,16 @@ def short(slot: object) -> str:
 
 def _stages(body: Body) -> str:
     return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in body.get("stages_s", ()))
+
+
+def _weights(body: Body) -> str:
+    return "".join(f"; weights {_loaded(one)}" for one in body.get("weights", ()))
+
+
+def _loaded(one: Body) -> str:
+    amount = f", {decimal(one['size_bytes'])}" if one["size_bytes"] else ""
+    why = f" ({one['why']})" if one["why"] else ""
+    return f"by {one['way']}{amount} in {one['seconds']:.2f} s{why}"
 
 
 def _repeats(body: Body) -> str:
@@ -56,7 +68,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
     "job_forgotten": lambda b: f"job {b['job']} is one of the oldest that are over, and leaves the list of jobs",
     "seat_landed": lambda b: f"the replica of {b['seat']} landed on its slots",
-    "seat_ready": lambda b: f"seat {b['seat']} is ready ({_stages(b)})",
+    "seat_ready": lambda b: f"seat {b['seat']} is ready ({_stages(b)}{_weights(b)})",
     "seat_died": lambda b: f"the replica of {b['seat']} died: {b['why']}",
     "seat_stopped": lambda b: f"the replica of {b['seat']} is told to exit: {b['why']}",
     "seat_gone": lambda b: f"seat {b['seat']} is empty",

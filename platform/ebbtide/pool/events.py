@@ -297,12 +297,32 @@ class SeatLanded:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """How some ranks of a replica got their weights.
+
+    Attributes:
+        way: the load format that filled the parameters in the end; ``vllm`` is its own loader.
+        ranks: how many went this way.
+        size_bytes: that they read, together; 0 where nobody counted them.
+        seconds: of the slowest.
+        why: one rank's reason why it was no better way; empty where there is none.
+    """
+
+    way: str
+    ranks: int = 1
+    size_bytes: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SeatReady:
-    """The seat's engine answers; ``stages_s`` says where its start-up time went."""
+    """The seat's engine answers; ``stages_s`` says where its start-up time went, ``weights`` how they came."""
 
     seat: SeatId
     stages_s: tuple[tuple[str, float], ...]
     replica: str = ""  # its name; "": as it landed
+    weights: tuple[Loaded, ...] = ()
     kind: Literal["seat_ready"] = "seat_ready"
 
 

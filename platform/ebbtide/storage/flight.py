@@ -24,7 +24,8 @@ from ebbtide.storage import flight_words as word
 from ebbtide.storage.errors import StorageError, Superseded, TransferFailed, WaitTimeout
 from ebbtide.storage.flight_course import BEGIN, Limits, advance
 from ebbtide.storage.flight_progress import TOLD, Progress, as_seen, progress_of
-from ebbtide.storage.holding import DEFAULT_PACE, REAL, Holding, Observer, System, claim
+from ebbtide.storage.holding import DEFAULT_PACE, REAL, Holding, System, claim
+from ebbtide.storage.observing import Observer
 from ebbtide.storage.lease import Note, Pace
 from ebbtide.storage.liveness import Sighting
 from ebbtide.storage.shared_files import Bounded

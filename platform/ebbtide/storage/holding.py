@@ -7,7 +7,7 @@ that hangs blocks nobody. The owner asks `Holding.check` between its steps; that
 paused (SIGSTOP, a suspended machine) learns there that it no longer holds. `Holding.confirm` asks the server too, and
 is for the step before something becomes visible.
 
-Whoever acts on a death (removes an object that a dead reader held) must bury the file *first*, by `Observer.bury`: then
+Whoever acts on a death (removes an object that a dead reader held) must bury the file *first*, by `Observer.bury` (``observing``): then
 a holder that was only slow finds its file gone.
 
 A lease that is lost stays lost, unless it was made to come back, as readers' are: it is then taken again, under a new
@@ -21,7 +21,7 @@ cannot run for half of ``stale_after_s`` gives up.
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,8 +33,8 @@ from uuid import uuid4
 from ebbtide.storage import lease
 from ebbtide.storage.errors import StorageError, Superseded, TransferTimeout
 from ebbtide.storage.lease import LeaseFile, Note, Pace, Record, checked_name
-from ebbtide.storage.liveness import Sighting, Tenancy
-from ebbtide.storage.shared_files import Bounded, Perform, RemoveFile, Steps, carry_out, perform
+from ebbtide.storage.liveness import Tenancy
+from ebbtide.storage.shared_files import Perform, Steps, carry_out, perform
 
 DEFAULT_PACE = Pace()
 
@@ -275,92 +275,10 @@ def claim(
     """Hold ``name`` alone, as its ``number``-th holder; None: somebody else was first.
 
     Args:
-        number: one more than the number of a holder that an `Observer` found released or dead; 1 where it found none.
+        number: one more than the number of a holder that an `Observer` (``observing``) found released or dead; 1 where it found none.
 
     Raises:
         Refused, StorageError: see `hold`.
     """
     holding = Holding(directory, LeaseFile(checked_name(name), number), who=who, pace=pace, system=system)
     return None if holding._begin() else holding
-
-
-class Observer:
-    """Judges holders by watching their files. For one thread; look again and again, at the pace of their beats.
-
-    Args:
-        directory: where the leases are.
-        name: look at the files of this name only.
-        pace: ``stale_after_s`` is the least silence that kills; a file may ask for more.
-    """
-
-    def __init__(
-        self, directory: Path, *, name: str | None = None, pace: Pace = DEFAULT_PACE, system: System = REAL
-    ) -> None:
-        self._directory, self._name, self._pace, self._system = directory, name, pace, system
-        self._bounded = Bounded()
-        self._sightings: dict[LeaseFile, Sighting] = {}
-
-    def look(self, at_least: int = 0) -> Sequence[Sighting]:
-        """The files that count now: shared ones, and the highest number of each exclusive name.
-
-        Args:
-            at_least: a number of ``name`` known to exist, in case a cached listing lacks it.
-
-        Raises:
-            StorageError: nothing was seen: the directory is not there, fails, or hangs (``pace.answer_s``).
-        """
-        clock_s, least_s = self._system.observer_clock_s, self._pace.stale_after_s
-        began_s = clock_s()
-        contents = self._bounded(
-            "list",
-            self._directory,
-            self._pace.answer_s,
-            lambda: carry_out(lease.look(self._directory, self._name, at_least), self._system.perform),
-        )
-        ended_s = clock_s()
-        self._sightings = {
-            file: before.again(content, began_s, ended_s, least_s)
-            if (before := self._sightings.get(file))
-            else Sighting(file, content, ended_s)
-            for file, content in contents.items()
-        }
-        return tuple(self._sightings.values())
-
-    def is_dead(self, sighting: Sighting) -> bool:
-        """Whether its holder counts as dead."""
-        return sighting.is_dead(self._pace.stale_after_s)
-
-    def bury(self, sighting: Sighting) -> None:
-        """Remove the file of a dead *shared* holder; if it was only slow, it learns that it lost.
-
-        Raises:
-            StorageError: that is not known to be done.
-        """
-        assert sighting.file.token and self.is_dead(sighting)
-        grave = RemoveFile(self._directory / str(sighting.file))
-        self._bounded("remove", grave.path, self._pace.answer_s, lambda: self._system.perform(grave))
-
-
-def living(directory: Path, *, pace: Pace = DEFAULT_PACE, system: System = REAL) -> frozenset[str]:
-    """The names that somebody holds. Buries the dead, for which it watches them as long as they may be silent.
-
-    A lease that was made after the last look, or that a cached listing hides (up to 60 s on NFS), is not among them:
-    who removes something must first make it unreachable, and ask afterwards. One that was made after the first look
-    counts as living at once, so that this ends however many come and go.
-
-    Raises:
-        StorageError: the directory is not there, or cannot be read; nobody may be taken for dead then.
-    """
-    observer = Observer(directory, pace=pace, system=system)
-    suspects: frozenset[LeaseFile] | None = None
-    while True:
-        sightings = [one for one in observer.look() if not (one.record and one.record.released)]
-        if suspects is None:
-            suspects = frozenset(one.file for one in sightings)
-        dead = [one for one in sightings if observer.is_dead(one)]
-        if all(one.changed or one in dead or one.file not in suspects for one in sightings):
-            for one in dead:
-                if one.file.token:
-                    observer.bury(one)
-            return frozenset(one.file.name for one in sightings if one not in dead)
-        system.sleep(pace.beat_s)

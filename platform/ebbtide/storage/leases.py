@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from ebbtide.storage.holding import DEFAULT_PACE, REAL, Observer, System, hold, living
+from ebbtide.storage.holding import DEFAULT_PACE, REAL, System, hold
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.names import Attempt, ObjectId
+from ebbtide.storage.observing import Observer, living
 
 
 class Lease(Protocol):

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
-from ebbtide.storage.holding import REAL, Holding, Observer, System, claim, hold
+from ebbtide.storage.holding import REAL, Holding, System, claim, hold
+from ebbtide.storage.observing import Observer
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.liveness import Sighting
 

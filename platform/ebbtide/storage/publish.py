@@ -209,7 +209,9 @@ class Publication:
             if disk.touch(target / COMMIT) and self._stands(manifest.id):
                 disk.sync_directory(target.parent)  # whoever placed it may not have come that far
                 break
-            if not self._work.is_dir():
+            with telling("look at", self._work):
+                is_there = self._work.is_dir()
+            if not is_there:
                 raise Superseded(f"the work directory {self._work} was taken away: this process was taken for dead")
             disk.move(target, paths.aside(paths.quarantine, manifest.id))
         else:

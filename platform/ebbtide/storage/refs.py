@@ -106,7 +106,9 @@ class Refs:
         path = self._paths.ref(ref_name(name), tag(tag_text))
         if grace:
             self._make_young(name, tag_text)
-        there = path.parent.is_dir() and self._disk.remove(path)
+        with telling("look at", path.parent):
+            is_there = path.parent.is_dir()
+        there = is_there and self._disk.remove(path)
         with suppress(OSError):  # it holds other tags, or somebody just made one
             path.parent.rmdir()
         return there

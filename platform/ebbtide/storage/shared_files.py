@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebbtide.storage.durable import storage_error
-from ebbtide.storage.errors import TransferTimeout
+from ebbtide.storage.errors import TransferFailed, TransferTimeout
 
 T = TypeVar("T")
 
@@ -208,13 +208,18 @@ class Bounded:
 
         Raises:
             TransferTimeout: neither it nor the call before it came back within ``deadline_s`` seconds.
+            TransferFailed: no thread can be had for it.
         """
         until_s = time.monotonic() + deadline_s
         if self._under_way is not None and not wait([self._under_way], deadline_s).done:
             raise TransferTimeout(action, path, after_s=deadline_s)
         answer: Future[T] = Future()
+        thread = threading.Thread(target=_answer, args=(call, answer), name=f"{action} {path}"[:60], daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # "can't start new thread": the process or the machine has too many
+            raise TransferFailed(action, path, errno=errno.EAGAIN, hint=str(error)) from error
         self._under_way = answer
-        threading.Thread(target=_answer, args=(call, answer), name=f"{action} {path}"[:60], daemon=True).start()
         if not wait([answer], max(0.0, until_s - time.monotonic())).done:
             raise TransferTimeout(action, path, after_s=deadline_s)
         return answer.result()

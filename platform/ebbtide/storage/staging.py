@@ -148,7 +148,9 @@ class Staging:
     def _index_of(self, path: Path) -> Index | None:
         """The index beside a file, if it is one of ours and made the way we make it now."""
         beside = path.with_name(index_name(FileName(path.name)))
-        if not beside.is_file():
+        with telling("look at", beside):
+            is_there = beside.is_file()
+        if not is_there:
             return None
         try:
             index = parse_index(read_small(beside, MAX_INDEX_BYTES), beside)

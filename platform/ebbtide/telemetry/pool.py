@@ -22,6 +22,12 @@ REPLICAS_WANTED = Family(
     "ebbtide_replicas_wanted", "gauge", "Replicas that the policy aims at, by endpoint.", ("endpoint",)
 )
 REPLICA_STARTS = Family("ebbtide_replica_starts_total", "counter", "Replicas that became ready.", ("endpoint",))
+REPLICA_LOADS = Family(
+    "ebbtide_replica_loads_total",
+    "counter",
+    "Ranks of replicas that became ready, by how they got their weights.",
+    ("endpoint", "way"),
+)
 REPLICA_FAILURES = Family(
     "ebbtide_replica_start_failures_total", "counter", "Replica starts that did not come to ready.", ("endpoint",)
 )
@@ -39,6 +45,7 @@ FAMILIES = (
     REPLICAS,
     REPLICAS_WANTED,
     REPLICA_STARTS,
+    REPLICA_LOADS,
     REPLICA_FAILURES,
     REPLICA_DEATHS,
 )

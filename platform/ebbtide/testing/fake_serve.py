@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaPhase, ReplicaReport
+from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.testing.fake_link import FakeLink
 from ebbtide.testing.fake_machines import FakeMachines, Process
@@ -197,6 +197,7 @@ class FakeServe:
             inflight=actor.inflight,
             error=actor.error,
             stages_s={"lease": 0.1, "engine": 1.0} if actor.ready else {},
+            loads=(RankLoad(0, "ebbtide_flat", {"buffered": 1000}, 0.1),) if actor.ready else (),
         )
 
         def answered(orders: ReplicaOrders | None) -> None:

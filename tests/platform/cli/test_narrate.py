@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.cli.narrate import sentence, short
 from ebbtide.pool import events
-from ebbtide.pool.ids import JobName, RecordId, SlotId
+from ebbtide.pool.ids import JobName, RecordId, SeatId, SlotId
 from ebbtide_autoscaler.journal import encode_event
 
 KINDS = [cls.__dataclass_fields__["kind"].default for cls in get_args(events.Body)]
@@ -48,3 +48,14 @@ def test_a_real_event_reads_well() -> None:
     event = events.Event(RecordId("1.2"), 0.0, None, events.GrantJob(JobName("j"), (SlotId("abcdefghij:2"),), "free"))
     assert sentence(encode_event(event)["body"]) == "job j is granted abcdefgh:2: free"
     assert short("abcdefghij:2") == "abcdefgh:2"
+
+
+def test_a_seat_that_is_ready_says_which_way_its_weights_came_and_why_not_a_better_one() -> None:
+    ways = (events.Loaded("ebbtide_flat", 1, 17_000_000, 0.1), events.Loaded("vllm", 1, 0, 2.0, "the store hangs"))
+    event = events.Event(
+        RecordId("1.2"), 0.0, None, events.SeatReady(SeatId("e/0"), (("process", 3.0),), weights=ways)
+    )
+    assert sentence(encode_event(event)["body"]) == (
+        "seat e/0 is ready (process 3.0 s; weights by ebbtide_flat, 17.0 MB in 0.10 s; "
+        "weights by vllm in 2.00 s (the store hangs))"
+    )

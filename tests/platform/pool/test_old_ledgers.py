@@ -23,7 +23,7 @@ from ebbtide.pool.promises import violations
 from tests.platform.pool.builder import ENDPOINT, JOB, READY, RUNNING, S0, S1, SEAT, SPEC, pool
 
 EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
-NEW = {"restored", "max_failures", "revision", "replica", "failed"}
+NEW = {"restored", "max_failures", "revision", "replica", "failed", "weights"}
 """Fields that the first ledgers did not have."""
 
 

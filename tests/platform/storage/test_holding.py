@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import NoRoom, Refused, Superseded, TransferFailed, TransferTimeout
-from ebbtide.storage.holding import Holding, Observer, System, claim, hold, living
+from ebbtide.storage.holding import Holding, System, claim, hold
+from ebbtide.storage.observing import Observer, living
 from ebbtide.storage.lease import LeaseFile, Pace, Record
 from ebbtide.storage.liveness import Sighting
 from ebbtide.storage.shared_files import CreateFile, Operation, Overwrite, perform

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import Superseded
-from ebbtide.storage.holding import Observer, hold
+from ebbtide.storage.holding import hold
+from ebbtide.storage.observing import Observer
 from tests.platform.storage.played import until
 from tests.platform.storage.test_holding import HASTY, PATIENT, Broken, names
 

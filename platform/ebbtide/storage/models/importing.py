@@ -16,6 +16,7 @@ import errno
 import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -203,8 +204,9 @@ class _Import:
             raise TransferFailed("publish", work, errno=errno.ESTALE, hint=str(error)) from error
         except StorageError as error:
             _confirm(leading)
-            if isinstance(error, Refused) and work.is_dir():
-                self._store.ports.disk.remove_tree(work)  # nobody can go on with it
+            if isinstance(error, Refused):
+                with suppress(StorageError):  # the refusal is what is to be told; the collector gets the rest
+                    self._store.ports.disk.remove_tree(work)  # nobody can go on with it
             raise
 
     def _copy(self, leading: Leading, checkpoint: Checkpoint, publication: Publication) -> _Made:

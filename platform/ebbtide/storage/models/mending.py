@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ebbtide.storage.budget import Budget, reserve
 from ebbtide.storage.chunks import cut
 from ebbtide.storage.container import SUFFIX
 from ebbtide.storage.durable import telling
@@ -70,7 +71,7 @@ def mend(
         store: where.
         target: the model.
         source: where good bytes are; None: where it was imported from, if that is on record.
-        terms: of an import, should one be needed.
+        terms: of an import, should one be needed; its budget is the store's.
         told: see there.
 
     Raises:
@@ -78,7 +79,7 @@ def mend(
         NotPublished: there is no such model.
         NoRoom, TransferFailed: files that were repaired before stay repaired.
     """
-    tell = told or _nobody
+    tell, budget = told or _nobody, terms.budget if terms else Budget()
     tell("looking for damage")
     try:
         manifest = store.manifest(target)
@@ -99,12 +100,14 @@ def mend(
             held.enter_context(store.ports.leases.hold(of_work(name)))
             held.callback(_remove, store, work)
             store.ports.disk.make_directory(work)
-            for file in needed:
-                copies[file] = _fetch(checkpoint, manifest, manifest.file(file), damage, work)
+            wanted = {file: _in_chunks(manifest, manifest.file(file), damage) for file in needed}
+            reserve(store.ports, name, sum(one.length for parts in wanted.values() for one in parts), budget)
+            for file, parts in wanted.items():
+                copies[file] = _fetch(checkpoint, manifest.file(file), parts, work)
         tell("writing good chunks")
         where = checkpoint.source.where if checkpoint else ""
         try:
-            done = repair(store.ports, target, damage, copies)
+            done = repair(store.ports, target, damage, copies, budget=budget)
         except Refused as error:
             raise Refused(f"{where} does not hold what was published as object {target}: {error}") from error
     return Mended(tuple(map(str, damage)), done.files, done.source_bytes, where)
@@ -137,10 +140,8 @@ def _recorded(store: ObjectStore, target: ObjectId) -> Source:
     raise Refused(f"nobody knows where object {target} came from: name a good copy of the model with --from")
 
 
-def _fetch(checkpoint: Checkpoint, manifest: Manifest, entry: FileEntry, damage: Sequence[Damage], work: Path) -> Path:
+def _fetch(checkpoint: Checkpoint, entry: FileEntry, wanted: Sequence[Range], work: Path) -> Path:
     """A file with the bytes that are damaged, at their places, and holes elsewhere."""
-    bad = [one.part for one in damage if one.file == entry.name and one.part is not None]
-    wanted = _in_chunks(bad, manifest.chunk_bytes, entry.size_bytes)
     path = work / entry.name
     with telling("create", path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -173,8 +174,10 @@ def _bytes_of(checkpoint: Checkpoint, entry: FileEntry, wanted: Sequence[Range])
             yield chunk.offset, content
 
 
-def _in_chunks(bad: Sequence[Range], chunk_bytes: int, size_bytes: int) -> list[Range]:
-    """The chunks that hold damaged bytes, those after the file's end left out."""
+def _in_chunks(manifest: Manifest, entry: FileEntry, damage: Sequence[Damage]) -> list[Range]:
+    """The chunks of a file that hold damaged bytes, those after its end left out."""
+    bad = [one.part for one in damage if one.file == entry.name and one.part is not None]
+    chunk_bytes, size_bytes = manifest.chunk_bytes, entry.size_bytes
     numbers = {
         number
         for part in bad
