@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup demo test check bench bench-storage kills chaos soak clean
+.PHONY: help setup demo test hunts check bench bench-storage kills chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -24,10 +24,17 @@ demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.p
 
 # Tests with a Ray cluster get a process each: Ray keeps state of the last cluster that a process was joined to.
 RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests)
+each_alone = for module in $(RAY_TESTS); do \
+	echo "$$module"; $(PY) -m pytest -q -m '$(1)' $$module || [ $$? = $(NONE_CHOSEN) ] || exit 1; done
+NONE_CHOSEN := 5
 
-test: setup ## all tests that need no GPU
-	$(PY) -m pytest -n 2 --dist loadfile -m 'not ray'
-	@for module in $(RAY_TESTS); do echo "$$module"; $(PY) -m pytest -q -m ray $$module || exit 1; done
+test: setup ## all tests that need no GPU, long ones in a short form
+	$(PY) -m pytest -n 2 --dist loadfile -m 'not ray and not hunt'
+	@$(call each_alone,ray and not hunt)
+
+hunts: setup ## what takes too long for that, in its long form
+	$(PY) -m pytest -n 2 --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ]
+	@$(call each_alone,ray and hunt)
 
 check: setup ## format, lint, types, import contracts, file lengths
 	.venv/bin/ruff format --check .

@@ -178,7 +178,8 @@ def _port_is_free(host: str, port: int, *, patience_s: float) -> None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                return probe.bind((host, port))
+                probe.bind((host, port))
+                return
             except OSError as error:
                 if time.monotonic() >= deadline_s:
                     raise UpRefused(

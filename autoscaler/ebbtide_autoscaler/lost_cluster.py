@@ -48,7 +48,7 @@ def end_left_behind(record: ClusterRecord) -> int:
     """Kill them, each by pid and start time, and wait for their end; gives how many.
 
     Their slot locks and the gateway's port fall with them, and not before: a process that was told to die can take a
-    while to release what it holds.
+    while to release what it holds. One that lives on after ``LAST_BREATH_S`` keeps its lock, so nobody gets its slot.
     """
     ended = [(pid, started) for pid, started in left_behind(record) if kill_exactly(pid, started)]
     deadline_s = time.monotonic() + LAST_BREATH_S

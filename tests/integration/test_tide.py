@@ -134,6 +134,7 @@ def test_3_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) 
     pool.check_promises()
 
 
+@pytest.mark.hunt  # short: worker x parking of the kill table
 def test_4_a_parked_worker_is_killed_and_nothing_durable_is_lost(pool: Pool) -> None:
     running(pool)
     asking = Asking(pool)

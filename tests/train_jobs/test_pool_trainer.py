@@ -111,6 +111,7 @@ def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakeP
     assert "the author's own mistake" in printed
 
 
+@pytest.mark.hunt  # short: driver x idle of the kill table
 def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_commit(fake_pool: FakePool) -> None:
     pool = fake_pool
     args = json.dumps({"steps": 300, "step_s": 0.05})
@@ -134,6 +135,7 @@ def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_comm
     assert pool.call("job", "orphan").outcome == "cancelled"
 
 
+@pytest.mark.hunt  # short: Train controller x stopping of the kill table
 def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_the_job_goes_on_from_its_commit(
     fake_pool: FakePool,
 ) -> None:

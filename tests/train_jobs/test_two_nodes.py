@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 NAME = "far"
 STATES = ("running", "parked", "resuming", "stopping", "stuck")
+SHORT = ("resuming",)  # 20 s each
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +59,16 @@ def end_in(state: str, pool: FakePool, ranks: dict[int, RankReport]) -> None:
     os.kill(ranks[1].pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("states", [SHORT, pytest.param(STATES, marks=pytest.mark.hunt)])
 def test_a_gang_whose_far_rank_is_killed_in_any_state_is_given_up_when_it_is_gone_and_goes_on_from_its_commit(
-    pool: FakePool,
+    pool: FakePool, states: tuple[str, ...]
 ) -> None:
     """Each time: "no gang" is said of no process that lives, the next gang loses what was not committed and no more."""
     settings = {**json.loads(SETTINGS), "max_failures": 20}
     driver = pool.submit(NAME, json.dumps({"steps": 100_000, "step_s": 0.03}), json.dumps(settings))
     run_dir = pool.shared_dir / "train" / NAME
     lost = failures = 0
-    for state in STATES:
+    for state in states:
         began_s = time.time()
         epoch, ranks = trained(pool)
         assert (ranks[0].lost_steps, ranks[1].lost_steps) == (lost, lost), f"before it was {state}"

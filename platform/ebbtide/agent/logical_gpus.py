@@ -41,9 +41,14 @@ def gpu_users(workers: Sequence[Any]) -> dict[int, str]:
     found: dict[int, str] = {}
     for worker in workers:
         for name, resource in worker.used_resources.items():
-            if name.partition("_")[0] != "GPU":
-                continue  # inside a placement group it is called "GPU_group_..."
+            if not is_gpu(name):
+                continue
             for slot in resource.resource_slots:
                 what = command_of(worker.pid) or "a Ray worker"
                 found[int(slot.slot)] = f"{what} (pid {worker.pid}, Ray job {worker.job_id.hex()})"
     return found
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether that is Ray's name of a logical GPU; inside a placement group it is called "GPU_group_..."."""
+    return resource.partition("_")[0] == "GPU"

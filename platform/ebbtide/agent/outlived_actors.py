@@ -3,7 +3,7 @@
 A GCS that dies while an actor's constructor runs, and comes back, finishes the actor without knowing its lease. Whoever
 kills that actor later is told that it is dead, and its process gets no word of it: "Not sending KillLocalActorRequest
 because Actor has not been assigned a lease" (Ray 2.60; seen with a replica in a run of kills, and every time with a
-constructor of 6 s during which the GCS was killed). It lives on, idle, and nobody can have its GPU.
+constructor of 5 s during which the GCS was killed). It lives on, idle, and nobody can have its GPU.
 
 No actor comes back from the dead, so to end its process costs nobody anything. A GCS that has lost its memory knows no
 such actor, dead or alive: then nothing is ended.
@@ -16,6 +16,7 @@ from typing import Any
 
 from ray._private.state import state as cluster
 
+from ebbtide.agent.logical_gpus import is_gpu
 from ebbtide.agent.process import kill_exactly, started_ticks
 
 OUTLIVED_S = 10.0  # after its actor's death; one that is told of it ends within 1-2 s
@@ -59,7 +60,7 @@ def end_outlived(
 
 def has_gpu(worker: Any) -> bool:
     """Whether a logical GPU is on the raylet's books for this worker, in a placement group or not."""
-    return any(name.partition("_")[0] == "GPU" for name in worker.used_resources)
+    return any(is_gpu(name) for name in worker.used_resources)
 
 
 def actor_died_s(actor_id: str) -> float | None:

@@ -25,9 +25,9 @@ from ebbtide.storage.errors import StorageError, Superseded, TransferFailed, Wai
 from ebbtide.storage.flight_course import BEGIN, Limits, advance
 from ebbtide.storage.flight_progress import TOLD, Progress, as_seen, progress_of
 from ebbtide.storage.holding import DEFAULT_PACE, REAL, Holding, System, claim
-from ebbtide.storage.observing import Observer
 from ebbtide.storage.lease import Note, Pace
 from ebbtide.storage.liveness import Sighting
+from ebbtide.storage.observing import Observer
 from ebbtide.storage.shared_files import Bounded
 
 T = TypeVar("T")

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
 from ebbtide.storage.holding import REAL, Holding, System, claim, hold
-from ebbtide.storage.observing import Observer
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.liveness import Sighting
+from ebbtide.storage.observing import Observer
 
 _SLOT = "loader-"
 _WAITING = "waiting-"

@@ -10,7 +10,8 @@ import pytest
 from ebbtide.agent.process import await_end, kill_exactly
 from tests.integration.kills.cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(200)]  # 35 s on two quiet cores
+# 35 s on two quiet cores; in short, with the answers of Ray played: tests/platform/agent/test_outlived_actors.py
+pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(200)]
 
 DRIVER = """
 import sys, time

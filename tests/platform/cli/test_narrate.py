@@ -52,9 +52,7 @@ def test_a_real_event_reads_well() -> None:
 
 def test_a_seat_that_is_ready_says_which_way_its_weights_came_and_why_not_a_better_one() -> None:
     ways = (events.Loaded("ebbtide_flat", 1, 17_000_000, 0.1), events.Loaded("vllm", 1, 0, 2.0, "the store hangs"))
-    event = events.Event(
-        RecordId("1.2"), 0.0, None, events.SeatReady(SeatId("e/0"), (("process", 3.0),), weights=ways)
-    )
+    event = events.Event(RecordId("1.2"), 0.0, None, events.SeatReady(SeatId("e/0"), (("process", 3.0),), weights=ways))
     assert sentence(encode_event(event)["body"]) == (
         "seat e/0 is ready (process 3.0 s; weights by ebbtide_flat, 17.0 MB in 0.10 s; "
         "weights by vllm in 2.00 s (the store hangs))"

@@ -15,9 +15,9 @@ import pytest
 
 from ebbtide.storage.errors import NoRoom, Refused, Superseded, TransferFailed, TransferTimeout
 from ebbtide.storage.holding import Holding, System, claim, hold
-from ebbtide.storage.observing import Observer, living
 from ebbtide.storage.lease import LeaseFile, Pace, Record
 from ebbtide.storage.liveness import Sighting
+from ebbtide.storage.observing import Observer, living
 from ebbtide.storage.shared_files import CreateFile, Operation, Overwrite, perform
 from tests.platform.storage.lease_process import PACE
 from tests.platform.storage.played import Player, until

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ebbtide.storage.collecting import filesystem_now_s
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
-from ebbtide.storage.observing import Observer
 from ebbtide.storage.leases import of_object
 from ebbtide.storage.manifest import Kind, Manifest
 from ebbtide.storage.names import COMMIT, ObjectId, RefName, Tag
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.observing import Observer
 
 
 @dataclass(frozen=True, slots=True)
