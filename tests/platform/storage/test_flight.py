@@ -15,6 +15,7 @@ from ebbtide.storage.flight import Leading, Terms, Waiting, file_name, fly
 from ebbtide.storage.holding import Holding, System, claim
 from ebbtide.storage.lease import Pace
 from ebbtide.testing.virtual_clock import VirtualClock
+from tests.hunts import spread
 from tests.platform.storage.lease_process import PACE
 from tests.platform.storage.played import Player, until
 
@@ -200,7 +201,7 @@ def test_six_ask_at_once_and_one_meets_the_error_of_the_input(tmp_path: Path) ->
         assert [event for player in players for event in player.events()].count("begun") == 1
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 3))
+@pytest.mark.parametrize("seed", spread(range(SEED, SEED + 3)))
 def test_leaders_killed_at_random_moments_are_followed_until_it_is_made_once(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with ExitStack() as stack:

@@ -20,6 +20,7 @@ from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.transport import Consume, Range
+from tests.hunts import spread
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays
 from tests.platform.storage.models.test_importing import Tampered
 from tests.platform.storage.played import ROOT
@@ -53,7 +54,7 @@ def killed(folder: Path, *words: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("first", range(1, 5))
+@pytest.mark.parametrize("first", spread(range(1, 5)))
 def test_killed_before_any_change_the_next_import_is_right_and_copies_only_what_is_missing(
     quick: Path, first: int
 ) -> None:
@@ -70,6 +71,7 @@ def test_killed_before_any_change_the_next_import_is_right_and_copies_only_what_
     assert saved > 0.9 * rows[0]["total"], "just before the end, all weights are saved"
 
 
+@pytest.mark.hunt  # short: killed once
 def test_killed_twice_it_is_right_in_the_end(quick: Path) -> None:
     rows = killed(quick, 3, 5, MOST_CHANGES, "AGAIN")
     assert len(rows) > 20 and all(row["incoming"] == 0 for row in rows)

@@ -20,6 +20,7 @@ from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.scrub import damage_of
 from ebbtide.storage.transport import Fill, Range
+from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays
 from tests.platform.storage.stores import CHUNK, quick_directory, store_at
@@ -81,7 +82,7 @@ def overtaken(root: Path, source: Path, at: int, arrays: Arrays) -> str:
     return met[0] if met else ""
 
 
-@pytest.mark.parametrize("first", range(1, 4))
+@pytest.mark.parametrize("first", spread(range(1, 4)))
 def test_whatever_an_overtaken_leader_does_next_harms_nothing(quick: Path, first: int) -> None:
     arrays = make_checkpoint(quick / "model")
     met = []

@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide.storage.training.places import CheckpointId
 from ebbtide.storage.training.verify import verify
+from tests.hunts import spread
 from tests.platform.storage.training.gangs import Gangs
 from tests.platform.storage.training.runs import at, ids, leftovers, make_run
 from tests.platform.storage.training.test_checkpoints import flip
@@ -103,7 +104,7 @@ EDGES = [(0, number) for number in (*range(1, 12, 2), *range(12, 50, 3))] + [(1,
 PARTS = 10  # so that no test takes long on a busy machine
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", spread(range(PARTS), short=2))
 def test_a_rank_that_is_killed_at_any_change_leaves_the_checkpoint_before(
     gangs: Gangs, tmp_path: Path, part: int
 ) -> None:

@@ -21,6 +21,7 @@ from ebbtide.storage.training.publishing import EDGES, Saving, Stage
 from ebbtide.storage.training.rank_entry import RankEntry
 from ebbtide.storage.training.rank_file import Shard, write_shards
 from ebbtide.storage.training.retention import Retention
+from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stores import quick_directory
 from tests.platform.storage.test_publish_cut_off import lost_by_a_power_cut
@@ -49,7 +50,7 @@ def write(saving: Saving, step: int = 1) -> RankEntry:
     return write_shards(saving.staging, 0, shards(step))
 
 
-@pytest.mark.parametrize("first", [1, 2, 3])
+@pytest.mark.parametrize("first", spread([1, 2, 3]))
 def test_a_save_that_is_killed_before_any_change_leaves_the_step_before_or_its_own(quick: Path, first: int) -> None:
     numbers = range(first, MOST_CHANGES + first, 3)
     ran = subprocess.run(
