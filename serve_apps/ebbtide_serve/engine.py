@@ -62,6 +62,7 @@ class EngineSettings:
     args: Mapping[str, object] = field(default_factory=dict)
     load_format: str = ""  # how weights are read; "": in the engine's own way
     weights: LoadSettings | None = None  # the stored model that ``model_dir`` is of
+    why_own: str = field(default="", compare=False)  # told where the engine reads in its own way: why so
 
 
 class Engine(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ebbtide.client.messages import RankLoad
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide_serve.loading.record import OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,20 @@ def stages_of(records: list[dict[str, Any]], began_s: float, ready_s: float) -> 
     return stages | {"warm-up": max(0.0, ready_s - before_s)}
 
 
-def loads_of(records: list[dict[str, Any]]) -> tuple[RankLoad, ...]:
-    """What the ranks tell of their weights."""
+def loads_of(records: list[dict[str, Any]], why_own: str = "") -> tuple[RankLoad, ...]:
+    """What the ranks tell of their weights.
+
+    Args:
+        records: of the ranks; one whose engine read in its own way knows nothing of it.
+        why_own: why it did, if that was to be so.
+    """
     return tuple(
         RankLoad(
             rank=int(record["rank"]),
-            way=str(record["used"]),
+            way=str(record["used"]) or OWN,
             bytes_by_mode=dict(record["bytes_by_mode"]),
             seconds=float(record["seconds"]),
-            why=tuple(record["reasons"]) or tuple(filter(None, [record["why_not_better"]])),
+            why=tuple(record["reasons"]) or tuple(filter(None, [record["why_not_better"] or why_own])),
         )
         for record in records
-        if record["used"]
     )

@@ -103,6 +103,7 @@ class Preparation:
         self._model: StoredModel | None = None
         self._fingerprint: Fingerprint | None = None
         self._restored = Restored(None, why="it was not asked for")
+        self._why_own = "load.weights is engine" if wish.options.weights == "engine" else ""
 
     @property
     def name(self) -> str:
@@ -130,11 +131,13 @@ class Preparation:
         """What the engine is started with."""
         wish, model = self._wish, self._model
         if model is None or self._store is None:
-            return EngineSettings(wish.name, wish.model, wish.args)
+            return EngineSettings(wish.name, wish.model, wish.args, why_own=self._why_own)
         way = FORMATS.get(wish.options.weights, "")
         capture = wish.options.weights == "flat"
         weights = LoadSettings(self._store.paths.root, model.stored.id, capture, wish.options.loaders) if way else None
-        return EngineSettings(wish.name, str(model.directory), wish.args, load_format=way, weights=weights)
+        return EngineSettings(
+            wish.name, str(model.directory), wish.args, load_format=way, weights=weights, why_own=self._why_own
+        )
 
     async def settle(self, engine: Engine) -> None:
         """Publish what is new, once the engine serves; never fails."""
@@ -187,7 +190,8 @@ class Preparation:
         except (StorageError, OSError) as error:
             if is_named:
                 raise EngineFailed(f"the model {wish.model} of endpoint {wish.name} cannot be had: {error}") from error
-            _log.warning("%s: the directory %s is read as it is: %s", wish.name, wish.model, error)
+            self._why_own = f"the directory {wish.model} is read as it is: {error}"
+            _log.warning("%s: %s", wish.name, self._why_own)
 
     def _brought_in(self, store: ObjectStore) -> StoredModel | None:
         wish = self._wish

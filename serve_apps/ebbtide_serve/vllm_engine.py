@@ -127,7 +127,7 @@ class VllmEngine:
             return StartReport()
         ready_s = time.monotonic()
         records = await llm.collective_rpc("ebbtide_start_record")
-        return StartReport(stages_of(records, began_s, ready_s), loads_of(records))
+        return StartReport(stages_of(records, began_s, ready_s), loads_of(records, self._settings.why_own))
 
     def start_report(self) -> StartReport:
         """See `TellsOfItsStart`."""

@@ -36,8 +36,9 @@ def test_loads_are_told_by_rank_with_the_reasons_for_a_slower_way() -> None:
     one.add("ebbtide_flat", TransferReport({Mode.DIRECT: 7}, 1.0, why_not_better="no GPU"), 1.0)
     other.add("ebbtide", TransferReport({Mode.GDS: 9}, 1.0), 2.0)
     other.reasons.append("no flat form yet")
-    found = loads_of([one.to_dict(), other.to_dict(), none.to_dict()])
+    found = loads_of([one.to_dict(), other.to_dict(), none.to_dict()], "the store hangs")
     assert found == (
         RankLoad(0, "ebbtide_flat", {"posix direct": 7}, 1.0, ("no GPU",)),
         RankLoad(1, "ebbtide", {"gds": 9}, 2.0, ("no flat form yet",)),
+        RankLoad(2, "vllm", {}, 0.0, ("the store hangs",)),
     )

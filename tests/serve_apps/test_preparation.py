@@ -147,7 +147,7 @@ async def test_a_directory_that_cannot_be_brought_in_is_served_as_it_is(
     made, stages = await prepared(tmp_path, str(plain))
     assert made.settings() == EngineSettings("small", str(plain), {"max_model_len": 64})
     assert stages == ["model", "caches"]
-    assert "is read as it is: " in caplog.text
+    assert "is read as it is: " in caplog.text and "is read as it is: " in made.settings().why_own
     made.close()
 
 

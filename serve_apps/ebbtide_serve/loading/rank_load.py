@@ -38,7 +38,7 @@ from ebbtide_serve.loading.state_watch import filled_buffers, state_of
 TURNS = "loaders"  # below the store's directory
 # After so long it loads whoever else does: the bound is for speed, and half of the 300 s that a start may take is gone.
 TURN_S = 150.0
-CHECKPOINT, FLAT, OWN = "ebbtide", "ebbtide_flat", "vllm"  # ways to load; the first two are names of load formats
+CHECKPOINT, FLAT = "ebbtide", "ebbtide_flat"  # ways to load, and names of load formats
 
 Say = Callable[[str], None]
 T = TypeVar("T")

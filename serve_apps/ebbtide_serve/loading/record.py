@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.storage.report import TransferReport
 
+OWN = "vllm"  # the way of vLLM's own loader
 LOGGER = "vllm.ebbtide"  # below vLLM's own logger, so that its lines are seen
 
 

@@ -5,7 +5,8 @@ makes the whole load one in the engine's own way, whatever else came from the st
 """
 
 from ebbtide.storage.report import TransferReport
-from ebbtide_serve.loading.rank_load import CHECKPOINT, OWN
+from ebbtide_serve.loading.rank_load import CHECKPOINT
+from ebbtide_serve.loading.record import OWN
 
 
 class SourcesRead:

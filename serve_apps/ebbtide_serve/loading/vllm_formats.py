@@ -31,8 +31,8 @@ from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.held import HELD
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.process_store import ProcessStore, process_store
-from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, OWN, RankLoad, Ways
-from ebbtide_serve.loading.record import LOGGER, RECORD
+from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, RankLoad, Ways
+from ebbtide_serve.loading.record import LOGGER, OWN, RECORD
 from ebbtide_serve.loading.settings import split_settings
 from ebbtide_serve.loading.sources import SourcesRead
 

@@ -20,8 +20,8 @@ from ebbtide_serve.loading.held import HeldCapture
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.publishing import Outcome, publish_flat
-from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, OWN, RankLoad, Ways
-from ebbtide_serve.loading.record import StartRecord
+from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, RankLoad, Ways
+from ebbtide_serve.loading.record import OWN, StartRecord
 from ebbtide_serve.loading.settings import LoadSettings
 from tests.platform.storage.stores import overwrite
 from tests.serve_apps.loading.small_model import (
