@@ -28,6 +28,7 @@ from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.late_lease import LateLeases
 from ebbtide.storage.leases import SharedLeases
+from ebbtide.storage.models.fitting import shown
 from ebbtide.storage.models.left_behind import left_behind
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.resolving import StoredModel, resolve
@@ -190,13 +191,14 @@ class Preparation:
         except (StorageError, OSError) as error:
             if is_named:
                 raise EngineFailed(f"the model {wish.model} of endpoint {wish.name} cannot be had: {error}") from error
-            self._why_own = f"the directory {wish.model} is read as it is: {error}"
-            _log.warning("%s: %s", wish.name, self._why_own)
+            why = f"the directory {wish.model} is read as it is: {error}"
+            _log.warning("%s: %s", wish.name, why)
+            self._why_own = self._why_own or why
 
     def _brought_in(self, store: ObjectStore) -> StoredModel | None:
         wish = self._wish
         if names := _left_behind(wish.model):
-            left = f"{', '.join(names[:_SHOWN])}{' and others' if len(names) > _SHOWN else ''}"
+            left = f"{', '.join(map(shown, names[:_SHOWN]))}{' and others' if len(names) > _SHOWN else ''}"
             raise Refused(f"the store does not take {left}, which the model may need")
         found = resolve(store, wish.model)
         for note in found.imported.notes if found.imported is not None else ():

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
 from ebbtide_serve import preparation as preparation_module
+from ebbtide_serve.artefacts.cache_dir import own_directory
 from ebbtide_serve.engine import EngineSettings, EngineStats
 from ebbtide_serve.engine_start import StartReport
 from ebbtide_serve.errors import EngineFailed
@@ -161,6 +163,15 @@ async def test_without_a_shared_directory_a_directory_is_served_and_a_name_is_an
         await prepared(tmp_path)
 
 
+async def test_a_directory_that_the_engine_is_to_read_is_read_for_that_reason_whatever_becomes_of_the_store(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shared").write_text("no directory")
+    made, _ = await prepared(tmp_path, str(directory(tmp_path)), weights="engine")
+    assert made.settings().why_own == "load.weights is engine"
+    made.close()
+
+
 async def test_a_model_that_nobody_published_is_an_error_that_tells_what_to_do(
     store: ObjectStore, tmp_path: Path
 ) -> None:
@@ -191,6 +202,46 @@ async def test_what_one_replica_compiled_the_next_one_finds_in_a_directory_of_it
     await changed.prepare(lambda stage: None)
     assert list(Path(os.environ["VLLM_CACHE_ROOT"]).parent.iterdir()) == []
     changed.close()
+
+
+@pytest.mark.parametrize("other", ["model", "ranks", "environment", "configuration"])
+async def test_what_was_compiled_for_another_model_or_engine_is_not_restored(
+    store: ObjectStore, tmp_path: Path, other: str
+) -> None:
+    plain = directory(tmp_path)
+    how: dict[str, Any] = {"model": str(plain), "weights": "engine"} if other == "configuration" else {}
+    first, _ = await prepared(tmp_path, **how)
+    place = Path(os.environ["VLLM_CACHE_ROOT"])
+    place.mkdir(parents=True)
+    (place / "graph").write_bytes(b"compiled")
+    await first.settle(FakeEngine(EngineSettings("small", "")))
+    first.close()
+    assert len(store.refs.list("artefact/")) == 1
+    made = preparation(tmp_path, **how)
+    match other:
+        case "model":
+            found = publish_tensors(store, {SHARDS[0]: checkpoint_tensors(1)})
+            store.refs.write("org/small", "latest", found)
+        case "ranks":
+            made._wish = replace(made._wish, ranks=2)
+        case "environment":
+            os.environ.pop("VLLM_X")  # which the first one set
+            made._environment["VLLM_X"] = "2"
+        case _:
+            (plain / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 3}')
+    await made.prepare(lambda stage: None)
+    assert list(Path(os.environ["VLLM_CACHE_ROOT"]).parent.iterdir()) == []
+    made.close()
+
+
+async def test_caches_of_a_process_that_is_dead_go_when_the_next_replica_comes(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    dead = own_directory(tmp_path / "cache" / "replicas", 2**22 + 1, 7)  # above the largest process id
+    (dead / "vllm").mkdir(parents=True)
+    made, _ = await prepared(tmp_path)
+    assert not dead.exists()
+    made.close()
 
 
 class Tells(FakeEngine):
@@ -253,6 +304,17 @@ async def test_a_store_that_hangs_does_not_hang_the_start(
         await prepared(tmp_path)
     assert time.monotonic() - began_s < 15
     assert "no answer within 0.5 s" in caplog.text
+
+
+async def test_a_store_that_hangs_while_a_model_is_looked_up_does_not_hang_the_start(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(preparation_module, "LOOK_UP_S", 0.5)
+    monkeypatch.setattr(preparation_module, "resolve", lambda *_: over.wait(20))
+    with pytest.raises(EngineFailed, match=r"cannot be had: .*no answer within 0.5 s"):
+        await prepared(tmp_path)
+    over.set()
 
 
 async def test_a_store_that_hangs_after_the_model_was_found_costs_the_caches(
@@ -319,11 +381,13 @@ async def test_a_directory_with_weights_that_the_store_would_not_take_is_served_
     plain = directory(tmp_path)
     (plain / "whisper").mkdir()
     (plain / "whisper" / "model.safetensors").write_bytes((plain / "model.safetensors").read_bytes())
+    Path(os.fsdecode(os.fsencode(plain) + b"/head\xff.pt")).write_bytes(b"")
     (tmp_path / "shared").mkdir()
     made, stages = await prepared(tmp_path, str(plain))
     assert made.settings() == EngineSettings("small", str(plain), {"max_model_len": 64})
     assert stages == ["model", "caches"]
     assert "whisper/model.safetensors" in caplog.text
+    assert "head" in made.settings().why_own and made.settings().why_own.isprintable(), "it goes into the ledger"
     made.close()
     assert store_at(tmp_path / "shared" / STORE).list_objects() == []
 

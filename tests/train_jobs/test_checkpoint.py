@@ -10,6 +10,7 @@ import torch
 
 from ebbtide.ledger.log import EpochLog
 from ebbtide.storage.errors import Refused
+from ebbtide.storage.training.cleaning import of_checkpoint
 from ebbtide.storage.training.deciding import go_on_from, runs
 from ebbtide.storage.training.places import CheckpointId, RunPaths
 from ebbtide.storage.training.survey import read_start
@@ -17,6 +18,7 @@ from ebbtide_train.session import checkpoint as checkpoint_module
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.ref import Ref, durable_step
+from tests.platform.storage.stores import LocalLeases
 
 REF = Ref(step=0, epoch=1, world=2, seed=3, global_batch=4, dataset_len=10)
 
@@ -51,6 +53,30 @@ def test_the_newest_is_read_with_what_it_is_of_and_the_last_two_are_kept(tmp_pat
     assert loaded(store) == 4 == durable_step(tmp_path)
     assert store.ref(ref.id) == ref
     assert checkpoints(tmp_path) == ["e1/step-3", "e1/step-4"]
+
+
+def test_one_that_somebody_reads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = LocalLeases()
+    monkeypatch.setattr(checkpoint_module, "run_leases", lambda paths: leases)
+    store = CheckpointStore(tmp_path)
+    store.begin(1)
+    with leases.hold(of_checkpoint(publish(store, 1).id)):
+        for step in (2, 3, 4):
+            publish(store, step)
+    assert checkpoints(tmp_path) == ["e1/step-1", "e1/step-3", "e1/step-4"]
+    store.close()
+
+
+def test_what_may_pass_is_told_from_what_never_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang that may commit later goes on; one that never will must leave."""
+    store, ref = CheckpointStore(tmp_path), replace(REF, step=1)
+    store.begin(1)
+    with store._checkpoints.alone(), pytest.raises(CheckpointFailed, match="is being written") as told:
+        store.publish({}, ref)
+    assert not isinstance(told.value, CommitHopeless)
+    store.publish({}, ref)
+    store.settle()
+    store.close()
 
 
 def test_a_later_gang_goes_on_from_there_and_the_one_before_is_told(tmp_path: Path) -> None:

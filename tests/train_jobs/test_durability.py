@@ -127,6 +127,25 @@ def test_what_nobody_thought_of_is_told_and_tried_again(tmp_path: Path, monkeypa
     assert parked == [(0, ""), (0, "OSError: [Errno 5] Input/output error"), (2, "")]
 
 
+def test_without_a_thread_to_write_in_a_parked_job_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, calls, looks = threading.Thread.start, [0], itertools.count()
+
+    def crowded(self: threading.Thread) -> None:
+        calls[0] += self.name == "durability"
+        if self.name == "durability" and calls[0] == 1:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", crowded)
+    monkeypatch.setattr(durability_module, "_AGAIN_S", 0.01)
+    gate = ScriptedGate({2: Away(until=lambda report: report.durable_step == 2 or next(looks) > 500)}, lease=LEASE)
+    run_here(tmp_path, {}, gate)
+    parked = [(r.durable_step, r.commit_error) for r in gate.reports if r.phase is RankPhase.PARKED]
+    assert parked == [(0, ""), (0, "RuntimeError: can't start new thread"), (2, "")]
+
+
 @pytest.mark.parametrize("error", [MemoryError("no memory for a copy"), NoRoom("no arena is left")])
 def test_without_a_copy_training_goes_on_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

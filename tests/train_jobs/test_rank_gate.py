@@ -1,5 +1,6 @@
 """What a rank hears and says, with the arbiter there and away."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -61,6 +62,24 @@ def test_closing_waits_until_the_last_report_was_answered() -> None:
     gate.report(replace(REPORT, phase=RankPhase.STOPPED, durable_step=9))
     assert gate.close(flush_s=10.0)
     assert heard(link)[-1].durable_step == 9
+
+
+def test_an_answer_to_an_earlier_report_is_none_to_the_last_one() -> None:
+    """The rank says its last word while the one before is being answered; then the arbiter goes away."""
+    said = threading.Event()
+
+    def answer(report: RankReport) -> JobDirective | None:
+        if report.phase is not RankPhase.STARTING:
+            return None
+        gate.report(replace(REPORT, phase=RankPhase.STOPPED))
+        said.set()
+        return run_under(4, 1)
+
+    link = FakeLink(report_rank=answer)
+    gate = RankGate(link, rank=0)
+    gate.report(REPORT)
+    assert said.wait(30)
+    assert not gate.close(flush_s=0.3)
 
 
 def test_closing_gives_up_on_an_arbiter_that_stays_away() -> None:

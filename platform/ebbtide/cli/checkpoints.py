@@ -160,7 +160,7 @@ def _others(paths: RunPaths) -> str:
 
 
 def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
-    if which is not None and not re.fullmatch("[0-9]+", which):
+    if which is not None and not re.fullmatch("[0-9]{1,18}", which):
         return CheckpointId.parse(which)
     if which is not None:
         found = [one for one in _checkpoints(paths).lineage() if one.step == int(which)]

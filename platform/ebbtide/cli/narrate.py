@@ -23,8 +23,11 @@ def _stages(body: Body) -> str:
     return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in body.get("stages_s", ()))
 
 
-def _weights(body: Body) -> str:
-    return "".join(f"; weights {_loaded(one)}" for one in body.get("weights", ()))
+def _start(body: Body) -> str:
+    """Where a start's time went and how its weights came, as far as that is known."""
+    weights = [f"weights {_loaded(one)}" for one in body.get("weights", ())]
+    known = "; ".join(filter(None, [_stages(body), *weights]))
+    return f" ({known})" if known else ""
 
 
 def _loaded(one: Body) -> str:
@@ -68,7 +71,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
     "job_forgotten": lambda b: f"job {b['job']} is one of the oldest that are over, and leaves the list of jobs",
     "seat_landed": lambda b: f"the replica of {b['seat']} landed on its slots",
-    "seat_ready": lambda b: f"seat {b['seat']} is ready ({_stages(b)}{_weights(b)})",
+    "seat_ready": lambda b: f"seat {b['seat']} is ready{_start(b)}",
     "seat_died": lambda b: f"the replica of {b['seat']} died: {b['why']}",
     "seat_stopped": lambda b: f"the replica of {b['seat']} is told to exit: {b['why']}",
     "seat_gone": lambda b: f"seat {b['seat']} is empty",

@@ -76,11 +76,13 @@ def measure(ports: StorePorts) -> Room:
         stored = sum(tree_bytes(path) for path in (paths.objects, paths.trash, paths.quarantine))
         written = reserved = 0
         for work in paths.incoming.iterdir():
-            wanted = max(tree_bytes(work, but=RESERVATION), _reserved(work))
-            reserved += wanted
             # A file may have its length long before its bytes, where nothing can be allocated ahead. A filesystem that
             # tells its blocks late, or compresses, makes us ask for too much room, and never for too little.
-            written += min(wanted, written_bytes(work, but=RESERVATION))
+            there, told = written_bytes(work, but=RESERVATION), _reserved(work)
+            # Whoever reserved knows which holes will be filled: those in what is fetched to mend a file never are.
+            wanted = tree_bytes(work, but=RESERVATION) if told is None else max(told, there)
+            reserved += wanted
+            written += min(wanted, there)
     return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
 
 
@@ -126,14 +128,16 @@ def what_to_collect(verdicts: Iterable[Verdict], lack: int) -> str:
     return f"{told}."
 
 
-def _reserved(work: Path) -> int:
+def _reserved(work: Path) -> int | None:
+    """What was reserved; None: nothing that makes sense."""
     path = work / RESERVATION
     if not is_real_directory(work) or not path.is_file():
-        return 0
+        return None
     try:
-        return max(0, int(read_small(path, 32)))
+        told = int(read_small(path, 32))
     except (FileNotFoundError, ValueError):
-        return 0
+        return None
+    return told if told >= 0 else None
 
 
 def _shown(size_bytes: int) -> str:

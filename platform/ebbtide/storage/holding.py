@@ -18,6 +18,7 @@ learns that from the next look at it, and not from the lease. And life beyond th
 cannot run for half of ``stale_after_s`` gives up.
 """
 
+import errno
 import os
 import threading
 import time
@@ -31,7 +32,7 @@ from typing import Self
 from uuid import uuid4
 
 from ebbtide.storage import lease
-from ebbtide.storage.errors import StorageError, Superseded, TransferTimeout
+from ebbtide.storage.errors import StorageError, Superseded, TransferFailed, TransferTimeout
 from ebbtide.storage.lease import LeaseFile, Note, Pace, Record, checked_name
 from ebbtide.storage.liveness import Tenancy
 from ebbtide.storage.shared_files import Perform, Steps, carry_out, perform
@@ -159,11 +160,15 @@ class Holding:
 
     def _begin(self) -> str:
         """Create the file, and wait for that. Why that failed, or ""."""
-        self._thread.start()
+        path = self.directory / str(self.file)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # "can't start new thread": the process or the machine has too many
+            raise TransferFailed("create", path, errno=errno.EAGAIN, hint=str(error)) from error
         if not wait([self._created], self.pace.answer_s).done:
             with self._changed:
                 self._stopping = True  # once it comes back, the thread removes what it made
-            raise TransferTimeout("create", self.directory / str(self.file), after_s=self.pace.answer_s)
+            raise TransferTimeout("create", path, after_s=self.pace.answer_s)
         return self._created.result()
 
     def _live(self) -> None:
@@ -183,8 +188,10 @@ class Holding:
             self._come_back()
         with self._changed:
             record, self._failure = self._next_record(), None
-            if self._tenancy.at(self._clock_s()).lost and not self._stopping:
-                return  # the owner may not know it yet, and may be at work still: nobody shall follow before the time
+            tenancy = self._tenancy.at(self._clock_s())
+            # Else the owner may not know it yet, and may be at work still: nobody shall follow before the time.
+            if tenancy.taken or (tenancy.lost and not self._stopping):
+                return
         try:
             self._run(lease.release(self.directory, self.file, record))
         except StorageError as error:

@@ -25,12 +25,14 @@ class Tenancy:
         fence_s: see `Pace`.
         beaten_s: when the last beat that succeeded began.
         lost: why nothing is held any more; empty while it is. Once set it stays.
+        taken: that is because of another's file, which is to be left alone.
         trouble: why the last beat failed; empty if it did not.
     """
 
     fence_s: float
     beaten_s: float
     lost: str = ""
+    taken: bool = False
     trouble: str = ""
 
     def at(self, now_s: float) -> "Tenancy":
@@ -48,7 +50,7 @@ class Tenancy:
         known = self.at(ended_s)
         if known.lost:
             return known
-        return replace(known, beaten_s=began_s, lost=objection, trouble="")
+        return replace(known, beaten_s=began_s, lost=objection, taken=bool(objection), trouble="")
 
     def failed(self, why: str, now_s: float) -> "Tenancy":
         """After a beat that failed; it is tried again until the fence."""

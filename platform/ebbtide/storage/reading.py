@@ -21,7 +21,7 @@ from pathlib import Path
 from ebbtide.storage.checking import Checker, ReadAgain, chunks_of
 from ebbtide.storage.chunk_hash import ContentHash, place_seed, quick_hash, small_digest
 from ebbtide.storage.chunks import joined
-from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed, TransferTimeout
+from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed
 from ebbtide.storage.index import Index
 from ebbtide.storage.manifest import FileEntry
 from ebbtide.storage.names import ObjectId
@@ -143,7 +143,7 @@ def was_removed(error: TransferFailed, path: Path) -> bool:
         Bounded()("look at", path, LOOK_S, lambda: os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except (OSError, TransferTimeout):
+    except (OSError, TransferFailed):
         return False
     return False
 

@@ -18,7 +18,7 @@ from ebbtide.storage.errors import NotPublished, Refused, StorageError
 from ebbtide.storage.flight import Leading, Terms, fly
 from ebbtide.storage.holding import DEFAULT_PACE
 from ebbtide.storage.leases import this_process
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.manifest import Kind, Manifest
 from ebbtide.storage.models.derived import mark_used
 from ebbtide.storage.names import ObjectId, ref_name, tag
 from ebbtide.storage.object_store import ObjectStore
@@ -153,7 +153,7 @@ class _Work:
         except StorageError:
             return None
         stale = found == self.restored.object or bool(self.restored.why and not self._can_be_used(found))
-        return None if stale or dict(manifest.key) != dict(self.made.facts) else found
+        return None if stale or not _is_ours(manifest, self.made) else found
 
     def _can_be_used(self, found: ObjectId) -> bool:
         """Whether what stands there is sound: a damaged one was the reason for which this one was made."""
@@ -186,11 +186,18 @@ class _Work:
             found = self.store.refs.read(self.made.ref_name, TAG).object
         except StorageError:
             return
+        with suppress(StorageError):  # if that cannot be told, it is damaged
+            if not _is_ours(self.store.manifest(found), self.made):
+                return  # somebody's own, whatever it does under this name
         if not self._can_be_used(found):
             with suppress(NotPublished):
                 self.store.quarantine(found)
 
 
 def _check_ours(found: StoredObject, wanted: Fingerprint) -> None:
-    if found.manifest.kind is not Kind.ARTEFACT or dict(found.manifest.key) != dict(wanted.facts):
+    if not _is_ours(found.manifest, wanted):
         raise Refused(f"object {found.id} under {wanted.ref_name} is no cache for this engine here")
+
+
+def _is_ours(manifest: Manifest, wanted: Fingerprint) -> bool:
+    return manifest.kind is Kind.ARTEFACT and dict(manifest.key) == dict(wanted.facts)

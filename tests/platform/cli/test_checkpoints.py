@@ -1,6 +1,8 @@
 """`ebbtide checkpoints`: what a job has committed is listed, checked and taken out, and misuse is told."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,11 @@ from click.testing import CliRunner, Result
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from ebbtide.cli import checkpoints as command
 from ebbtide.cli.main import cli
+from ebbtide.storage.leases import Lease
 from ebbtide.storage.training.places import CheckpointId
+from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import RUN, make_run, state_at, step_read
 from tests.platform.storage.training.test_checkpoints import flip
 
@@ -74,6 +79,39 @@ def test_a_person_decides_from_where_a_job_goes_on(shared: Path) -> None:
     assert checkpoints("use", RUN, "--at", "e7/step-9", *where).exit_code == 2
 
 
+def test_what_a_command_reads_is_held_meanwhile(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may run, and removes what it needs no more."""
+    held: list[str] = []
+
+    class Noted(LocalLeases):
+        @contextmanager
+        def hold(self, subject: str, *, comes_back: bool = False) -> Iterator[Lease]:
+            held.append(subject)
+            with super().hold(subject, comes_back=comes_back) as lease:
+                yield lease
+
+    monkeypatch.setattr(command, "run_leases", lambda paths: Noted())
+    assert checkpoints("verify", RUN, "--shared-dir", str(shared)).exit_code == 0
+    assert checkpoints("export", RUN, str(tmp_path / "out"), "--at", "2", "--shared-dir", str(shared)).exit_code == 0
+    assert held == ["checkpoint-e2-step-3", "checkpoint-e1-step-2"]
+
+
+def test_a_number_of_steps_means_one_that_counts(shared: Path) -> None:
+    """A gang that was replaced has committed another one late."""
+    aside = (shared / "train" / RUN / "e2").rename(shared / "aside")
+    late = make_run(shared)
+    late.save(state_at(4), epoch=1, step=4)
+    late.settle()
+    aside.rename(shared / "train" / RUN / "e2")
+    where = ("--shared-dir", str(shared))
+    assert checkpoints("verify", RUN, "--at", "e1/step-4", *where).exit_code == 0
+    told = checkpoints("use", RUN, "--at", "4", *where)
+    assert told.exit_code == 2 and "no checkpoint of step 4 counts" in told.stderr
+    flip(shared / "train" / RUN / "e2" / "step-3" / "rank0.safetensors", 5000)
+    told = checkpoints("verify", RUN, "--json", *where)
+    assert told.exit_code == 1 and json.loads(told.stdout)["damage"]
+
+
 def test_stock_pytorch_reads_what_was_exported(shared: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     told = checkpoints("export", RUN, str(out), "--shared-dir", str(shared))
@@ -92,6 +130,7 @@ def test_stock_pytorch_reads_what_was_exported(shared: Path, tmp_path: Path) -> 
         (("list", "../x"), "../x"),
         (("verify", RUN, "--at", "7"), "no checkpoint of step 7 counts"),
         (("verify", RUN, "--at", "newest"), "e<epoch>/step-<n> is expected"),
+        (("verify", RUN, "--at", "9" * 5000), "e<epoch>/step-<n> is expected"),
         (("export", RUN, "gopher://x/y"), "gopher"),
     ],
 )

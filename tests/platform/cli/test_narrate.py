@@ -57,3 +57,12 @@ def test_a_seat_that_is_ready_says_which_way_its_weights_came_and_why_not_a_bett
         "seat e/0 is ready (process 3.0 s; weights by ebbtide_flat, 17.0 MB in 0.10 s; "
         "weights by vllm in 2.00 s (the store hangs))"
     )
+
+
+def test_a_seat_of_an_engine_that_tells_nothing_of_its_start_is_just_ready() -> None:
+    known = events.Event(
+        RecordId("1.2"), 0.0, None, events.SeatReady(SeatId("e/0"), (), weights=(events.Loaded("own", 2),))
+    )
+    nothing = events.Event(RecordId("1.2"), 0.0, None, events.SeatReady(SeatId("e/0"), ()))
+    assert sentence(encode_event(known)["body"]) == "seat e/0 is ready (weights by own in 0.00 s)"
+    assert sentence(encode_event(nothing)["body"]) == "seat e/0 is ready"

@@ -125,6 +125,23 @@ def test_a_file_of_full_length_that_is_hardly_written_is_still_to_come(tmp_path:
         assert lack_bytes(replace(room, free_bytes=50_000_000), ROOMY) > 49_000_000
 
 
+def test_holes_that_whoever_reserved_does_not_mean_to_fill_are_not_to_come(tmp_path: Path) -> None:
+    """What is fetched to mend a file has holes where the file is right."""
+    store = store_at(tmp_path / "store")
+    with store.publication(Kind.MODEL, KEY) as work:
+        path = store.paths.work(work.attempt) / "a.safetensors"
+        path.touch()
+        os.truncate(path, 100_000_000)
+        assert measure(store.ports).reserved_bytes == 100_000_000, "nobody has said anything"
+        reserve(store.ports, work.attempt, 1000, ROOMY)
+        assert measure(store.ports).reserved_bytes == 1000
+        path.write_bytes(random_bytes(10_000))
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+        room = measure(store.ports)
+        assert room.reserved_bytes == room.written_bytes == 10_000, "what is there is there"
+
+
 def test_a_refusal_on_a_full_quota_says_what_could_go(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store, tag=None)
@@ -146,8 +163,10 @@ def test_a_reservation_that_makes_no_sense_counts_for_nothing(tmp_path: Path) ->
     for number, text in enumerate((b"", b"-5", b"x" * 100, b"1e9", b"99\n")):
         (store.paths.incoming / str(number)).mkdir()
         (store.paths.incoming / str(number) / RESERVATION).write_bytes(text)
+        (store.paths.incoming / str(number) / "a").touch()
+        os.truncate(store.paths.incoming / str(number) / "a", 1000 if number < 4 else 0)
     (store.paths.incoming / "file").write_bytes(b"stranger")
-    assert measure(store.ports).reserved_bytes == 99 + 8
+    assert measure(store.ports).reserved_bytes == 4 * 1000 + 99 + 8
 
 
 def test_the_advice_names_the_largest_first() -> None:

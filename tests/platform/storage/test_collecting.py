@@ -65,6 +65,15 @@ def test_time_is_granted_by_the_filesystems_clock(tmp_path: Path) -> None:
     assert one_round(store, grace) == {lost[:8]: Fate.REMOVE}
 
 
+def test_a_node_whose_clock_is_wrong_condemns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_at(tmp_path / "store")
+    publish_model(store, tag=None)
+    (store.paths.incoming / "cut-off").mkdir()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 1e8)
+    assert one_round(store, Grace()) == {}
+
+
 def test_publishing_the_same_again_makes_an_old_object_young(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from ebbtide.storage.collecting import collect, filesystem_now_s, survey
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.garbage import Fate, Grace, plan
+from ebbtide.storage.leases import of_work
 from ebbtide.storage.manifest import Kind
-from ebbtide.storage.names import COMMIT, ObjectId
+from ebbtide.storage.names import COMMIT, Attempt, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
@@ -74,6 +77,79 @@ def test_what_is_needed_between_look_and_deed_stays(tmp_path: Path, how: str) ->
         result = collect(store.ports, verdicts, NO_GRACE)
         assert [one.object for one in result.done] == [other] and [one.object for one in result.missed] == [lost]
         assert lost in store.list_objects()
+
+
+def test_an_object_that_was_just_named_stays_though_its_name_is_not_seen_yet(tmp_path: Path) -> None:
+    """As where a cache hides the ref (NFS, up to 60 s)."""
+    store = store_at(tmp_path / "store")
+    lost = publish_model(store, tag=None)
+    make_old(store, lost)
+    store.refs.write("org/model", "latest", lost)
+    (store.paths.refs / "org%2Fmodel" / "latest").unlink()
+    assert one_round(store, Grace()) == {}
+
+
+class LastLook(LocalLeases):
+    """Something happens at the collector's very last look before it moves something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = 0
+        self.act: Callable[[], object] = lambda: None
+
+    def present(self) -> frozenset[str]:
+        self._looks += 1
+        if self._looks == 2:  # the first was for all
+            time.sleep(0.05)  # longer than a tick of the filesystem's clock
+            self.act()
+        return super().present()
+
+
+@pytest.mark.parametrize("how", ["held", "named", "published again"])
+def test_what_is_needed_at_the_very_last_look_is_not_even_moved(tmp_path: Path, how: str) -> None:
+    leases = LastLook()
+    store = store_at(tmp_path / "store", leases=leases)
+    lost = publish_model(store, tag=None)
+    verdicts = plan(survey(store.ports), NO_GRACE)
+    with ExitStack() as stack:
+        leases.act = {
+            "held": lambda: stack.enter_context(store.open(lost)),
+            "named": lambda: store.refs.write("org/model", "latest", lost),
+            "published again": lambda: publish_model(store, tag=None),
+        }[how]
+        result = collect(store.ports, verdicts, NO_GRACE)
+    assert result.done == [] and result.failed == [] and [one.object for one in result.missed] == [lost]
+    assert store.list_objects() == [lost]
+
+
+def test_work_that_somebody_goes_on_with_at_the_very_last_look_is_not_taken(tmp_path: Path) -> None:
+    leases = LastLook()
+    store = store_at(tmp_path / "store", leases=leases)
+    (store.paths.incoming / "import").mkdir()
+    verdicts = plan(survey(store.ports), NO_GRACE)
+    with ExitStack() as stack:
+        leases.act = lambda: stack.enter_context(leases.hold(of_work(Attempt("import"))))
+        result = collect(store.ports, verdicts, NO_GRACE)
+    assert result.done == [] and len(result.missed) == 1
+    assert (store.paths.incoming / "import").is_dir()
+
+
+def test_what_is_published_again_while_it_is_moved_comes_back_in_the_same_round(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    lost = publish_model(store, tag=None)
+    verdicts = plan(survey(store.ports), NO_GRACE)
+    published = list[ObjectId]()
+
+    def publish(_number: int, name: str) -> None:
+        if name == "rename" and not published:
+            published.append(lost)
+            time.sleep(0.05)  # longer than a tick of the filesystem's clock
+            publish_model(store, tag=None)
+
+    collector = store_at(tmp_path / "store", disk=Disk(CountedCalls(publish)))
+    result = collect(collector.ports, verdicts, NO_GRACE)
+    assert [(one.object, one.fate) for one in result.done] == [(lost, Fate.RESTORE)] and result.failed == []
+    assert store.list_objects() == [lost]
 
 
 @pytest.mark.parametrize("how", ["named", "held", "used"])

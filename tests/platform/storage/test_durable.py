@@ -96,6 +96,16 @@ def test_a_move_between_directories_syncs_both(tmp_path: Path) -> None:
     assert calls.names == ["rename", "fsync", "fsync"]
 
 
+def test_what_is_put_in_anothers_place_or_removed_is_so_durably(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(name)
+    calls = CountedCalls()
+    Disk(calls).move_over(tmp_path / "new", tmp_path / "old")
+    assert calls.names == ["rename", "fsync"] and (tmp_path / "old").read_text() == "new"
+    assert Disk(calls).remove(tmp_path / "old")
+    assert calls.names[2:] == ["unlink", "fsync"]
+
+
 def test_a_tree_is_removed_without_following_links_and_twice_is_well(tmp_path: Path) -> None:
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "file").touch()

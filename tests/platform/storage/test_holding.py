@@ -251,6 +251,33 @@ def test_a_file_that_cannot_be_made_is_an_error_and_leaves_nothing(
     assert names(tmp_path) == set()
 
 
+def test_without_a_thread_nothing_is_held_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TransferFailed, match=r"cannot create .*EAGAIN.*can't start new thread"):
+            hold(tmp_path, "x", who="a", pace=PATIENT)
+    assert names(tmp_path) == set()
+    with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
+        holding.confirm()
+
+
+def test_who_stood_still_for_too_long_leaves_its_file_until_others_have_seen_its_silence(tmp_path: Path) -> None:
+    """Its owner may be at work still, and has not looked yet: nobody may follow before the time."""
+    now_s = [0.0]
+    holding = claim(tmp_path, "x", 1, who="a", pace=PATIENT, system=System(holder_clock_s=lambda: now_s[0]))
+    assert holding is not None
+    now_s[0] = PATIENT.stale_after_s
+    until(lambda: not holding._thread.is_alive())
+    (seen,) = Observer(tmp_path, pace=PATIENT).look()
+    assert seen.record is not None and not seen.record.released
+    with pytest.raises(Superseded, match="this process stood still"):
+        holding.check()
+    assert holding.release() is False
+
+
 def test_a_short_write_is_no_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
         with monkeypatch.context() as patch:
@@ -374,6 +401,15 @@ def test_a_dead_holder_that_was_only_slow_finds_its_file_gone(tmp_path: Path) ->
         player.wait_for("lost")
         assert player.end() == 0
         assert names(tmp_path) == set(), "it does not put its file back"
+
+
+def test_the_living_are_not_buried(tmp_path: Path) -> None:
+    with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
+        observer = Observer(tmp_path, pace=PATIENT)
+        (seen,) = observer.look()
+        with pytest.raises(AssertionError):
+            observer.bury(seen)
+        holding.confirm()
 
 
 def test_who_lives_is_told_though_others_come_and_go_all_the_time(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Publishing and reading: the round trip."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 import safetensors.numpy
 
 from ebbtide.storage.errors import NotPublished, Refused, TransferFailed
+from ebbtide.storage.leases import Lease
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT, attempt
 from tests.platform.storage.stale import stale_at
-from tests.platform.storage.stores import CHUNK, KEY, publish_model, stage_tensors, store_at, tensors
+from tests.platform.storage.stores import CHUNK, KEY, LocalLeases, publish_model, stage_tensors, store_at, tensors
 
 
 def test_what_was_published_is_read_again_by_ref_and_by_id(tmp_path: Path) -> None:
@@ -91,6 +94,44 @@ def test_an_object_that_cannot_be_looked_at_is_one_error_too(tmp_path: Path, mon
     stale_at(monkeypatch, directory)
     with pytest.raises(TransferFailed, match="ESTALE"):
         store.manifest(directory.name)
+
+
+class Worst(LocalLeases):
+    """Others act just before an object is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act: Callable[[], object] = lambda: None
+
+    @contextmanager
+    def hold(self, subject: str, *, comes_back: bool = False) -> Iterator[Lease]:
+        act, self.act = self.act, lambda: None
+        act()
+        with super().hold(subject, comes_back=comes_back) as lease:
+            yield lease
+
+
+def test_an_object_that_goes_before_it_is_held_is_not_opened(tmp_path: Path) -> None:
+    leases = Worst()
+    store = store_at(tmp_path / "store", leases=leases)
+    object_id = publish_model(store)
+    leases.act = lambda: store.quarantine(object_id)
+    with pytest.raises(NotPublished):
+        store.open(object_id)
+    assert not leases.living()
+
+
+def test_a_ref_that_is_replaced_while_its_object_is_opened_leads_to_the_new_one(tmp_path: Path) -> None:
+    leases, other = Worst(), store_at(tmp_path / "store")
+    old = publish_model(other)
+
+    def replace() -> None:
+        publish_model(other, seed=1)
+        other.quarantine(old)
+
+    leases.act = replace
+    with store_at(tmp_path / "store", leases=leases).open_ref("org/model", "latest") as found:
+        assert found.id == other.refs.read("org/model", "latest").object != old
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -2,29 +2,35 @@
 
 import shutil
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, Superseded, TransferFailed
-from ebbtide.storage.leases import of_object
+from ebbtide.storage.leases import Lease, of_object
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT
 from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.publish import EDGES, Stage
+from ebbtide.storage.publish import EDGES, MOST_TURNS, Stage
 from tests.platform.storage.failing_calls import CountedCalls
+from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import (
     CHUNK,
     KEY,
+    HeldForEver,
     LocalLeases,
     leftovers,
     model_is_right,
     publish_model,
     quick_directory,
     random_bytes,
+    stage_tensors,
     store_at,
+    tensors,
 )
 
 quick = pytest.fixture(quick_directory)
@@ -235,6 +241,76 @@ def test_an_object_that_uses_another_needs_it_there(tmp_path: Path) -> None:
         flat = work.publish()
     assert store.manifest(flat).uses == (base,)
     assert leftovers(store) == []
+
+
+def test_what_an_object_uses_is_held_while_it_is_published(tmp_path: Path) -> None:
+    leases = LocalLeases()
+    store = store_at(tmp_path / "store", leases=leases)
+    base = publish_model(store)
+    with store.publication(Kind.FLAT, KEY, uses=[base]) as work:
+        assert of_object(base) in leases.living()
+        work.publish()
+    assert not leases.living()
+
+
+def test_an_index_of_another_file_or_object_is_not_published(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    data = random_bytes(CHUNK)
+    for key, content in ((KEY, random_bytes(CHUNK, 1)), ({"model": "another"}, data)):
+        with (
+            store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work,
+            store.publication(Kind.MODEL, key, chunk_bytes=CHUNK) as other,
+        ):
+            entry = work.staging.write_bytes("a.safetensors", data)
+            wrong = other.staging.write_bytes("a.safetensors", content)
+            index = "a.safetensors.idx"
+            shutil.copy(store.paths.work(other.attempt) / index, store.paths.work(work.attempt) / index)
+            work.add(entry.model_copy(update={"index": wrong.index}))
+            with pytest.raises(Corrupt, match="this index is of another file"):
+                work.publish()
+    assert store.list_objects() == [] and leftovers(store) == []
+
+
+def test_an_object_that_goes_again_and_again_is_not_said_to_be_published(tmp_path: Path) -> None:
+    """Somebody else places the same each time, and a collector takes it as soon as its ref is written."""
+    root = tmp_path / "store"
+    there = root / "objects" / publish_model(store_at(root), tag=None)
+    shutil.copytree(there, tmp_path / "copy")
+
+    class Placing(HeldForEver):
+        def confirm(self) -> None:
+            if not there.exists():
+                shutil.copytree(tmp_path / "copy", there)
+
+    class Others(LocalLeases):
+        @contextmanager
+        def hold(self, subject: str, *, comes_back: bool = False) -> Iterator[Lease]:
+            with super().hold(subject, comes_back=comes_back):
+                yield Placing()
+
+    def take(_number: int, name: str) -> None:
+        if name == "rename" and list((root / "refs").rglob(".latest.*")):
+            shutil.rmtree(there)
+
+    store = store_at(root, leases=Others(), disk=Disk(CountedCalls(take)))
+    with pytest.raises(NotPublished, match=f"was taken away {MOST_TURNS} times"):
+        publish_model(store)
+    assert leftovers(store) == []
+
+
+def test_a_work_directory_that_cannot_be_looked_at_is_one_error_and_the_damaged_object_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_at(tmp_path / "store")
+    object_id = publish_model(store)
+    (store.paths.object(object_id) / "config.json").unlink()
+    again = store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK, attempt_name="again")
+    with pytest.raises(TransferFailed, match=r"cannot look at .*incoming/again: .*ESTALE"), again as work:
+        work.add(stage_tensors(work.staging, "model.safetensors", tensors()))
+        work.add(work.staging.write_bytes("config.json", b'{"layers": 1}'))
+        stale_at(monkeypatch, store.paths.incoming / "again")
+        work.publish()
+    assert store.list_objects() == [object_id] and list(store.paths.quarantine.iterdir()) == []
 
 
 def test_stages_follow_the_table_and_a_publication_is_used_once(tmp_path: Path) -> None:

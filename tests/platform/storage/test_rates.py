@@ -1,5 +1,6 @@
 """Rates among real threads and processes: waiting, giving up, sharing one book, and going on without it."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -168,6 +169,17 @@ def test_a_directory_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
     with Rates(BUDGET, shelf=shelf).transfer(LOAD) as admit:
         admit(MIB)
     assert "cannot lock" in shelf.why_alone
+
+
+def test_a_book_that_cannot_be_kept_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    shelf = NodeShelf(tmp_path / "book")
+    with Rates(BUDGET, shelf=shelf).transfer(LOAD) as admit:
+        admit(MIB)
+    assert shelf.why_alone == f"cannot keep {tmp_path / 'book'}: No space left on device"
 
 
 @pytest.mark.parametrize(

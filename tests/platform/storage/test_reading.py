@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ebbtide.storage import reading
+from ebbtide.storage import opening, reading
 from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.chunk_hash import ContentHash
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
+from ebbtide.storage.index import Index
+from ebbtide.storage.manifest import FileEntry, Manifest
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
@@ -351,6 +354,33 @@ def test_a_file_of_which_nobody_can_tell_whether_it_is_there_keeps_its_error(
         assert caught.value.errno == code
 
 
+def test_a_failure_that_is_no_absence_keeps_its_error_though_the_file_is_gone(published: Published) -> None:
+    with published.store.open(published.id) as found:
+        published.path().unlink()
+        with pytest.raises(TransferFailed, match="EIO"):
+            read_stored(Gone(errno.EIO), found.file(FILE))
+
+
+def test_an_empty_file_that_was_not_empty_when_it_was_published_is_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    entry = FileEntry(name="a", size_bytes=0, digest="0" * 64, index=None)
+    file = StoredFile(ObjectId("0" * 64), tmp_path / "a", entry, None, ContentHash.SHA256)
+    with pytest.raises(Corrupt, match="was not empty"):
+        read_stored(PosixTransport(POOL), file)
+
+
+def test_a_file_of_which_nobody_can_tell_for_want_of_a_thread_keeps_its_error(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with published.store.open(published.id) as found:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TransferFailed, match=r"cannot read .*ESTALE"):
+            read_stored(Gone(errno.ESTALE), found.file(FILE))
+
+
 def test_whether_a_file_was_removed_is_not_asked_for_ever(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +399,30 @@ def test_whether_a_file_was_removed_is_not_asked_for_ever(
             read_stored(Gone(errno.ESTALE), found.file(FILE))
         assert time.monotonic() - began < 30
         answer.set()
+
+
+def test_an_object_that_was_moved_away_and_back_while_it_was_opened_is_looked_at_again(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a collector trashes it, and a publisher places it anew: half of what was seen was of the one."""
+    real, aside, moved = opening.read_index, published.store.paths.root / "aside", list[Path]()
+
+    def once(directory: Path, manifest: Manifest, entry: FileEntry) -> Index:
+        if moved:
+            return real(directory, manifest, entry)
+        moved.append(directory)
+        directory.rename(aside)
+        try:
+            return real(directory, manifest, entry)
+        finally:
+            aside.rename(directory)
+
+    monkeypatch.setattr(opening, "read_index", once)
+    with published.store.open(published.id) as found:
+        assert moved and found.read_bytes("config.json")
+    published.path(FILE + ".idx").unlink()
+    with pytest.raises(Corrupt):  # nobody moved it this time
+        published.store.open(published.id)
 
 
 def test_a_file_truncated_while_it_is_open_fails_with_its_place(published: Published) -> None:

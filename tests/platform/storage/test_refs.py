@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.durable import Disk
-from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused
+from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, TransferFailed
 from ebbtide.storage.names import object_id
 from ebbtide.storage.paths import StorePaths
 from ebbtide.storage.refs import Refs
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
+from tests.platform.storage.stale import stale_at
 
 ONE, TWO = object_id("1" * 64), object_id("2" * 64)
 
@@ -111,6 +112,15 @@ def test_a_newer_ref_is_refused_with_a_remedy(refs: Refs) -> None:
     (refs._paths.refs / "org%2Fmodel" / "latest").write_text(json.dumps(GOOD | {"schema": 2}))
     with pytest.raises(Refused, match="update it"):
         refs.read("org/model", "latest")
+
+
+def test_a_ref_that_cannot_be_looked_at_is_not_taken_for_deleted(refs: Refs, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs.write("org/model", "latest", ONE)
+    with monkeypatch.context() as patch:
+        stale_at(patch, refs._paths.refs / "org%2Fmodel")
+        with pytest.raises(TransferFailed, match=r"cannot look at .*org%2Fmodel: .*ESTALE"):
+            refs.delete("org/model", "latest")
+    assert refs.read("org/model", "latest").object == ONE
 
 
 def test_strangers_in_the_directory_are_no_refs(refs: Refs) -> None:

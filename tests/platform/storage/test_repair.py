@@ -6,20 +6,25 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ebbtide.storage.budget import Budget, measure
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
+from ebbtide.storage.leases import of_object
 from ebbtide.storage.names import COMMIT, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.repair import repair
+from ebbtide.storage.report import TransferReport
 from ebbtide.storage.scrub import damage_of
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     CHUNK,
     POOL,
+    LocalLeases,
     collect_all,
     each,
     leftovers,
@@ -178,6 +183,18 @@ def test_a_bad_source_for_a_file_without_index_is_found_out_in_the_end(
     assert path.read_bytes() == before and leftovers(store) == []
 
 
+def test_a_repair_that_leaves_damage_behind_says_so(
+    store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
+) -> None:
+    place = store.paths.object(object_id)
+    overwrite(place / FILE, 5, b"\0\0\0\0")
+    damage = damage_of(store.ports, object_id)
+    (place / "config.json").unlink()
+    with pytest.raises(Corrupt, match=r"config\.json"):
+        repair(store.ports, object_id, damage, sources)
+    assert [one.file for one in damage_of(store.ports, object_id)] == ["config.json"], "what could be mended is"
+
+
 def test_what_went_bad_after_the_scrub_is_not_taken_over(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
 ) -> None:
@@ -214,6 +231,43 @@ def test_without_room_the_object_stays_as_it_was(
     with pytest.raises(NoRoom):
         repair(full.ports, object_id, damage_of(store.ports, object_id), sources)
     assert path.read_bytes() == before and leftovers(store) == []
+
+
+def test_a_repair_for_which_the_budget_is_too_small_is_not_begun(
+    store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
+) -> None:
+    place = store.paths.object(object_id)
+    overwrite(place / FILE, 5, b"\0\0\0\0")
+    overwrite(place / "config.json", 1, b"x")
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    damage, stored = damage_of(store.ports, object_id), measure(store.ports).stored_bytes
+    small = Budget(max_bytes=stored + SIZE - 1, keep_free_bytes=0)
+    for budget in (small, Budget(keep_free_bytes=1 << 60)):
+        with pytest.raises(NoRoom, match=f"no room for {SIZE} bytes in {store.paths.root}"):
+            repair(store.ports, object_id, damage, sources, budget=budget)
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == before and leftovers(store) == []
+    # One file after the other: a copy of the largest is all that is there at a time.
+    repair(store.ports, object_id, damage, sources, budget=Budget(max_bytes=stored + SIZE, keep_free_bytes=0))
+    assert model_is_right(store) and leftovers(store) == []
+
+
+def test_an_object_and_the_work_on_it_are_held_while_it_is_repaired(
+    tmp_path: Path, store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
+) -> None:
+    leases, seen = LocalLeases(), list[frozenset[str]]()
+
+    class Looking(PosixTransport):
+        def write(self, *arguments: Any, **more: Any) -> TransferReport:
+            seen.append(leases.living())
+            return super().write(*arguments, **more)
+
+    overwrite(store.paths.object(object_id) / FILE, 5, b"\0\0\0\0")
+    looking = store_at(tmp_path / "store", transport=Looking(POOL), leases=leases)
+    repair(looking.ports, object_id, damage_of(store.ports, object_id), sources)
+    [living] = seen
+    assert of_object(object_id) in living
+    assert [one for one in living if one.startswith("work-repair-")], "or a collector takes the half of a copy"
+    assert not leases.living()
 
 
 def test_readers_with_the_file_open_go_on(store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]) -> None:

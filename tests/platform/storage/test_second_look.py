@@ -69,3 +69,25 @@ def test_what_a_truncated_file_lacks_is_missing_and_links_are_not_followed(tmp_p
     for missing in ("link", "nothing"):
         with pytest.raises(OSError):
             read_again(tmp_path / missing, Range(0, 1))
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["direct", "O_DIRECT refused"])
+def test_it_goes_past_the_page_cache_or_has_its_pages_dropped_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(random_bytes(10_000))
+    asked: list[tuple[str, int, int]] = []
+    real = os.open
+
+    def opened(name: str, flags: int, *more: int) -> int:
+        if flags & os.O_DIRECT:
+            asked.append(("direct", 0, 0))
+            if refused:
+                raise OSError(errno.EINVAL, "Invalid argument")
+        return real(name, flags & ~os.O_DIRECT, *more)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, length, advice: asked.append(("", offset, length)))
+    read_again(path, Range(5000, 100))
+    assert asked == [("direct", 0, 0), *([("", 5000, 100)] if refused else [])]

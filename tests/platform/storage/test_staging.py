@@ -13,7 +13,8 @@ from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
 from ebbtide.storage.index import Hashing, parse_index
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.staging import LEAST_DEADLINE_S, Staging, deadline_for, needs_index
-from tests.platform.storage.failing_calls import failing_at
+from tests.platform.storage.failing_calls import CountedCalls, failing_at
+from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, POOL, random_bytes
 
 HOW = Hashing(bytes(16), CHUNK)
@@ -82,6 +83,28 @@ def test_an_index_that_is_there_is_believed_unless_it_is_not_ours(staging: Stagi
     assert staging.adopt("a.safetensors") == entry
     with pytest.raises(TransferFailed, match="missing"):
         staging.adopt("missing")
+
+
+def test_an_index_vouches_for_what_is_durable_only(staging: Staging) -> None:
+    calls = CountedCalls()
+    other = staging_at(staging.directory, disk=Disk(calls))
+    (staging.directory / "a.safetensors").write_bytes(random_bytes(CHUNK))  # as another process left it
+    other.adopt("a.safetensors")
+    events = [(what, path.name) for what, path, _ in calls.events]
+    assert events.index(("fsync", "a.safetensors")) < events.index(("create", "a.safetensors.idx"))
+    assert events[-1] == ("fsync", "work"), "the names are durable too"
+    calls.events.clear()
+    other.write_bytes("a.json", b"{}")
+    assert calls.events[-1][:2] == ("fsync", staging.directory)
+
+
+def test_an_index_that_cannot_be_looked_at_is_one_error_with_its_place(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging.write_bytes("a.safetensors", random_bytes(CHUNK))
+    stale_at(monkeypatch, staging.directory / "a.safetensors.idx")
+    with pytest.raises(TransferFailed, match=r"cannot look at .*a\.safetensors\.idx: .*ESTALE"):
+        staging.adopt("a.safetensors")
 
 
 def test_writing_a_file_again_first_takes_away_the_index_that_vouched_for_it(staging: Staging) -> None:

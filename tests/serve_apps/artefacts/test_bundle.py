@@ -156,3 +156,15 @@ def test_whatever_a_bundle_is_named_nothing_lands_outside(names: list[str]) -> N
             pass
         outside = [path for path in root.rglob("*") if (root / "in") not in (path, *path.parents)]
         assert outside == []
+
+
+def test_a_link_that_took_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "a", TREE)
+    files = gather(tmp_path / "a")
+    (tmp_path / "secret").write_bytes(b"s" * 4096)
+    (tmp_path / "a" / "triton/KEY=/.hidden").unlink()
+    (tmp_path / "a" / "triton/KEY=/.hidden").symlink_to(tmp_path / "secret")
+    plan = plan_bundle(files)
+    with pytest.raises(OSError, match="symbolic links"):
+        bundle_fill(plan, files)(0, memoryview(bytearray(plan.file_bytes)))
+    assert changed(files) == "triton/KEY=/.hidden"

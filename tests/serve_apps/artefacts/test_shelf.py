@@ -1,5 +1,6 @@
 """Artefacts in the store: restored whole or not at all, published once, and never taken from a stranger."""
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.budget import Budget
+from ebbtide.storage.errors import Superseded
 from ebbtide.storage.manifest import Kind
+from ebbtide.storage.names import ref_name, tag
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide_serve.artefacts import shelf
+from ebbtide_serve.artefacts.bundle import gather
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
 from ebbtide_serve.artefacts.shelf import NAME, TAG, Restored, publish, restore
-from tests.platform.storage.stores import leftovers, overwrite, store_at
+from tests.platform.storage.stores import leftovers, overwrite, publish_model, store_at
 from tests.serve_apps.artefacts.test_bundle import TREE, read, write
 
 WANTED = Fingerprint({"model": "m", "version torch": "2.13.0"})
@@ -69,7 +73,7 @@ def test_a_damaged_artefact_costs_a_cold_start_and_is_replaced(store: ObjectStor
 def test_a_foreign_object_under_the_name_is_not_unpacked(
     store: ObjectStore, used: Path, tmp_path: Path, kind: Kind, key: dict[str, str]
 ) -> None:
-    from ebbtide_serve.artefacts.bundle import bundle_fill, gather, plan_bundle
+    from ebbtide_serve.artefacts.bundle import bundle_fill, plan_bundle
 
     files = gather(used)
     plan = plan_bundle(files)
@@ -79,6 +83,43 @@ def test_a_foreign_object_under_the_name_is_not_unpacked(
     found = restore(store, WANTED, tmp_path / "in")
     assert (found.object, read(tmp_path / "in")) == (None, {})
     assert "is no cache for this engine here" in found.why
+    made, why = publish(store, WANTED, used, found)
+    assert (made is not None, why) == (True, ""), "and another takes its place"
+    assert restore(store, WANTED, tmp_path / "again").object == made
+
+
+def test_a_model_under_the_name_of_an_artefact_is_left_alone(store: ObjectStore, used: Path, tmp_path: Path) -> None:
+    model = publish_model(store, tag=None)
+    store.refs.write(WANTED.ref_name, TAG, model)
+    found, why = publish(store, WANTED, used, restore(store, WANTED, tmp_path / "in"))
+    assert (found not in (None, model), why) == (True, "")
+    assert model in store.list_objects() and list(store.paths.quarantine.iterdir()) == []
+    assert restore(store, WANTED, tmp_path / "again").object == found
+
+
+def test_a_restore_is_a_use(store: ObjectStore, used: Path, tmp_path: Path) -> None:
+    """Caches that nobody uses are collected by age."""
+    publish(store, WANTED, used, NOTHING)
+    path = store.paths.ref(ref_name(WANTED.ref_name), tag(TAG))
+    os.utime(path, (1, 1))
+    assert restore(store, WANTED, tmp_path / "in").object is not None
+    assert path.stat().st_mtime > 1
+
+
+class Overtaken:
+    """What a leader has that was taken for dead."""
+
+    attempt = 1
+
+    def confirm(self) -> None:
+        raise Superseded("another process took over")
+
+
+def test_whoever_was_overtaken_publishes_nothing(store: ObjectStore, used: Path) -> None:
+    leader: Any = Overtaken()
+    with pytest.raises(Superseded):
+        shelf._Work(store, WANTED, gather(used), NOTHING, Budget()).lead(leader)
+    assert store.list_objects() == [] and store.refs.list() == [] and not leftovers(store)
 
 
 def test_an_artefact_with_a_bad_name_leaves_an_empty_directory(store: ObjectStore, tmp_path: Path) -> None:

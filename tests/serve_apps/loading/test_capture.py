@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from ebbtide_serve.loading import capture
+from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.held import HeldCapture
 from tests.serve_apps.loading.small_model import publish_small, reach
 from tests.serve_apps.loading.test_rank_load import Rank
@@ -69,3 +70,19 @@ def test_writing_where_no_publication_is_fails_and_gives_the_memory_back(tmp_pat
     assert one.held.state()["phase"] == "failed"
     assert "there is no work directory" in str(one.held.state()["why"])
     assert not kept.memory
+
+
+def test_what_is_dropped_while_it_is_written_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = reach(tmp_path / "store")
+    one = Rank(store, publish_small(store.store)).load()
+    monkeypatch.setattr(held_module, "stage", lambda *_: one.held.drop("not wanted"))
+    one.held._phase = one.held._phase.STAGING
+    one.held._stage("flat-x-1")
+    assert one.held.state() == {"phase": "none", "why": "not wanted", "entry": None}
+
+
+def test_what_is_held_stays_held_whatever_becomes_of_another_model(tmp_path: Path) -> None:
+    store = reach(tmp_path / "store")
+    one = Rank(store, publish_small(store.store)).load()
+    one.held.nothing("a draft model has no flat form")
+    assert (one.held.state()["phase"], one.held.state()["why"]) == ("held", "")

@@ -143,3 +143,10 @@ def test_files_of_many_chunks_are_read_in_full(store: ProcessStore) -> None:
     twin.w = nn.Parameter(torch.zeros(5 * CHUNK + 3), requires_grad=False)
     read(store, write(store, model, chunk=CHUNK), twin)
     assert torch.equal(model.w, twin.w)
+
+
+def test_a_parameter_that_would_be_taken_for_a_buffer_is_refused() -> None:
+    model = nn.Module()
+    model.register_parameter("buffer:rope", nn.Parameter(torch.zeros(3), requires_grad=False))
+    with pytest.raises(FlatUnusable, match="a parameter is called 'buffer:rope'"):
+        plan_flat(layout_of(model), {})

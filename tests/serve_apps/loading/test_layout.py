@@ -32,6 +32,11 @@ def test_two_parameters_over_one_memory_are_stored_once() -> None:
     assert (held.names, held.spec.name) == (("a", "b"), "a")
 
 
+def test_parameters_without_memory_are_not_at_one_place() -> None:
+    held = layout_of(model_with(a=torch.empty(0, 3), b=torch.empty(2, 0))).held
+    assert [(one.names, one.spec.shape) for one in held] == [(("a",), (0, 3)), (("b",), (2, 0))]
+
+
 def test_bytes_written_by_a_layout_are_the_parameters() -> None:
     source, target = right(), SmallModel()
     memory = layout_of(target).memory()

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.budget import Budget
-from ebbtide.storage.errors import TransferFailed
+from ebbtide.storage.errors import Superseded, TransferFailed
 from ebbtide.storage.flight import file_name
 from ebbtide.storage.holding import claim
 from ebbtide.storage.names import ObjectId
 from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.process_store import ProcessStore
-from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, publish_flat
+from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, _together, _Work, publish_flat
 from tests.platform.storage.stores import leftovers, overwrite
 from tests.serve_apps.loading.small_model import publish_small, reach
 from tests.serve_apps.loading.test_rank_load import Rank, call_to
@@ -48,6 +49,14 @@ def test_a_flat_form_has_a_tag_for_every_rank(store: ProcessStore, ranks: list[R
     assert sorted(ref.tag[:9] for ref in store.store.refs.list("flat/")) == ["tp2-rank0", "tp2-rank1"]
     assert phases(ranks) == ["none"] * TP
     assert all(one.held._capture is None for one in ranks)
+
+
+def test_a_flat_form_names_the_model_that_it_is_of_so_that_this_is_not_collected(
+    store: ProcessStore, ranks: list[Rank]
+) -> None:
+    found = publish_flat(store.store, call_to(ranks)).object
+    assert found is not None
+    assert list(store.store.manifest(found).uses) == [ranks[0].wanted]
 
 
 @pytest.mark.parametrize(
@@ -226,6 +235,44 @@ def test_one_that_cannot_even_be_opened_is_made_anew(store: ProcessStore, ranks:
     second = starts(store, ranks[0].wanted)
     assert publish_flat(store.store, call_to(second)) == found
     assert [one.record.used for one in starts(store, ranks[0].wanted)] == ["ebbtide_flat"] * TP
+
+
+class Overtaken:
+    """What a leader has whose work another process has taken over, from the moment on at which it learns that."""
+
+    attempt = 1
+
+    def __init__(self, learns: str) -> None:
+        self._learns = learns
+
+    def check(self) -> None:
+        if self._learns == "check":
+            raise Superseded("another process took over")
+
+    def confirm(self) -> None:
+        raise Superseded("another process took over")
+
+    def report(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("learns", ["check", "confirm"])
+def test_whoever_was_overtaken_publishes_nothing_and_sets_nothing_aside(
+    store: ProcessStore, ranks: list[Rank], learns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = publish_flat(store.store, call_to(ranks))
+    for rank in range(TP):
+        damage(store, found.object, rank)
+    second, hangs = starts(store, ranks[0].wanted), threading.Event()
+    before = store.store.refs.list()
+    if learns == "check":
+        monkeypatch.setattr(held_module, "stage", lambda *_: hangs.wait(30))
+    leader: Any = Overtaken(learns)
+    work = _Work(store.store, call_to(second), Budget(), lambda _: time.sleep(0.01), time.monotonic, 20.0)
+    with pytest.raises(Superseded):
+        work.lead(leader, _together([one.held.state() for one in second]))
+    assert (set_aside(store), store.store.refs.list()) == (0, before)
+    assert not leftovers(store.store)
+    hangs.set()
 
 
 @pytest.mark.parametrize("late", ["ebbtide_flat_state", "ebbtide_flat_stage", "ebbtide_flat_drop"])

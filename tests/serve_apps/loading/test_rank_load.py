@@ -160,6 +160,34 @@ def test_a_flat_form_of_another_key_under_its_name_is_not_used(store: ProcessSto
     assert state["ref_name"] != moved["ref_name"]
 
 
+def test_an_object_of_another_kind_under_the_name_of_a_flat_form_is_not_used(
+    store: ProcessStore, wanted: ObjectId
+) -> None:
+    found = publish([Rank(store, wanted).load()])
+    assert found.object is not None
+    [ref] = store.store.refs.list("flat/")
+    key = store.store.manifest(found.object).key
+    content = (store.store.paths.object(found.object) / "tp1/rank0.safetensors").read_bytes()
+    with store.store.publication(Kind.MODEL, dict(key)) as work:
+        work.add(work.staging.write_bytes("tp1/rank0.safetensors", content))
+        work.publish([(ref.name, ref.tag)])
+    one = Rank(store, wanted).load()
+    assert one.record.used == CHECKPOINT
+    assert "of another key" in one.said[0]
+
+
+def test_a_flat_form_of_another_key_is_not_found_by_another_tag(store: ProcessStore, wanted: ObjectId) -> None:
+    found = publish([Rank(store, wanted).load()])
+    assert found.object is not None
+    other = replace(facts(), quantization="fp8")
+    name = str(Rank(store, wanted, told=other).load().held.state()["ref_name"])
+    store.store.refs.write(name, "tp1-rank7-of-somebody", found.object)
+    again = Rank(store, wanted, told=other).load()
+    assert again.record.used == CHECKPOINT
+    assert "no flat form of it yet" in again.said[0]
+    assert store.store.refs.tags(name) == ["tp1-rank7-of-somebody"]
+
+
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
@@ -193,6 +221,22 @@ def test_a_model_of_which_loading_changes_more_has_no_flat_form(store: ProcessSt
     one.model = Remembers()
     one.reload()
     assert "changes more of this model than its parameters: was_loaded" in one.said[-1]
+    assert one.held.state()["phase"] == "none"
+
+
+def test_a_model_of_which_loading_changes_the_layout_has_no_flat_form(store: ProcessStore, wanted: ObjectId) -> None:
+    """The next start would look for it by the layout from before."""
+
+    class LaysOut(SmallModel):
+        def load_weights(self, weights: object) -> set[str]:
+            loaded = super().load_weights(weights)  # type: ignore[arg-type]
+            self.out.weight = torch.nn.Parameter(self.out.weight.data.contiguous(), requires_grad=False)
+            return loaded
+
+    one = Rank(store, wanted)
+    one.model = LaysOut()
+    one.reload()
+    assert "loading changes the layout of its parameters" in one.said[-1]
     assert one.held.state()["phase"] == "none"
 
 
@@ -258,6 +302,20 @@ def test_a_timeout_in_the_flat_form_is_followed_by_nothing(
     with pytest.raises(TransferTimeout):
         one.load()
     assert one.record.used == ""
+
+
+def test_a_flat_form_for_which_there_is_no_memory_costs_a_line(
+    store: ProcessStore, wanted: ObjectId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish([Rank(store, wanted).load()])
+
+    def full(*_: object, **__: object) -> TransferReport:
+        raise MemoryError("no buffers")
+
+    monkeypatch.setattr(rank_load, "read_flat", full)
+    one = Rank(store, wanted).load()
+    assert one.record.used == CHECKPOINT
+    assert "no buffers" in one.said[0]
 
 
 def test_a_timeout_before_anything_is_copied_costs_a_line(

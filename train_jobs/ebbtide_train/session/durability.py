@@ -40,6 +40,7 @@ class Durability:
         self._settings = settings
         self._store = store
         self._writer: threading.Thread | None = None
+        self._spill: threading.Thread | None = None  # the last one that reads the host pool
         self._last_s = time.monotonic()
         self._failed_s = 0.0
         self.step = 0  # finished steps covered by the commit
@@ -68,8 +69,14 @@ class Durability:
         self.wait()
         return self._write(state, version)
 
-    def begin(self, state: Mapping[str, object], version: Version) -> None:
-        """Commit in the background; ``step`` rises when it is done. ``state`` must not change until then."""
+    def begin(self, state: Mapping[str, object], version: Version, *, spill: bool = False) -> None:
+        """Commit in the background; ``step`` rises when it is done. ``state`` must not change until then.
+
+        Args:
+            state: a copy; or, with ``spill``, in the host pool.
+            version: what it is of.
+            spill: see `wait_for_spill`.
+        """
         before = self._writer
 
         def write() -> None:
@@ -77,8 +84,14 @@ class Durability:
                 before.join()
             self._write(state, version)
 
-        self._writer = threading.Thread(target=write, name="durability", daemon=True)
-        self._writer.start()
+        writer = threading.Thread(target=write, name="durability", daemon=True)
+        try:
+            writer.start()
+        except RuntimeError as error:  # "can't start new thread": the process or the machine has too many
+            self.failed(error)
+        else:
+            self._writer = writer
+            self._spill = writer if spill else self._spill
 
     def failed(self, error: Exception) -> None:
         """A checkpoint was not even begun: there is no copy that could be written."""
@@ -92,6 +105,12 @@ class Durability:
             self._writer.join(min(timeout_s, threading.TIMEOUT_MAX))
             if not self._writer.is_alive():
                 self._writer = None
+
+    def wait_for_spill(self) -> None:
+        """Until nothing reads the host pool any more. A checkpoint that is written from a copy is not waited for."""
+        if self._spill is not None:
+            self._spill.join()
+            self._spill = None
 
     def _writing(self) -> bool:
         return self._writer is not None and self._writer.is_alive()

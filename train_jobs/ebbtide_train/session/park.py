@@ -4,6 +4,8 @@ While it is parked the gang has no process group; rank 0 alone listens, and the 
 """
 
 import time
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 
@@ -15,6 +17,7 @@ from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.meeting import folder_of
 from ebbtide_train.session.member import Member
+from ebbtide_train.session.tracked import mapped
 from ebbtide_train.session.word import POLL_S, wait_for_word, write_word
 
 
@@ -28,20 +31,23 @@ def park(member: Member, number: int) -> Want:
     """
     group, settings = member.group, member.settings
     assert member.tracked is not None and member.prepared is not None
-    member.durability.wait()  # a spill may still read the host pool
+    member.durability.wait_for_spill()
     refusals = group.gather_text(member.occupancy.refusal(member.tracked))
     if any(refusals):
         why = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(refusals) if text)
         member.carried_out(number, 0, park_refused=why)
         return Want.RUN
     states = rng_states(member)
+    # Before, since objects may make tensors whenever they are asked for their state: those are not away afterwards.
+    state = member.tracked.state() if settings.rank == 0 else {}
     evicted = member.occupancy.vacate(member.prepared, member.tracked)
+    state = mapped(state, partial(_where_it_is, evicted))
     member.parks += 1
     member.orders.carried_out(number, 0)
     member.say(RankPhase.PARKED)
     path = folder_of(settings) / f"word-{settings.lease.epoch}-{member.parks}.json"
     if settings.rank == 0:
-        word = _wait_parked(member, evicted, states)
+        word = _wait_parked(member, {**state, "rng": states})
         write_word(path, word)
     else:
         word = wait_for_word(path)
@@ -58,14 +64,20 @@ def park(member: Member, number: int) -> Want:
     return Want.RUN
 
 
-def _wait_parked(member: Member, evicted: Evicted, states: dict[str, torch.Tensor]) -> JobDirective:
+def _where_it_is(evicted: Evicted, tensor: torch.Tensor) -> torch.Tensor:
+    """In the host pool; or a copy of one that stayed: made by a `state_dict`, or in the state of a scheduler."""
+    try:
+        return evicted.in_pool(tensor)
+    except KeyError:
+        return tensor.detach().to("cpu", copy=True)
+
+
+def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:
     """Rank 0: spill, and listen until the gang shall do something else than stay parked."""
-    assert member.tracked is not None
     durability, orders = member.durability, member.orders
-    state = {**member.tracked.state(evicted.in_pool), "rng": states}
     parked = version(member)
     told = durability.step, durability.error
-    durability.begin(state, parked)
+    durability.begin(state, parked, spill=True)
     while True:
         if (now := (durability.step, durability.error)) != told:
             told = now
@@ -73,7 +85,7 @@ def _wait_parked(member: Member, evicted: Evicted, states: dict[str, torch.Tenso
         if durability.hopeless:
             give_up(member, durability.hopeless)
         if durability.due_again(parked):
-            durability.begin(state, parked)
+            durability.begin(state, parked, spill=True)
         word = orders.pending(member.gate)
         if word is None:
             time.sleep(POLL_S)

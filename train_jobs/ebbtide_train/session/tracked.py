@@ -8,9 +8,11 @@ it was given, and one that came from a file could never be evicted. (A model cop
 came from a file, the author must clone them: only the author knows which of them are tied.)
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -65,8 +67,8 @@ class Tracked:
         for name, extra in self.extras.items():
             yield from tensors_in(f"{name}", extra.state_dict())
 
-    def state(self, view: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> dict[str, object]:
-        """The portable state; ``view`` says where a tensor's bytes are now (in the host pool, when evicted)."""
+    def state(self) -> dict[str, object]:
+        """The portable state. Its tensors are those that are tracked; all else in it is as of now, and stays so."""
         state: dict[str, object] = {
             "model": self.model.state_dict(),
             "optimizer": {
@@ -79,9 +81,7 @@ class Tracked:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "extras": {name: extra.state_dict() for name, extra in self.extras.items()},
         }
-        viewed = _map_tensors(state, view)
-        assert isinstance(viewed, dict)
-        return viewed
+        return mapped(state, lambda tensor: tensor)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave.
@@ -133,15 +133,23 @@ class Tracked:
                     values[key] = value.clone()
 
 
-def _map_tensors(value: object, view: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    """``value`` with every tensor replaced; containers keep their types as far as a checkpoint tells them apart."""
+def mapped(state: Mapping[str, object], view: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, object]:
+    """A state with every tensor replaced, and what else may change copied.
+
+    Containers keep their types as far as a checkpoint tells them apart.
+    """
+    return {key: _mapped(value, view) for key, value in state.items()}
+
+
+def _mapped(value: object, view: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(value, torch.Tensor):
         return view(value)
     if isinstance(value, list):
-        return [_map_tensors(item, view) for item in value]
+        return [_mapped(item, view) for item in value]
     if isinstance(value, tuple):
-        return tuple(_map_tensors(item, view) for item in value)
-    if type(value).__name__ in ("dict", "OrderedDict"):
-        assert isinstance(value, dict)
-        return {key: _map_tensors(item, view) for key, item in value.items()}
-    return value
+        return tuple(_mapped(item, view) for item in value)
+    if isinstance(value, Counter):
+        return Counter(value)
+    if isinstance(value, Mapping):  # of any kind: `tensors_in` looks into all of them
+        return {key: _mapped(item, view) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -122,8 +122,15 @@ class BackgroundSaver:
             _logger.warning("%s: the checkpoint is written while training waits", save.why_not_copied)
             save._end(lambda: write(dict(state)))
             return save
-        self._thread = threading.Thread(target=_write, args=(save, staged, write), name="checkpoint", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=_write, args=(save, staged, write), name="checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # "can't start new thread": the process or the machine has too many
+            save.why_not_copied = f"no thread to write it in: {error}"
+            _logger.warning("%s: the checkpoint is written while training waits", save.why_not_copied)
+            _write(save, staged, write)
+        else:
+            self._thread = thread
         return save
 
     def settle(self, timeout_s: float = math.inf) -> bool:

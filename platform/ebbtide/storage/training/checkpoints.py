@@ -260,8 +260,13 @@ class RunCheckpoints:
             except StorageError as error:
                 _logger.warning("run %s: what is not needed could not be removed: %s", self.paths.run, error)
 
-        self._cleaning = threading.Thread(target=clean, name=f"clean {self.paths.run}", daemon=True)
-        self._cleaning.start()
+        cleaning = threading.Thread(target=clean, name=f"clean {self.paths.run}", daemon=True)
+        try:
+            cleaning.start()
+        except RuntimeError as error:  # "can't start new thread"; what was committed before is committed
+            _logger.warning("run %s: what is not needed stays for now: %s", self.paths.run, error)
+        else:
+            self._cleaning = cleaning
 
     def settle(self, timeout_s: float = math.inf) -> bool:
         """Wait until nothing is being removed; whether that came about in time. It may be cut off at any moment."""

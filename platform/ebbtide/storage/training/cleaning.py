@@ -88,9 +88,11 @@ class Cleaner:
                         self._remove(path, f"half written, and unchanged for {age_s:.0f} s", done)
             except StorageError as error:
                 done.failed.append(error)
-        for found_epoch in found:
-            if found_epoch.epoch < self.epoch:
-                self._remove_empty(found_epoch.epoch, done)
+        # Before this gang has said from where it goes on, an epoch in which nothing is may be what says so.
+        if any(one.epoch == self.epoch and one.start is not None for one in found):
+            for one_epoch in found:
+                if one_epoch.epoch < self.epoch:
+                    self._remove_empty(one_epoch.epoch, done)
         for name, why in done.removed:
             _logger.info("run %s: removed %s: %s", self.paths.run, name, why)
         for failure in done.failed:

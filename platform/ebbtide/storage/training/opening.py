@@ -24,13 +24,16 @@ def checkpoint_manifest(paths: RunPaths, wanted: CheckpointId) -> Manifest:
     directory = paths.checkpoint(wanted)
     path = directory / MANIFEST
     try:
-        manifest = parse_manifest(read_small(path, MAX_MANIFEST_BYTES), path)
+        raw = read_small(path, MAX_MANIFEST_BYTES)
+    except ValueError as error:
+        raise Corrupt(f"this file is longer than any of its kind: {error}", path) from error
     except FileNotFoundError as error:
         with telling("look at", directory):
             is_there = directory.is_dir()
         if is_there:
             raise Corrupt("this file of a committed checkpoint is missing", path) from error
         raise NotPublished(f"run {paths.run} has no checkpoint {wanted} in {paths.directory}") from error
+    manifest = parse_manifest(raw, path)
     if manifest.kind is not Kind.TRAINING or manifest.key != paths.key(wanted):
         raise Corrupt(f"this is the manifest of {manifest.kind.value} {manifest.key}", path)
     return manifest

@@ -85,12 +85,13 @@ def begin_epoch(
         What stands there now.
 
     Raises:
-        Superseded: a later gang has begun.
+        Superseded: a later gang has begun, or one of another lease in this epoch: it was chosen before the pool was
+            made anew, and the gang has stood still since.
         Refused: the checkpoint to go on from is of this epoch or a later one.
     """
     check_epoch(paths, epoch)
     disk.make_directory(paths.epoch(epoch))  # before looking: a gang that removes something sees it from now on
-    said = read_start(paths, epoch)
+    said = _said(paths, epoch, claim)
     if said is not None:
         return said
     if start is None:
@@ -105,7 +106,20 @@ def begin_epoch(
         fields |= {"ledger": start.claim.ledger, "lease": start.claim.lease}
     disk.replace(paths.start(epoch), json.dumps(fields).encode() + b"\n")
     check_epoch(paths, epoch)
+    _said(paths, epoch, claim)
     return start
+
+
+def _said(paths: RunPaths, epoch: int, claim: Claim | None) -> Start | None:
+    """From where a gang of this epoch went on; raises Superseded if its lease is known, and another than ours."""
+    said = read_start(paths, epoch)
+    if said is not None and said.claim is not None and claim is not None and said.claim != claim:
+        raise Superseded(
+            f"run {paths.run}: epoch {epoch} has begun with lease {said.claim.lease} of ledger {said.claim.ledger}, "
+            f"and this gang has lease {claim.lease} of ledger {claim.ledger}: the pool was made anew meanwhile; if "
+            "this gang is the younger one, start it again"
+        )
+    return said
 
 
 def read_start(paths: RunPaths, epoch: int) -> Start | None:

@@ -4,13 +4,16 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ebbtide.storage.budget import Budget, measure
 from ebbtide.storage.errors import NoRoom, Refused
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.mending import mend
+from ebbtide.storage.models.terms import ImportTerms
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.scrub import damage_of
@@ -168,6 +171,25 @@ def test_a_place_that_cannot_be_made_is_one_error(
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(NoRoom, match="quota"):
         mend(store, model)
+
+
+def test_mending_takes_room_for_what_is_fetched_and_one_copy_and_no_more(
+    store: ObjectStore, model: ObjectId, arrays: Arrays
+) -> None:
+    path = store.paths.object(model) / FIRST
+    flip(path, CHUNK + 5)
+    before, stored = path.read_bytes(), measure(store.ports).stored_bytes
+    assert len(before) > 3 * CHUNK
+
+    def terms(room_bytes: int) -> ImportTerms:
+        return replace(TERMS, budget=Budget(max_bytes=stored + room_bytes, keep_free_bytes=0))
+
+    for too_small in (CHUNK - 1, len(before)):
+        with pytest.raises(NoRoom, match="no room for"):
+            mend(store, model, terms=terms(too_small))
+        assert path.read_bytes() == before and leftovers(store) == []
+    mend(store, model, terms=terms(len(before) + 2 * CHUNK))
+    assert is_whole(store, model, arrays)
 
 
 def test_without_a_record_a_source_is_asked_for(store: ObjectStore, model: ObjectId, folder: Path) -> None:

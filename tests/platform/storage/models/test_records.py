@@ -63,3 +63,10 @@ def test_old_records_of_objects_that_are_gone_are_forgotten(records: ImportRecor
     assert records.forget([OBJECT], made_s - 10) == 0
     assert records.forget([OBJECT], made_s + 10) == 1
     assert [one.object for one in records.list()] == [OBJECT]
+
+
+def test_a_record_of_another_version_is_not_believed(records: ImportRecords, tmp_path: Path) -> None:
+    records.write(ONE, "x", OBJECT, 1.0)
+    path = imports(StorePaths(tmp_path)) / f"{ONE}.json"
+    path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 2'))
+    assert records.read(ONE) is None and records.list() == []

@@ -170,6 +170,24 @@ def test_without_memory_for_a_copy_it_is_written_before_training_goes_on(tmp_pat
     assert run.newest() == at("e1/step-1")
 
 
+def test_without_a_thread_it_is_written_before_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def short(self: threading.Thread) -> None:
+        if self.name == "checkpoint":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", short)
+    arenas = Arenas()
+    background = saver(arenas)
+    for _ in range(2):
+        save = background.begin({"x": torch.ones(1 << 20)}, lambda state: at("e1/step-1"))
+        assert save.done and save.wait() == at("e1/step-1") and "can't start new thread" in save.why_not_copied
+        assert not background.busy and background.settle()
+    assert arenas.total_bytes == 4 << 20, "its copy was let go of"
+
+
 def test_an_interrupt_of_the_training_process_is_not_swallowed() -> None:
     def interrupted(state: dict[str, Any]) -> CheckpointId:
         raise KeyboardInterrupt

@@ -13,6 +13,7 @@ import torch
 
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
+from ebbtide.storage.manifest import MAX_MANIFEST_BYTES
 from ebbtide.storage.names import COMMIT, MANIFEST
 from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
 from ebbtide.storage.training.lineage import Start
@@ -159,6 +160,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "no COMMIT content": (lambda run: file_of(run, 3, COMMIT).write_bytes(b""), "COMMIT"),
     "a missing manifest": (lambda run: file_of(run, 3, MANIFEST).unlink(), r"manifest\.json: .*missing"),
+    "an endless manifest": (
+        lambda run: os.truncate(file_of(run, 3, MANIFEST), MAX_MANIFEST_BYTES + 1),
+        r"manifest\.json: .*longer than any",
+    ),
     "a tensor file of another step": (
         lambda run: file_of(run, 3).write_bytes(file_of(run, 2).read_bytes()),
         r"rank0\.safetensors at byte",

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from ebbtide.storage.budget import Budget
 from ebbtide.storage.durable import Disk
-from ebbtide.storage.errors import NoRoom, NotPublished
+from ebbtide.storage.errors import NoRoom, NotPublished, TransferFailed
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
@@ -139,6 +140,47 @@ def test_one_that_is_taken_while_it_is_judged_stays(tmp_path: Path) -> None:
     assert leftovers(run) == []
 
 
+def test_one_that_was_taken_already_is_not_even_moved_for_a_moment(tmp_path: Path) -> None:
+    """Whoever reads it came while the dead readers were told from the living, which may take a minute."""
+
+    class Late(LocalLeases):
+        def living(self) -> frozenset[str]:
+            found = super().living()
+            if (tmp_path / "train/tide/e1/step-2").exists() and not opened:
+                opened.append(make_run(tmp_path, leases=self).open(at("e1/step-1"), held=True))
+            return found
+
+    opened, calls = list[OpenCheckpoint](), CountedCalls()
+    run = make_run(tmp_path, keep=Retention(1), leases=Late(), disk=Disk(calls))
+    for step in (1, 2):
+        run.save(state_at(step), epoch=1, step=step)
+        run.settle()
+    [reader] = opened
+    with reader:
+        assert same(reader.read_state(), state_at(1))
+    assert not [path for what, _, path in calls.events if what == "rename" and path and "removed-" in path.name]
+
+
+def test_if_it_cannot_be_told_who_reads_a_checkpoint_it_stays(tmp_path: Path) -> None:
+    class Failing(LocalLeases):
+        looks = 0
+
+        def present(self) -> frozenset[str]:
+            self.looks += 1
+            if self.looks == 2:  # it has been moved away by then
+                raise TransferFailed("list", tmp_path, errno=errno.EIO)
+            return super().present()
+
+    wide = make_run(tmp_path, keep=Retention(9))
+    for step in (1, 2):
+        wide.save(state_at(step), epoch=1, step=step)
+        wide.settle()
+    run = make_run(tmp_path, keep=Retention(1), leases=Failing())
+    done = run.clean(1)
+    assert done.removed == [] and len(done.failed) == 1
+    assert ids(run) == ["e1/step-2", "e1/step-1"] and leftovers(run) == []
+
+
 def test_a_dead_reader_keeps_nothing_from_being_removed(tmp_path: Path) -> None:
     dead = of_checkpoint(at("e1/step-1"))
 
@@ -226,6 +268,26 @@ def test_what_cannot_be_removed_never_fails_a_save(tmp_path: Path) -> None:
     assert step_read(run) == 3 and len(ids(run)) == 3
     done = run.clean(1)
     assert done.removed == [] and len(done.failed) == 2, "the others are tried all the same"
+
+
+def test_without_a_thread_to_clean_in_a_commit_is_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = threading.Thread.start
+
+    def short(self: threading.Thread) -> None:
+        if self.name.startswith("clean"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    run = make_run(tmp_path, keep=Retention(1))
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", short)
+        for step in (1, 2):
+            run.save(state_at(step), epoch=1, step=step)
+    assert run.settle() and step_read(run) == 2 and "can't start new thread" in caplog.text
+    run.save(state_at(3), epoch=1, step=3)
+    assert run.settle() and ids(run) == ["e1/step-3"]
 
 
 # ---- room
@@ -316,6 +378,22 @@ def test_a_full_disk_is_cleaned_before_it_is_called_full(tmp_path: Path, what: s
     else:
         run.save(state_at(2), epoch=2, step=2)
     assert not file.exists()
+
+
+def test_what_an_empty_epoch_says_counts_until_the_next_gang_has_said_it(tmp_path: Path) -> None:
+    """1. A person decides for step 1; 2. the next gang finds a full disk, and cleans it before it can say anything;
+    3. step 2 cannot go meanwhile, since somebody reads it; 4. the gang goes on from step 1 all the same."""
+    leases = LocalLeases()
+    good = make_run(tmp_path, leases=leases)
+    for step in (1, 2):
+        good.save(state_at(step), epoch=1, step=step)
+        good.settle()
+    good.begin_epoch(2, Start(at("e1/step-1")))
+    run = make_run(tmp_path, leases=leases, disk=Disk(FullBecauseOf(half_written(good))))
+    with good.open(at("e1/step-2"), held=True):
+        assert run.begin_epoch(3) == Start(at("e1/step-1"))
+    run.clean(3)
+    assert ids(run) == ["e1/step-1"] and not run.paths.epoch(2).exists(), "now it is said elsewhere"
 
 
 def test_a_disk_that_is_full_when_the_tensors_come_is_cleaned_and_they_are_written_again(tmp_path: Path) -> None:

@@ -164,9 +164,13 @@ def test_a_rename_whose_answer_was_lost_has_succeeded(tmp_path: Path) -> None:
             if Path(dst).name == "step-1":
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
-    run = make_run(tmp_path, disk=Disk(Lost()))
+    calls = Lost()
+    run = make_run(tmp_path, disk=Disk(calls))
     run.save(state_at(1), epoch=1, step=1)
     assert step_read(run) == 1
+    target = run.paths.checkpoint(at("e1/step-1"))
+    [place] = [number for number, (_, _, there) in enumerate(calls.events) if there == target]
+    assert ("fsync", target.parent, None) in calls.events[place:], "its place would survive a power cut"
 
 
 def test_a_gang_that_was_replaced_hears_of_it_at_each_step_of_a_save(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, Refused, Superseded
-from ebbtide.storage.training.lineage import EpochFound, Start
+from ebbtide.storage.training.lineage import Claim, EpochFound, Start
 from ebbtide.storage.training.places import RunPaths, run_paths
 from ebbtide.storage.training.survey import begin_epoch, check_epoch, look, newest_of, read_start, temporaries
 from tests.platform.storage.training.runs import at
@@ -59,6 +59,12 @@ def test_an_epoch_says_from_where_it_goes_on(paths: RunPaths) -> None:
     assert newest_of(paths) is None
 
 
+def test_a_gang_whose_word_was_lost_goes_on_from_what_was_before_it(paths: RunPaths) -> None:
+    commit(paths, "e1/step-3")
+    commit(paths, "e4/step-7")
+    assert begin_epoch(paths, Disk(), 4) == Start(at("e1/step-3"))
+
+
 def test_the_directory_is_there_before_the_look(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a gang that removes old checkpoints could miss it, and remove what this one is about to go on from."""
     from ebbtide.storage.training import survey
@@ -88,6 +94,22 @@ def test_a_gang_that_is_replaced_while_it_begins_hears_of_it(paths: RunPaths) ->
 
     with pytest.raises(Superseded):
         begin_epoch(paths, Slow(), 2)
+
+
+def test_two_gangs_of_one_epoch_are_told_apart_by_their_leases(paths: RunPaths) -> None:
+    """One chose its epoch, stood still while the pool was made anew and the job went on, and goes on now."""
+    old, young = Claim("old", 58), Claim("young", 3)
+    begin_epoch(paths, Disk(), 58, claim=young)
+    with pytest.raises(Superseded, match="lease 3 of ledger young"):
+        begin_epoch(paths, Disk(), 58, claim=old)
+    assert begin_epoch(paths, Disk(), 58, claim=young) == Start(None), "what was said stays"
+
+    class Both(Disk):
+        def replace(self, path: Path, data: bytes) -> None:
+            super().replace(path, data.replace(b'"old"', b'"young"'))  # the other one, just after this one
+
+    with pytest.raises(Superseded, match="ledger young"):
+        begin_epoch(paths, Both(), 59, claim=old)
 
 
 @pytest.mark.parametrize("origin", ["e3/step-1", "e2/step-1"])

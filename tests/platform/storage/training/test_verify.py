@@ -1,13 +1,15 @@
 """All damage of a checkpoint is listed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ebbtide.storage.errors import Corrupt, NotPublished
+from ebbtide.storage.report import TransferReport
 from ebbtide.storage.training.verify import verify
 from tests.platform.storage.stores import LocalLeases
-from tests.platform.storage.training.runs import CHUNK, at, make_run, state_at
+from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, state_at
 from tests.platform.storage.training.test_checkpoints import flip
 
 STEP = at("e1/step-1")
@@ -19,6 +21,22 @@ def test_a_whole_one_has_none(tmp_path: Path) -> None:
     run.save(state_at(1), epoch=1, step=1)
     assert verify(run, STEP) == []
     assert leases.present() == frozenset()
+
+
+def test_what_is_verified_is_held_meanwhile(tmp_path: Path) -> None:
+    leases, seen = LocalLeases(), list[frozenset[str]]()
+
+    class Seen(CountedReads):
+        def read(self, *arguments: Any, **more: Any) -> TransferReport:
+            seen.append(leases.present())
+            return super().read(*arguments, **more)
+
+    run = make_run(tmp_path, leases=leases, transport=Seen(make_transport()))
+    run.save(state_at(1), epoch=1, step=1)
+    run.settle()
+    seen.clear()
+    assert verify(run, STEP) == []
+    assert set(seen) == {frozenset({"checkpoint-e1-step-1"})} and leases.present() == frozenset()
 
 
 def test_all_damage_is_found(tmp_path: Path) -> None:

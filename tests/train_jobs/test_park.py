@@ -1,0 +1,95 @@
+"""Parking in place: what is being written stays as it was, and ranks that come back apart go no further."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide_train.session import park as park_module
+from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.current import activate
+from ebbtide_train.session.errors import GangBroken, Preempted
+from ebbtide_train.session.gate import Away, ScriptedGate
+from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.session import TrainingSession
+from tests.train_jobs import gangs, tiny
+from tests.train_jobs.test_durability import parameters
+
+pytestmark = pytest.mark.timeout(150)
+LEASE = Lease("job", 7, (SlotRef("here", 0),))
+
+
+def train(run_dir: Path, gate: ScriptedGate, **options: object) -> None:
+    plan = gangs.plan_of(run_dir, world=1, epoch=7, options=options)
+    try:
+        with activate(TrainingSession(plan.settings(0), gate)):
+            tiny.train({"steps": 6})
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_second_park_leaves_the_state_alone_that_the_first_one_still_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both use the same host memory."""
+    publish, hang, kept = CheckpointStore.publish, threading.Event(), dict[str, torch.Tensor]()
+
+    def slow(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
+        if (self._paths.run, ref.step) == ("job", 2):
+            assert hang.wait(60)
+        publish(self, state, ref)
+        if ref.step == 2:
+            kept[self._paths.run] = parameters(self.load(ref))
+
+    class Again(ScriptedGate):
+        def report(self, report: RankReport) -> None:
+            super().report(report)
+            if report.step == 4 and report.phase is RankPhase.RUNNING:
+                threading.Timer(0.5, hang.set).start()
+
+    monkeypatch.setattr(CheckpointStore, "publish", slow)
+    train(tmp_path / "job", Again({2: Away(), 4: Away()}, lease=LEASE))
+    with pytest.raises(Preempted):
+        train(tmp_path / "calm", ScriptedGate({2: Want.STOP}, lease=LEASE))
+    assert torch.equal(kept["job"], kept["calm"])
+
+
+def test_a_checkpoint_that_hangs_keeps_no_gang_on_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written from a copy; what is parked is written after it."""
+    publish, hang, waits, committed = CheckpointStore.publish, threading.Event(), list[bool](), list[int]()
+
+    def slow(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
+        waits.append(hang.wait(30))
+        publish(self, state, ref)
+        committed.append(ref.step)
+
+    class UntilParked(ScriptedGate):
+        def report(self, report: RankReport) -> None:
+            super().report(report)
+            if report.phase is RankPhase.PARKED and not hang.is_set():
+                threading.Timer(0.3, hang.set).start()
+
+    monkeypatch.setattr(CheckpointStore, "publish", slow)
+    gate = UntilParked({3: Away(until=lambda report: report.durable_step == 3)}, lease=LEASE)
+    train(tmp_path, gate, checkpoint_every_s=0.0)
+    assert all(waits) and committed[:2] == [1, 3] and committed == sorted(committed) and committed[-1] == 6
+
+
+class Apart:
+    """A group whose ranks do not stand at the same step."""
+
+    def __init__(self, *steps: int) -> None:
+        self._steps = steps
+
+    def max_of(self, values: list[int]) -> list[int]:
+        return [max(self._steps), -min(self._steps)]
+
+
+def test_ranks_that_come_back_at_different_steps_go_no_further() -> None:
+    park_module._check_together(Apart(5, 5), 5)  # type: ignore[arg-type]
+    for mine in (4, 5):
+        with pytest.raises(GangBroken, match="steps 4 to 5"):
+            park_module._check_together(Apart(4, 5), mine)  # type: ignore[arg-type]
