@@ -22,7 +22,7 @@ from tests.integration.kills.evidence import Evidence
 from tests.integration.kills.growth import BOUNDS, WARM_UP_MIN, verdicts
 from tests.integration.kills.picture import draw
 from tests.integration.kills.player import Player, Round, as_json
-from tests.integration.kills.sampler import Sampler
+from tests.integration.kills.sampler import Sampler, save
 from tests.integration.kills.users import users
 
 SAMPLE_EVERY_S = 60.0
@@ -71,6 +71,7 @@ def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool) -
                     for one in verdicts(sampler.samples, warm_up_min=min(WARM_UP_MIN, minutes / 4))
                 ]
                 draw(sampler.samples, folder / f"{seed}.png")
+                save(sampler.samples, folder / f"{seed}.csv")
             finished, told = True, list(player.told)
             broken = any(not all_well(played) for played in rounds) or any(one["grows"] for one in growth)
             if broken:
