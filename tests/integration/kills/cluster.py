@@ -44,8 +44,9 @@ FAST_DEATH = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "30",
     "RAY_gcs_failover_worker_reconnect_timeout": "10",
     # The GCS keeps the last 100,000 tasks, which Train's polls alone take more than an hour to fill at five a second
-    # for each rank: it would grow all the time and not show whether anything else does.
-    "RAY_task_events_max_num_task_in_gcs": "5000",
+    # for each rank: it would grow all the time and not show whether anything else does. A thousand are there within a
+    # minute; five thousand took most of the life of a GCS that is killed every ten minutes, 20 MB of them.
+    "RAY_task_events_max_num_task_in_gcs": "1000",
     # And it keeps 100,000 dead actors: rounds of kills make some fifteen a minute, so by default it only grows.
     "RAY_maximum_gcs_destroyed_actor_cached_count": "200",
 }

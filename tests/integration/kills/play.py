@@ -22,7 +22,7 @@ from tests.integration.kills.evidence import Evidence
 from tests.integration.kills.growth import BOUNDS, WARM_UP_MIN, verdicts
 from tests.integration.kills.picture import draw
 from tests.integration.kills.player import Player, Round, as_json
-from tests.integration.kills.sampler import Sampler
+from tests.integration.kills.sampler import Sampler, save
 from tests.integration.kills.users import users
 
 SAMPLE_EVERY_S = 60.0
@@ -51,7 +51,7 @@ def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool) -
     growth: list[dict[str, object]] = []
     told: list[str] = []
     began_s = time.monotonic()
-    broken = False
+    broken = finished = False
     try:
         with pool_of_two_nodes(redis=True, keep=keep) as pool, users(pool.url) as asking:
             player = Player(pool, asking, Evidence(pool), seed)
@@ -71,7 +71,8 @@ def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool) -
                     for one in verdicts(sampler.samples, warm_up_min=min(WARM_UP_MIN, minutes / 4))
                 ]
                 draw(sampler.samples, folder / f"{seed}.png")
-            told = list(player.told)
+                save(sampler.samples, folder / f"{seed}.csv")
+            finished, told = True, list(player.told)
             broken = any(not all_well(played) for played in rounds) or any(one["grows"] for one in growth)
             if broken:
                 raise Broken
@@ -81,7 +82,7 @@ def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool) -
         summary = {
             "seed": seed,
             "minutes": round((time.monotonic() - began_s) / 60, 1),
-            "clean": bool(rounds) and not broken,
+            "clean": finished and bool(rounds) and not broken,
             "rounds": [as_json(played) for played in rounds],
             "users_saw": _total(rounds),
             "growth": growth,

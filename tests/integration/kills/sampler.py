@@ -1,9 +1,10 @@
 """One sample of everything that might grow: memory and descriptors per process, files, bytes."""
 
+import csv
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,14 @@ class Sampler:
         yield "session_mb", "", folder_bytes(self.pool.cluster.temp_dir) / 2**20
         yield "runtime_files", "", float(files_in(self.pool.lock_dir.parent))
         yield "tmp_files", "", float(sum(name.startswith("ebbtide") for name in os.listdir(tempfile.gettempdir())))
+
+
+def save(samples: Sequence[Sample], path: Path) -> None:
+    """As a table, so that a run can be looked at, and judged again, when it is over."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("at_min", "series", "instance", "value"))
+        table.writerows((f"{one.at_min:.3f}", one.series, one.instance, f"{one.value:.3f}") for one in samples)
 
 
 def checkpoint_folders(shared: Path) -> list[Path]:
