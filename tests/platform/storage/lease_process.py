@@ -28,7 +28,9 @@ PACE = Pace(beat_s=0.1, stale_after_s=5.0, answer_s=10.0)
 
 
 def say(**what: object) -> None:
-    print(json.dumps({"pid": os.getpid(), "at_s": time.monotonic(), **what}), flush=True)
+    # In one write: several threads may say something at once.
+    sys.stdout.write(json.dumps({"pid": os.getpid(), "at_s": time.monotonic(), **what}) + "\n")
+    sys.stdout.flush()
 
 
 def believe(holding: Holding | None) -> None:

@@ -29,7 +29,7 @@ from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.places import GANG, START, CheckpointId, RunPaths, gang_leases, run_leases
 from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.retention import Retention
-from ebbtide.storage.training.survey import look
+from ebbtide.storage.training.survey import look, newest_of
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.ref import Ref
 
@@ -88,6 +88,9 @@ class CheckpointStore:
         try:
             self.epoch = epoch_for(look(self._paths), claim, self._present_ledger) if claim else lease_epoch
             origin = self._checkpoints.begin_epoch(self.epoch, claim=claim, check=self._look_at).origin
+            if (found := newest_of(self._paths)) is not None and found.epoch == self.epoch:
+                self._look_at(found)  # a gang of this very lease was here before, and committed
+                origin = found
             self._checkpoints.ports.disk.make_directory(self._paths.leases)
         except StorageError as error:
             raise CheckpointMismatch(f"this gang cannot begin: {error}{self._remedy(error)}") from error

@@ -1,5 +1,6 @@
 """Making the gang's present state the one that counts: all ranks give their part, rank 0 writes."""
 
+import os
 from typing import NoReturn
 
 import torch
@@ -12,7 +13,8 @@ from ebbtide_train.session.durability import Version
 from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.member import Member
 
-_copies = HostCopies(Arenas())  # of this process: what one copy has touched, the next one uses again
+_copies: dict[int, HostCopies] = {}
+"""Of this process, by its id (it may be a fork): what one copy has touched, the next one uses again."""
 
 
 def checkpoint(member: Member) -> None:
@@ -26,7 +28,8 @@ def checkpoint(member: Member) -> None:
     assert member.tracked is not None
     if member.settings.rank == 0:
         try:
-            copy = _copies.stage({**member.tracked.state(), "rng": states})
+            copies = _copies.setdefault(os.getpid(), HostCopies(Arenas()))
+            copy = copies.stage({**member.tracked.state(), "rng": states})
         except (MemoryError, StorageError) as error:
             member.durability.failed(error)  # training goes on; it is tried again when the next one is due
         else:

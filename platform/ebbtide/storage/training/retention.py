@@ -64,9 +64,9 @@ def judge(
     Returns:
         Each committed checkpoint once, the highest first.
     """
-    line = lineage(epochs)
-    places = {one: place for place, one in enumerate(line)}
     there = sorted((CheckpointId(one.epoch, step) for one in epochs for step in one.steps), reverse=True)
+    line = [one for one in lineage(epochs) if one in set(there)]  # one that is missing takes the place of none
+    places = {one: place for place, one in enumerate(line)}
     busy, later = frozenset(held), overtaken_by(epochs, epoch)
     has_own = any(one.epoch == epoch and one.steps for one in epochs)
 

@@ -27,7 +27,9 @@ from tests.platform.storage.stores import CHUNK
 
 
 def say(**what: object) -> None:
-    print(json.dumps({"pid": os.getpid(), "at_s": time.monotonic(), **what}), flush=True)
+    # In one write: several threads may say something at once.
+    sys.stdout.write(json.dumps({"pid": os.getpid(), "at_s": time.monotonic(), **what}) + "\n")
+    sys.stdout.flush()
 
 
 def observe(progress: ImportProgress) -> None:
