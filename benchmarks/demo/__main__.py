@@ -94,12 +94,14 @@ def _text() -> str:
 
 def summarize(config: PoolFile, tide: Tide, found: accounts.Account, proof: Exactness) -> dict[str, Any]:
     """The figures of one run."""
+    outcomes = [*filter(None, [tide.first]), *tide.outcomes]
     ttft_s = [outcome.ttft_s for outcome in tide.outcomes if outcome.ok]
+    first, later = found.replica_start_s[:1], found.replica_start_s[1:]
     held_max_s = max((outcome.ttft_s for outcome in tide.outcomes), default=0.0)
     shared = Path(str(config.pool.shared_dir))
     return {
-        "requests_total": len(tide.outcomes),
-        "requests_failed": sum(not outcome.ok for outcome in tide.outcomes),
+        "requests_total": len(outcomes),
+        "requests_failed": sum(not outcome.ok for outcome in outcomes),
         "held_max_s": round(held_max_s, 3),
         "ttft_s": {"p50": accounts.percentile(ttft_s, 0.5), "p99": accounts.percentile(ttft_s, 0.99)},
         "replicas_peak": found.replicas_peak,
@@ -119,7 +121,7 @@ def summarize(config: PoolFile, tide: Tide, found: accounts.Account, proof: Exac
             "in_place_p50": accounts.percentile(found.resume_in_place_s, 0.5),
             "restart_p50": accounts.percentile(found.resume_restart_s, 0.5),
         },
-        "replica_start_s": {"p50": accounts.percentile(found.replica_start_s, 0.5)},
+        "replica_start_s": {"first": accounts.percentile(first, 0.5), "later_p50": accounts.percentile(later, 0.5)},
         "weights": dict(found.weights),
         "gpu_seconds": found.gpu_seconds(),
         "double_occupancy_s": round(double_occupancy_s(read_occupancies(shared / "occupancy")), 3),

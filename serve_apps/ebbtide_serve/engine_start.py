@@ -3,6 +3,7 @@
 Optional, since users bring engines of their own: one that has none of this is started and watched all the same.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -38,6 +39,35 @@ class TellsOfItsStart(Protocol):
         Returns:
             What was done, or why nothing, for the log.
         """
+
+
+def sound(told: StartReport) -> StartReport:
+    """The same in the types that it should have; empty if it cannot be read so.
+
+    Engines are anybody's, and what they tell goes into the pool's ledger, which takes no NaN.
+    """
+    try:
+        stages_s = {str(stage): _seconds(seconds) for stage, seconds in told.stages_s.items()}
+        loads = tuple(
+            RankLoad(
+                rank=int(one.rank),
+                way=str(one.way),
+                bytes_by_mode={str(mode): int(size) for mode, size in one.bytes_by_mode.items()},
+                seconds=_seconds(one.seconds),
+                why=tuple(map(str, one.why)),
+            )
+            for one in told.loads
+        )
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return StartReport()
+    return StartReport(stages_s, loads)
+
+
+def _seconds(value: float) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{value} is no number of seconds")
+    return seconds
 
 
 def stages_of(records: list[dict[str, Any]], began_s: float, ready_s: float) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import Protocol
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
 from ebbtide_serve.engine import Engine, EngineStats
-from ebbtide_serve.engine_start import TellsOfItsStart
+from ebbtide_serve.engine_start import TellsOfItsStart, sound
 from ebbtide_serve.errors import EngineFailed, NotGranted
 from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.replica_http import ReplicaApp
@@ -131,7 +131,7 @@ class ReplicaServer:
 
     def _note_start(self, engine: Engine) -> None:
         if isinstance(engine, TellsOfItsStart):
-            told = engine.start_report()
+            told = sound(engine.start_report())
             self._loads = told.loads
             self._stages.done_in(told.stages_s, "engine")
         else:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from ebbtide.client.messages import RankLoad
-from ebbtide_serve.engine_start import loads_of, stages_of
+from ebbtide_serve.engine_start import StartReport, loads_of, sound, stages_of
 from ebbtide_serve.loading.record import StartRecord
 
 
@@ -42,3 +44,26 @@ def test_loads_are_told_by_rank_with_the_reasons_for_a_slower_way() -> None:
         RankLoad(1, "ebbtide", {"gds": 9}, 2.0, ("no flat form yet",)),
         RankLoad(2, "vllm", {}, 0.0, ("the store hangs",)),
     )
+
+
+def test_a_sound_report_stays_as_it_is() -> None:
+    told = StartReport({"process": 1.5}, (RankLoad(0, "ebbtide", {"gds": 9}, 2.0, ("why",)),))
+    assert sound(told) == told
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        StartReport({"process": float("nan")}),
+        StartReport({"process": "soon"}),  # type: ignore[dict-item]
+        StartReport({"process": None}),  # type: ignore[dict-item]
+        StartReport({}, (RankLoad(0, "mine", {}, float("inf")),)),
+        StartReport({}, (RankLoad(0, "mine", {"ram": float("inf")}),)),  # type: ignore[dict-item]
+        StartReport({}, ("mine",)),  # type: ignore[arg-type]
+        StartReport(None),  # type: ignore[arg-type]
+        None,
+    ],
+    ids=str,
+)
+def test_what_an_engine_of_anybodys_tells_amiss_is_left_out(odd: StartReport) -> None:
+    assert sound(odd) == StartReport()

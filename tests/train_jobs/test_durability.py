@@ -210,6 +210,26 @@ def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
     assert max(line.step for line in step_lines(tmp_path)) < 50
 
 
+def test_a_parked_gang_that_shall_leave_and_cannot_commit_says_why_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, tries = CheckpointStore.publish, itertools.count()
+
+    def full(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
+        if (number := next(tries)) < 4:
+            raise CheckpointFailed(f"no space left, try {number}")
+        publish(self, state, ref)
+
+    monkeypatch.setattr(CheckpointStore, "publish", full)
+    monkeypatch.setattr(park_module, "RETRY_S", 0.01)
+    gate = ScriptedGate({2: Away(then=Want.STOP)}, lease=LEASE)
+    with pytest.raises(Preempted):
+        run_here(tmp_path, {}, gate)
+    said = [report.commit_error for report in gate.reports if report.phase is RankPhase.PARKED]
+    assert [number for number in range(1, 4) if any(f"try {number}" in one for one in said)] == [1, 2, 3]
+    assert gate.reports[-1].phase is RankPhase.STOPPED and gate.reports[-1].durable_step == 2
+
+
 def test_the_slot_is_left_before_old_checkpoints_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That may take long, and may be cut off anywhere."""
     seen: list[str] = []

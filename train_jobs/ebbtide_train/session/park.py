@@ -99,6 +99,7 @@ def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:
             while durability.write(state, parked):
                 if durability.hopeless:
                     give_up(member, durability.hopeless)
+                member.say(RankPhase.PARKED)  # with why not
                 time.sleep(RETRY_S)  # leaving uncommitted would lose steps; whoever cannot wait kills us
             return word
 
