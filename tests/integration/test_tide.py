@@ -115,6 +115,7 @@ def test_2_a_request_parks_the_job_in_place_and_the_ebb_brings_it_back(
     pool.check_promises()
 
 
+@pytest.mark.hunt  # short: replica x draining of the kill table, and test_parent_watch.py for its engine
 def test_3_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) -> None:
     running(pool)
     assert Asking(pool).answered()
