@@ -41,7 +41,11 @@ BOUNDS: Mapping[str, Bound] = {
     "rss_mb": Bound(
         40.0, "glibc's arenas and Ray's task event buffers settle slowly; a leak per request or tick is more"
     ),
-    "fds": Bound(6.0, "sockets to processes that come and go are closed with a delay; a leak per kill is 60 and more"),
+    "fds": Bound(
+        6.0,
+        "without connections between processes that live (``descriptors``); those to processes that went are closed "
+        "with a delay; a leak per kill is 60 and more",
+    ),
     "ledger_mb": Bound(64.0, "old epochs are kept within the ledger's own budget before they are removed"),
     "shared_mb": Bound(
         192.0,

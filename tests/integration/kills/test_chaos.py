@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.kills.chaos import MACHINES, ROUND_S, round_of
+from tests.integration.kills.chaos import MACHINES, ROUND_S, calm_of, round_of
 from tests.integration.kills.growth import BOUNDS, Sample, slope, verdicts
 from tests.integration.kills.picture import draw
 from tests.integration.kills.player import _ACTIONS
@@ -31,6 +31,15 @@ def test_every_action_is_known_in_time_order_and_leaves_a_machine(seed: int) -> 
 def test_every_kind_of_mishap_comes_up_within_an_hour() -> None:
     seen = {action.kind for number in range(60) for action in round_of(1, number)}
     assert seen == set(_ACTIONS)
+
+
+@pytest.mark.parametrize("for_s", [60.0, 1200.0])
+def test_in_a_calm_stretch_users_come_and_nothing_goes_wrong(for_s: float) -> None:
+    actions = calm_of(7, for_s)
+    assert actions == calm_of(7, for_s)
+    assert {action.kind for action in actions} == {"trickle", "flood", "hang up"}
+    assert all(action.kind in _ACTIONS and 0 <= action.at_s <= for_s for action in actions)
+    assert sum(action.kind == "flood" for action in actions) >= for_s / (2 * ROUND_S) - 1
 
 
 def samples(values: list[float], *, series: str = "rss_mb:arbiter", instance: str = "1") -> list[Sample]:
