@@ -1,11 +1,9 @@
 """Connections to the living are not counted, as far as there are few of them; all that could be a leak is."""
 
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -34,44 +32,48 @@ def test_many_to_one_peer_count_from_the_sixth_on() -> None:
     assert to_the_living(ends) == {10: PER_PEER, 20: PER_PEER}
 
 
+SERVER = """
+import socket, sys
+listening = socket.create_server(("127.0.0.1", 0), backlog=64)
+print(listening.getsockname()[1], flush=True)
+held = [listening.accept() for _ in range(int(sys.argv[1]))]
+print("accepted", flush=True)
+sys.stdin.read()
+"""
 CLIENT = """
 import socket, sys
-held = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[2]))) for _ in range(int(sys.argv[1]))]
 print("connected", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.fixture
-def server() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
-        yield listening
+@contextmanager
+def child(script: str, *arguments: object) -> Iterator[tuple["subprocess.Popen[str]", Callable[[], str]]]:
+    """A process that goes on until its standard input is closed, and what reads its next line."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        stdout = running.stdout
+        assert stdout is not None
+        try:
+            yield running, lambda: stdout.readline().strip()
+        finally:
+            running.kill()
 
 
-def own() -> int:
-    """Descriptors of this process, as a soak counts them."""
-    return psutil.Process().num_fds() - to_the_living(connections()).get(os.getpid(), 0)
+def counted(pid: int) -> int:
+    """Descriptors of a process, as a soak counts them."""
+    return psutil.Process(pid).num_fds() - to_the_living(connections()).get(pid, 0)
 
 
 @pytest.mark.parametrize(("held", "while_alive"), [(3, 0), (20, 20 - PER_PEER)])
-def test_real_connections_count_as_soon_as_the_other_process_is_dead(
-    server: socket.socket, held: int, while_alive: int
-) -> None:
-    before = own()
-    with ExitStack() as accepted:
-        client = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, str(server.getsockname()[1]), str(held)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert client.stdout is not None and client.stdin is not None
-        for _ in range(held):
-            accepted.enter_context(server.accept()[0])
-        assert client.stdout.readline() == b"connected\n"
-        pipes = 2
-        assert own() - before == pipes + while_alive
-        client.kill()
-        client.wait()
-        assert own() - before == pipes + held, "each of them is left of a dead process"
-        client.stdin.close()
-        client.stdout.close()
+def test_real_connections_count_as_soon_as_the_other_process_is_dead(held: int, while_alive: int) -> None:
+    with child(SERVER, held) as (server, says):
+        port = says()
+        before = counted(server.pid)
+        with child(CLIENT, held, port) as (client, client_says):
+            assert (says(), client_says()) == ("accepted", "connected")
+            assert counted(server.pid) - before == while_alive
+            client.kill()
+            client.wait()
+            assert counted(server.pid) - before == held, "each of them is left of a dead process"
