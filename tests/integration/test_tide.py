@@ -115,6 +115,8 @@ def test_2_a_request_parks_the_job_in_place_and_the_ebb_brings_it_back(
     pool.check_promises()
 
 
+@pytest.mark.hunt  # short: replica x draining of the kill table, and test_parent_watch.py for its engine
+@pytest.mark.usefixtures("long_job")
 def test_3_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) -> None:
     running(pool)
     assert Asking(pool).answered()
@@ -134,7 +136,8 @@ def test_3_a_replicas_actor_is_killed_and_no_engine_process_is_left(pool: Pool) 
     pool.check_promises()
 
 
-@pytest.mark.hunt  # short: worker x parking of the kill table
+@pytest.mark.hunt  # short: tests/train_jobs/test_two_nodes.py kills a rank that was parked
+@pytest.mark.usefixtures("long_job")
 def test_4_a_parked_worker_is_killed_and_nothing_durable_is_lost(pool: Pool) -> None:
     running(pool)
     asking = Asking(pool)

@@ -256,6 +256,7 @@ def test_08_an_agent_that_is_killed_comes_back_and_so_does_one_that_was_ended_fo
 
 
 @pytest.mark.hunt  # short: raylet x idle of the kill table
+@pytest.mark.usefixtures("driver")
 def test_09_a_raylet_is_killed_under_a_gang_that_goes_on_elsewhere_and_comes_back_with_the_node(
     nodes: TwoNodes, pool: Pool
 ) -> None:

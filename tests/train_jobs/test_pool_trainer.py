@@ -111,7 +111,7 @@ def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakeP
     assert "the author's own mistake" in printed
 
 
-@pytest.mark.hunt  # short: driver x idle of the kill table
+@pytest.mark.hunt  # short: driver x resuming of the kill table
 def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_commit(fake_pool: FakePool) -> None:
     pool = fake_pool
     args = json.dumps({"steps": 300, "step_s": 0.05})

@@ -24,7 +24,8 @@ from ebbtide_train.stop_wait import stop_wait_env
 from tests.train_jobs.conftest import DRIVER, START_S, FakePool, alive, running_pool, wait_until
 from tests.train_jobs.test_pool_trainer import SETTINGS
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+# In short: driver x resuming of the kill table, and the last of tests/integration/test_operating.py.
+pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(900)]
 
 TIDE = JobName("tide")
 ARGS = {"steps": 100_000, "step_s": 0.05}

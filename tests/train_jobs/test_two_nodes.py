@@ -18,7 +18,6 @@ from tests.train_jobs.test_pool_trainer import SETTINGS
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
-NAME = "far"
 STATES = ("running", "parked", "resuming", "stopping", "stuck")
 SHORT = ("resuming",)  # 20 s each
 
@@ -31,30 +30,30 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
         yield pool
 
 
-def trained(pool: FakePool) -> tuple[int, dict[int, RankReport]]:
+def trained(pool: FakePool, name: str) -> tuple[int, dict[int, RankReport]]:
     """A new gang on both nodes that has finished a step or two: its lease's epoch, and its ranks when they came."""
     slots = (SlotRef(pool.node, 0, "a-0"), SlotRef(pool.others[0], 0, "b-0"))
-    epoch = pool.call("grant_slots", NAME, slots).epoch
-    ranks = pool.ranks(NAME, RankPhase.RUNNING, 2)
+    epoch = pool.call("grant_slots", name, slots).epoch
+    ranks = pool.ranks(name, RankPhase.RUNNING, 2)
     assert [ranks[0].node, ranks[1].node] == [pool.node, pool.others[0]]
-    pool.until(NAME, lambda: pool.call("job", NAME).ranks[0].step > ranks[0].step + 1, "steps")
+    pool.until(name, lambda: pool.call("job", name).ranks[0].step > ranks[0].step + 1, "steps")
     return epoch, ranks
 
 
-def end_in(state: str, pool: FakePool, ranks: dict[int, RankReport]) -> None:
+def end_in(state: str, pool: FakePool, name: str, ranks: dict[int, RankReport]) -> None:
     """Kill the far rank in ``state``. It is stopped before that, so that a move is under way when it dies."""
     if state in ("parked", "resuming"):
-        pool.call("want", NAME, Want.PARK)
-        pool.ranks(NAME, RankPhase.PARKED, 2)
-        pool.spilled(NAME)
+        pool.call("want", name, Want.PARK)
+        pool.ranks(name, RankPhase.PARKED, 2)
+        pool.spilled(name)
     os.kill(ranks[1].pid, signal.SIGSTOP)
     if state == "stuck":  # it hears no polite word, and outlives the near rank: the gang is to be killed
-        pool.call("kill_gang", NAME)
+        pool.call("kill_gang", name)
         return
     if state == "resuming":
-        pool.call("resume", NAME)
+        pool.call("resume", name)
     elif state == "stopping":
-        pool.call("want", NAME, Want.STOP)
+        pool.call("want", name, Want.STOP)
     time.sleep(0.5)  # a rank hears of a wish within 0.1 s, and then waits for the other
     os.kill(ranks[1].pid, signal.SIGKILL)
 
@@ -64,16 +63,17 @@ def test_a_gang_whose_far_rank_is_killed_in_any_state_is_given_up_when_it_is_gon
     pool: FakePool, states: tuple[str, ...]
 ) -> None:
     """Each time: "no gang" is said of no process that lives, the next gang loses what was not committed and no more."""
+    name = f"far-{len(states)}"  # the two forms may run one after the other
     settings = {**json.loads(SETTINGS), "max_failures": 20}
-    driver = pool.submit(NAME, json.dumps({"steps": 100_000, "step_s": 0.03}), json.dumps(settings))
-    run_dir = pool.shared_dir / "train" / NAME
+    driver = pool.submit(name, json.dumps({"steps": 100_000, "step_s": 0.03}), json.dumps(settings))
+    run_dir = pool.shared_dir / "train" / name
     lost = failures = 0
     for state in states:
         began_s = time.time()
-        epoch, ranks = trained(pool)
+        epoch, ranks = trained(pool, name)
         assert (ranks[0].lost_steps, ranks[1].lost_steps) == (lost, lost), f"before it was {state}"
-        end_in(state, pool, ranks)
-        report = pool.no_gang(NAME, epoch)
+        end_in(state, pool, name, ranks)
+        report = pool.no_gang(name, epoch)
         assert not any(alive(rank.pid) for rank in ranks.values()), state
         if state != "stopping":  # there the near rank may have left by its order
             assert report.failures > failures, state
@@ -81,11 +81,11 @@ def test_a_gang_whose_far_rank_is_killed_in_any_state_is_given_up_when_it_is_gon
         durable = durable_step(run_dir)
         lost = max(line.step for line in step_lines(run_dir) if line.t > began_s) + 1 - durable
         assert lost == 0 or state not in ("parked", "resuming")
-    _, ranks = trained(pool)
+    _, ranks = trained(pool, name)
     assert ranks[0].lost_steps == lost
-    pool.call("cancel", NAME)
-    pool.finish(driver, NAME)
-    assert pool.call("job", NAME).outcome == "cancelled"
+    pool.call("cancel", name)
+    pool.finish(driver, name)
+    assert pool.call("job", name).outcome == "cancelled"
 
     losses: dict[tuple[int, int], set[str]] = {}
     for line in step_lines(run_dir):

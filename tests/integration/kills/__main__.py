@@ -32,14 +32,17 @@ SHORT = (
     (Role.SERVE_CONTROLLER, Move.IDLE),
     (Role.REPLICA, Move.DRAINING),
     (Role.GCS_REDIS, Move.GROWING),
-    (Role.WORKER, Move.PARKING),
     (Role.ENGINE, Move.STARTING),
-    (Role.AGENT, Move.RESUMING),
     (Role.TRAIN_CONTROLLER, Move.STOPPING),
-    (Role.DRIVER, Move.IDLE),
+    (Role.DRIVER, Move.RESUMING),
     (Role.RAYLET, Move.IDLE),
 )
-"""Each process once, each move at least once."""
+KILLED_ELSEWHERE = {
+    Role.GCS_MEMORY: "tests/integration/test_operating.py, the last",
+    Role.WORKER: "tests/train_jobs/test_two_nodes.py, test_pool_trainer.py",
+    Role.AGENT: "tests/integration/test_two_nodes.py",
+}
+"""Each process once, but for those that other tests of `make test` kill; each move at least once."""
 
 
 @contextmanager
@@ -91,7 +94,7 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> Iterat
 @click.command()
 @click.option("--role", "roles", multiple=True, type=click.Choice([role.name for role in Role]), help="Only these.")
 @click.option("--move", "moves", multiple=True, type=click.Choice([move.name for move in Move]), help="Only these.")
-@click.option("--short", is_flag=True, help="Each process once, without the GCS that keeps its state in memory.")
+@click.option("--short", is_flag=True, help="What `make test` runs.")
 @click.option("--engine", type=click.Choice(["process", "vllm"]), default="process", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the table goes as JSON.")
 @click.option("--missing", is_flag=True, help="Only what does not stand in --out's file as held; add to that file.")

@@ -60,6 +60,22 @@ def round_of(seed: int, number: int) -> tuple[Action, ...]:
     return tuple(sorted(actions, key=lambda action: action.at_s))
 
 
+def calm_of(seed: int, for_s: float) -> tuple[Action, ...]:
+    """The actions of a stretch in which users come and nothing goes wrong, so that processes live long enough to grow.
+
+    They come all the time, so one replica stays; a flood every half minute brings others, and takes slots from the job.
+    """
+    draw = Random(f"{seed}/calm")
+    actions = [Action(0.0, "trickle", {"every_s": 0.5, "tokens": 20})]
+    at_s = draw.uniform(1.0, ROUND_S)
+    while at_s < for_s - ROUND_S:
+        flood = {"count": draw.randint(8, 24), "tokens": draw.choice([100, 400])}
+        actions.append(Action(round(at_s, 2), "flood", flood))
+        actions.append(Action(round(at_s + draw.uniform(0.5, 5.0), 2), "hang up", {"count": draw.randint(1, 4)}))
+        at_s += draw.uniform(0.5, 1.5) * ROUND_S
+    return tuple(sorted(actions, key=lambda action: action.at_s))
+
+
 def _tide(draw: Random) -> list[Action]:
     """Traffic of one round: it rises, sometimes floods, and sometimes ebbs before the end."""
     rise_s = draw.uniform(0.0, ROUND_S / 3)

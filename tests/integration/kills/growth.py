@@ -15,9 +15,6 @@ from statistics import median
 
 WARM_UP_MIN = 8.0  # of the run: imports, first replicas and first checkpoints of every kind are behind us by then
 SETTLED_MIN = 3.0  # of one process's life: RSS of a new Ray worker rises for a minute or two
-# A new GCS goes from 50 to 66 MB in three minutes, to 74 in eight, and stays between 74 and 78 from then on
-# (18 minutes, seed 201, 2026-11-22): connections, tables and the allocator's arenas fill.
-SETTLED_MIN_OF = {"gcs": 8.0}
 SAMPLES_MIN = 6  # of one process; fewer say nothing about a slope
 LONG_LIFE = 20  # samples of one process, several tides: by so many it is judged like the whole
 
@@ -44,7 +41,11 @@ BOUNDS: Mapping[str, Bound] = {
     "rss_mb": Bound(
         40.0, "glibc's arenas and Ray's task event buffers settle slowly; a leak per request or tick is more"
     ),
-    "fds": Bound(6.0, "sockets to processes that come and go are closed with a delay; a leak per kill is 60 and more"),
+    "fds": Bound(
+        6.0,
+        "without connections between processes that live (``descriptors``); those to processes that went are closed "
+        "with a delay; a leak per kill is 60 and more",
+    ),
     "ledger_mb": Bound(64.0, "old epochs are kept within the ledger's own budget before they are removed"),
     "shared_mb": Bound(
         192.0,
@@ -102,11 +103,10 @@ def verdicts(samples: Iterable[Sample], *, warm_up_min: float = WARM_UP_MIN) -> 
         by_series.setdefault(one.series, {}).setdefault(one.instance, []).append((one.at_min, one.value))
     found = []
     for series, instances in sorted(by_series.items()):
-        kind, _, role = series.partition(":")
-        bound, settled_min = BOUNDS[kind], SETTLED_MIN_OF.get(role, SETTLED_MIN)
+        bound = BOUNDS[series.partition(":")[0]]
         judged = {}
         for name, points in instances.items():
-            born_min = points[0][0] + (settled_min if name else 0.0)
+            born_min = points[0][0] + (SETTLED_MIN if name else 0.0)
             settled = [point for point in points if point[0] >= max(warm_up_min, born_min)]
             if len(settled) >= SAMPLES_MIN:
                 judged[name] = settled

@@ -13,14 +13,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.integration.kills import judge
 from tests.integration.kills.cells import Cell, recover_both
-from tests.integration.kills.chaos import ROUND_S, Action, round_of
+from tests.integration.kills.chaos import ROUND_S, Action, calm_of, round_of
 from tests.integration.kills.cluster import Process
 from tests.integration.kills.evidence import Evidence
 from tests.integration.kills.eye import Refused, Unanswered
@@ -69,12 +69,19 @@ class Player:
 
     def play(self, number: int) -> Round:
         """One round with its quiet point."""
+        return self._played(number, round_of(self.seed, number), ROUND_S)
+
+    def calm(self, number: int, for_s: float) -> Round:
+        """A stretch in which nobody kills, with its quiet point."""
+        return self._played(number, calm_of(self.seed, for_s), for_s)
+
+    def _played(self, number: int, actions: Sequence[Action], for_s: float) -> Round:
         self._now, self._struck, self._gateway_died = Round(number), [], False
         began_s, began = time.time(), time.monotonic()
         lost_before = self.evidence.crash_lost_steps()
-        for action in round_of(self.seed, number):
+        for action in actions:
             self._at(began + action.at_s, lambda action=action: self._do(action))  # type: ignore[misc]
-        self._run_until(began + ROUND_S)
+        self._run_until(began + for_s)
         try:
             self._quiet(self._now)
         except (Stuck, AssertionError, subprocess.SubprocessError) as error:

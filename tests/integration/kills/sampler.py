@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.integration.kills.cluster import Process
+from tests.integration.kills.descriptors import connections, to_the_living
 from tests.integration.kills.growth import Sample
 from tests.integration.kills.pool import Pool
 
@@ -45,7 +46,7 @@ class Sampler:
         self.samples += [Sample(at_min, series, instance, value) for series, instance, value in self._all()]
 
     def _all(self) -> Iterator[tuple[str, str, float]]:
-        count = 0
+        count, shared_ends = 0, to_the_living(connections())
         for one in self.pool.cluster.processes():
             count += 1
             role = next((name for name, fits in ROLES.items() if fits(one)), None)
@@ -55,7 +56,7 @@ class Sampler:
             with suppress(psutil.Error, OSError):
                 seen = psutil.Process(one.pid)
                 yield f"rss_mb:{role}", instance, seen.memory_info().rss / 2**20
-                yield f"fds:{role}", instance, float(seen.num_fds())
+                yield f"fds:{role}", instance, float(seen.num_fds() - shared_ends.get(one.pid, 0))
         yield "processes", "", float(count)
         shared = self.pool.shared
         yield "ledger_mb", "", folder_bytes(shared / "ledger") / 2**20

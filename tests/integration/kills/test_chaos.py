@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.kills.chaos import MACHINES, ROUND_S, round_of
+from tests.integration.kills.chaos import MACHINES, ROUND_S, calm_of, round_of
 from tests.integration.kills.growth import BOUNDS, Sample, slope, verdicts
 from tests.integration.kills.picture import draw
 from tests.integration.kills.player import _ACTIONS
@@ -31,6 +31,15 @@ def test_every_action_is_known_in_time_order_and_leaves_a_machine(seed: int) -> 
 def test_every_kind_of_mishap_comes_up_within_an_hour() -> None:
     seen = {action.kind for number in range(60) for action in round_of(1, number)}
     assert seen == set(_ACTIONS)
+
+
+@pytest.mark.parametrize("for_s", [60.0, 1200.0])
+def test_in_a_calm_stretch_users_come_and_nothing_goes_wrong(for_s: float) -> None:
+    actions = calm_of(7, for_s)
+    assert actions == calm_of(7, for_s)
+    assert {action.kind for action in actions} == {"trickle", "flood", "hang up"}
+    assert all(action.kind in _ACTIONS and 0 <= action.at_s <= for_s for action in actions)
+    assert sum(action.kind == "flood" for action in actions) >= for_s / (2 * ROUND_S) - 1
 
 
 def samples(values: list[float], *, series: str = "rss_mb:arbiter", instance: str = "1") -> list[Sample]:
@@ -78,19 +87,6 @@ def test_a_short_life_that_goes_up_and_down_is_no_growth_but_one_that_only_rises
     ):
         (found,) = verdicts([*level, *more])
         assert found.grows is grows, more[0].instance
-
-
-def test_a_gcs_may_fill_its_tables_for_longer_and_is_judged_by_what_comes_then() -> None:
-    fills = [50.0, 59.0, 63.0, 66.0, 68.0, 70.0, 72.0, 73.0, 74.0]
-    for after, grows in ([76.0, 75.0] * 6, False), ([75.0 + 2.0 * minute for minute in range(12)], True):
-        life = [Sample(10.0 + minute, "rss_mb:gcs", "1", value) for minute, value in enumerate([*fills, *after])]
-        (found,) = verdicts(life)
-        assert found.grows is grows
-    rises = [Sample(10.0 + minute, "rss_mb:gcs", "1", 50.0 + 3.0 * min(minute, 8)) for minute in range(14)]
-    (found,) = verdicts(rises)
-    assert not found.grows
-    (other,) = verdicts([Sample(one.at_min, "rss_mb:arbiter", "1", one.value) for one in rises[:10]])
-    assert other.grows, "of any other process the same is growth"
 
 
 def test_what_was_seen_too_shortly_is_not_judged() -> None:
