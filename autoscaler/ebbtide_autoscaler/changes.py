@@ -12,6 +12,8 @@ from ebbtide.config.endpoint import STARTED_WITH
 
 FIXED = ("pool.slots", "pool.shared_dir", "pool.ray_address", "pool.num_cpus", "gateway.host", "gateway.port")
 NOTHING = "restarts nothing"
+REPLACES_GATEWAY = ("gateway.per_node", "gateway.tls")
+AT_NEXT_START = ("gateway.max_connections",)
 NAMED = ("endpoints", "keys")  # lists of sections with a name; jobs are submitted, not brought up
 
 
@@ -33,6 +35,10 @@ class Change:
         of_endpoint = self.path.startswith("endpoints.")
         if of_endpoint and self.what == "-":
             return "drains its replicas; new requests get 404 at once"
+        if self.path.startswith(REPLACES_GATEWAY):
+            return "replaces the gateway; running streams may end within 30 s"
+        if self.path in AT_NEXT_START:
+            return "counts from the gateway's next start"
         if self.path == "pool.mode" and self.after == "observe":
             return "nothing is moved any more"
         if self.what in ("+", "-") or not of_endpoint or self.field not in STARTED_WITH:
@@ -64,7 +70,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> tuple
     if before is None:
         return tuple(_everything(after))
     found: list[Change] = []
-    for section in ("pool", "gateway", "policy"):
+    for section in ("pool", "gateway", "policy", "metrics"):
         found += _fields(section, before.get(section, {}), after.get(section, {}))
     for kind in NAMED:
         found += _named(kind, before.get(kind, ()), after.get(kind, ()))

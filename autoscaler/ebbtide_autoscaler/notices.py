@@ -24,7 +24,7 @@ class Standstill:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that does not go on as usual. ``about``: arbiter, gateway, agent, node or mode."""
+    """One thing that does not go on as usual. ``about``: arbiter, gateway, agent, node, metrics or mode."""
 
     about: str
     name: str

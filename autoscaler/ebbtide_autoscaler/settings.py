@@ -14,6 +14,8 @@ from ebbtide_autoscaler.step import Knobs
 GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models", "admin")}
 """What a scope of the file opens at the gateway."""
 
+LEAST_INFLIGHT = 64  # at one replica, where the file states cautious targets; what is beyond waits at the gateway
+
 
 def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
     """The parts that a step needs."""
@@ -64,6 +66,7 @@ def gateway_json(config: PoolFile, *, token: str, nodes: int = 1) -> str:
     ``nodes``: how many the pool has.
     """
     gateway = config.gateway
+    busiest = max((endpoint.target_requests for endpoint in config.endpoints), default=0)
     return json.dumps(
         {
             "endpoints": [endpoint.name for endpoint in config.endpoints],
@@ -78,6 +81,7 @@ def gateway_json(config: PoolFile, *, token: str, nodes: int = 1) -> str:
             "hold_max_requests": gateway.hold.max_requests,
             "hold_max_bytes": gateway.hold.max_bytes,
             "hold_max_age_s": gateway.hold.max_age_s,
+            "max_inflight_per_seat": max(LEAST_INFLIGHT, 2 * busiest),
             "max_body_bytes": gateway.max_body_bytes,
             "request_timeout_s": gateway.request_timeout_s,
         }

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.notices import Heardless, notices
+from ebbtide_autoscaler.notices import Heardless, Notice, notices
 from ebbtide_autoscaler.view import view
 
 
@@ -33,6 +33,11 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
             "tick_s": round(loop.tick_took_s, 5),
         },
         "metrics": loop.metrics_door.status(),
-        "notices": [asdict(notice) for notice in told],
+        "notices": [asdict(notice) for notice in (*told, *_metrics(loop))],
         **found,
     }
+
+
+def _metrics(loop: Loop) -> list[Notice]:
+    trouble = loop.metrics_door.trouble
+    return [Notice("metrics", "", 0.0, f"{trouble}; it is tried again")] if trouble else []

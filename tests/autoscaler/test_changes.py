@@ -50,6 +50,27 @@ def test_what_a_running_pool_cannot_take_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize(
+    ("section", "field", "before", "after", "effect"),
+    [
+        ("gateway", "per_node", False, True, "replaces the gateway; running streams may end within 30 s"),
+        ("gateway", "tls", None, {"cert": "c"}, "replaces the gateway; running streams may end within 30 s"),
+        ("gateway", "tls", {"cert": "c"}, {"cert": "d"}, "replaces the gateway; running streams may end within 30 s"),
+        ("gateway", "max_connections", 10, 20, "counts from the gateway's next start"),
+        ("gateway", "hold", {"max_age_s": 1}, {"max_age_s": 2}, "restarts nothing"),
+        ("metrics", "port", 0, 9100, "restarts nothing"),
+    ],
+)
+def test_what_is_changed_of_gateway_and_metrics_is_shown_with_its_effect(
+    section: str, field: str, before: object, after: object, effect: str
+) -> None:
+    old, new = a_file(), a_file()
+    old[section] = {**old.get(section, {}), field: before}
+    new[section] = {**new.get(section, {}), field: after}
+    (change,) = changes(old, new)
+    assert change.path.startswith(f"{section}.{field}") and change.effect == effect
+
+
+@pytest.mark.parametrize(
     ("field", "value", "effect"),
     [
         ("slo", {"ttft_s": 1.0}, "restarts nothing"),

@@ -57,8 +57,8 @@ def submit_command(file: Path, name: str | None, follow: bool | None, as_json: b
         submitted = submit(service, section, record)
     except RuntimeError as error:
         raise CommandFailed(f"Ray's job service at {record.dashboard_url} refused the job: {error}") from error
-    _say(f"job {section.name} submitted as {submitted.submission_id}", as_json)
-    now = None if follow is False else watch(service, link, submitted, say=lambda line: _say(line, as_json))
+    click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)
+    now = None if follow is False else watch(service, link, submitted, say=_say)
     if follow:
         asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
         now = Standing("ended", "", str(service.get_job_status(submitted.submission_id).value))
@@ -109,8 +109,8 @@ async def _stream(service: JobSubmissionClient, submission_id: str, *, as_json: 
         click.echo(part, nl=False, err=as_json)
 
 
-def _say(line: str, as_json: bool) -> None:
-    click.echo(line, err=as_json)
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 COMMANDS = (submit_command,)

@@ -26,6 +26,7 @@ from ebbtide.ledger.reader import survey
 POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
 SHOWN = ("event", "would")  # what was done, and what a pool that only observes would have done
 ANSWER_S = 5.0  # a listing takes milliseconds; a filesystem that needs this long hangs
+NODE_LEAST = 4  # characters of a node's id; `status` prints eight
 KNOWN_LIMIT = 100_000  # records that are looked through for the names a person may have meant
 
 
@@ -112,7 +113,7 @@ def events(
     for record in found:
         _print(record.payload, as_json)
     if follow:
-        _follow(directory, subject, found, as_json)
+        _follow(directory, about, found, as_json)
 
 
 def _print(payload: dict[str, Any], as_json: bool) -> None:
@@ -185,7 +186,8 @@ def _waits(waits: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def _resolve(index: LedgerIndex, subject: str) -> str:
-    """The full name of what a person named: a slot may be written with a short node name, or by its index alone.
+    """The full name of what a person named: a slot may be written with a short node name, or by its index alone, a
+    node by the beginning of its id.
 
     Raises:
         BadInput: nothing of that name was ever in the pool, or several things were.
@@ -193,12 +195,14 @@ def _resolve(index: LedgerIndex, subject: str) -> str:
     if index.events(limit=1, subject=subject, types=(*SHOWN, "waits")):
         return subject
     slots = sorted(_slots(index.events(limit=KNOWN_LIMIT)))
+    nodes = sorted({slot.rpartition(":")[0] for slot in slots})
     meant = [slot for slot in slots if subject in (short(slot), slot.rpartition(":")[2])]
+    meant += [node for node in nodes if len(subject) >= NODE_LEAST and node.startswith(subject)]
     if len(meant) == 1:
         return meant[0]
     if meant:
         raise BadInput(f"{subject} may be {' or '.join(short(slot) for slot in meant)}: name one of them")
-    raise BadInput(f"the ledger knows no job, endpoint, seat or slot {subject!r}; see `ebbtide status`")
+    raise BadInput(f"the ledger knows no job, endpoint, seat, slot or node {subject!r}; see `ebbtide status`")
 
 
 def _slots(records: Iterable[IndexedRecord]) -> set[str]:

@@ -26,6 +26,7 @@ _SHAPES = {
     "seat": re.compile(r"[^:]+/\d+"),
     "node": re.compile(r"[0-9a-f]{40,}"),
 }
+_KEY = "json_extract(payload, '$.key.grant.name')"  # see ``key_book.key_record``
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -46,19 +47,8 @@ def known_names(pool: str | None = None) -> dict[str, list[str]]:
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=0.1)) as db:
         names = [str(row[0]) for row in db.execute("SELECT DISTINCT name FROM subject")]
         declared = _last(db, "endpoint_declared", "$.body.spec.name")
-        keys = [
-            str(row[0])
-            for row in db.execute("SELECT DISTINCT json_extract(payload, '$.name') FROM record WHERE type='key'")
-            if row[0]
-        ]
-        in_file = db.execute(
-            "SELECT json_extract(payload, '$.config') FROM record WHERE type='config' ORDER BY epoch DESC, seq DESC"
-        ).fetchone()
-        if in_file and in_file[0]:
-            keys += [
-                str(row[0])
-                for row in db.execute("SELECT json_extract(value, '$.name') FROM json_each(?, '$.keys')", [in_file[0]])
-            ]
+        # Those of the pool's file are left out: they are changed there, and these commands refuse them.
+        keys = [str(row[0]) for row in db.execute(f"SELECT DISTINCT {_KEY} FROM record WHERE type='key'") if row[0]]
     return _sorted_by_kind(names, declared, keys)
 
 

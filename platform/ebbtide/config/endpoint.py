@@ -95,8 +95,9 @@ class EndpointSection(Section):
     slo: SloSection = Field(SloSection(), description="Latency that clients were promised.")
     target_requests: Count = Field(
         8,
-        description="Requests in flight that one replica serves within its SLO. "
-        "Default 8: a cautious batch; measure yours.",
+        description="Requests in flight that one replica serves within its SLO: more of them want another replica. A "
+        "gateway sends a replica up to twice as many at once, and never less than 64. Default 8: a cautious batch; "
+        "measure yours.",
     )
     idle_after_s: SecondsOrZero = Field(
         30, description="Seconds without a request before the last replica may go. Default 30: about one start-up."

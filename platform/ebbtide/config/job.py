@@ -66,7 +66,9 @@ class JobSection(Section):
         30, description="Times per hour that it may be asked to step aside. Default 30: once in two minutes."
     )
     in_place: bool = Field(
-        True, description="May park in place, its state in host memory. Default true: seconds instead of a restart."
+        True,
+        description="May park in place, its state in host memory; on machines without GPUs for now. Default true: "
+        "seconds instead of a restart.",
     )
     checkpoint_every_s: Seconds = Field(
         60, description="Seconds between two published checkpoints. Default 60: what a crash may cost."
@@ -81,7 +83,8 @@ class JobSection(Section):
     )
     max_failures: CountOrZero = Field(
         3,
-        description="Crashes in a row without a step before it is given up. Default 3: no accident repeats so often.",
+        description="How often it is tried again after crashes in a row without a step. Default 3: no accident repeats "
+        "so often.",
     )
     bucket_cap_mb: float = Field(
         25, gt=0, le=4096, description="Size of DDP's gradient buckets in MiB. Default 25: PyTorch's own."

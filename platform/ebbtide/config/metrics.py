@@ -27,8 +27,8 @@ class MetricsSection(Section):
     )
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
         0,
-        description="TCP port; 0 = any free one, which `ebbtide status` and the targets file name. Default 0: several "
-        "pools on one machine.",
+        description="TCP port; 0 = any free one, which `ebbtide status --json` and the targets file name. Default 0: "
+        "several pools on one machine.",
     )
     token_file: RelativePath | None = Field(
         None,

@@ -30,7 +30,7 @@ class PolicySection(Section):
     placement_timeout_s: Seconds = Field(
         30,
         description="Seconds that Ray may take to place a replica on its slots before the placement is given up. "
-        "Default 30: many times the 0.2 to 0.7 s that it takes.",
+        "Default 30: ten times the 2 to 3 s that it takes.",
     )
     start_timeout_s: Seconds = Field(
         300,

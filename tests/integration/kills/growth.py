@@ -15,6 +15,11 @@ from statistics import median
 
 WARM_UP_MIN = 8.0  # of the run: imports, first replicas and first checkpoints of every kind are behind us by then
 SETTLED_MIN = 3.0  # of one process's life: RSS of a new Ray worker rises for a minute or two
+# A new GCS fills its tables (1,000 tasks and 200 dead actors, see ``cluster``) and keeps connections to the dead for a
+# while. In three lives of 14 to 18 minutes it went from 50 or 55 to 66 MB within three minutes, to 74 within eight or
+# nine, and stayed between 74 and 78 from then on; its descriptors likewise (2026-11-22). In a soak it must live for
+# longer than that, or the soak is not clean.
+SETTLED_MIN_OF = {"gcs": 8.0}
 SAMPLES_MIN = 6  # of one process; fewer say nothing about a slope
 LONG_LIFE = 20  # samples of one process, several tides: by so many it is judged like the whole
 
@@ -103,10 +108,11 @@ def verdicts(samples: Iterable[Sample], *, warm_up_min: float = WARM_UP_MIN) -> 
         by_series.setdefault(one.series, {}).setdefault(one.instance, []).append((one.at_min, one.value))
     found = []
     for series, instances in sorted(by_series.items()):
-        bound = BOUNDS[series.partition(":")[0]]
+        kind, _, role = series.partition(":")
+        bound, settled_min = BOUNDS[kind], SETTLED_MIN_OF.get(role, SETTLED_MIN)
         judged = {}
         for name, points in instances.items():
-            born_min = points[0][0] + (SETTLED_MIN if name else 0.0)
+            born_min = points[0][0] + (settled_min if name else 0.0)
             settled = [point for point in points if point[0] >= max(warm_up_min, born_min)]
             if len(settled) >= SAMPLES_MIN:
                 judged[name] = settled

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -63,6 +64,7 @@ class Player:
     _stopped: list[Process] = field(default_factory=list)
     _away: dict[str, float] = field(default_factory=dict)  # machines that come back by an action of ours
     _struck: list[Role] = field(default_factory=list)  # who was killed or paused in this round
+    _stopped_gateways: list[Process] = field(default_factory=list)
     _gateway_died: bool = False
     _commands: list["subprocess.Popen[str]"] = field(default_factory=list)
     _now: Round = field(default_factory=lambda: Round(-1))
@@ -77,6 +79,7 @@ class Player:
 
     def _played(self, number: int, actions: Sequence[Action], for_s: float) -> Round:
         self._now, self._struck, self._gateway_died = Round(number), [], False
+        self._stopped_gateways.clear()
         began_s, began = time.time(), time.monotonic()
         lost_before = self.evidence.crash_lost_steps()
         for action in actions:
@@ -86,6 +89,8 @@ class Player:
             self._quiet(self._now)
         except (Stuck, AssertionError, subprocess.SubprocessError) as error:
             self._now.findings.append(Finding(6, f"round {number} did not come to rest: {error}"))
+        # One that hangs while Serve's controller comes back is replaced by it, as it ought to be.
+        self._gateway_died = self._gateway_died or not all(one.alive for one in self._stopped_gateways)
         answers = self.users.since(began_s)
         self._now.saw = counted(answers)
         self._now.findings += judge.users(
@@ -150,7 +155,12 @@ class Player:
         struck = self._strike(Role[values["role"]], signal.SIGSTOP)
         if struck is not None:
             self._stopped.append(struck)
-            self._at(time.monotonic() + values["for_s"], lambda: self._go_on(struck))
+            # In time also while a machine is being started, which takes this thread up to half a minute.
+            timer = threading.Timer(values["for_s"], self._go_on, [struck])
+            timer.daemon = True
+            timer.start()
+            if Role[values["role"]] is Role.GATEWAY:
+                self._stopped_gateways.append(struck)
 
     def storm(self, values: dict[str, Any]) -> None:
         """The arbiter dies again and again, in the middle of its recovery too."""
@@ -228,7 +238,7 @@ class Player:
         with suppress(ProcessLookupError):
             if stopped.alive:
                 os.kill(stopped.pid, signal.SIGCONT)
-        if stopped in self._stopped:
+        with suppress(ValueError):  # both this thread and the timer's may come here
             self._stopped.remove(stopped)
 
     def _mend_what_fell(self) -> None:

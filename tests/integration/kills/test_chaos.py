@@ -89,6 +89,16 @@ def test_a_short_life_that_goes_up_and_down_is_no_growth_but_one_that_only_rises
         assert found.grows is grows, more[0].instance
 
 
+def test_a_gcs_may_fill_its_tables_for_longer_and_is_judged_by_what_comes_then() -> None:
+    fills = [50.0, 59.0, 63.0, 66.0, 68.0, 70.0, 72.0, 73.0, 74.0]
+    for after, grows in ([76.0, 75.0] * 6, False), ([75.0 + 2.0 * minute for minute in range(12)], True):
+        life = [Sample(10.0 + minute, "rss_mb:gcs", "1", value) for minute, value in enumerate([*fills, *after])]
+        (found,) = verdicts(life)
+        assert found.grows is grows
+    (other,) = verdicts([Sample(10.0 + minute, "rss_mb:arbiter", "1", value) for minute, value in enumerate(fills)])
+    assert other.grows, "of any other process the same is growth"
+
+
 def test_what_was_seen_too_shortly_is_not_judged() -> None:
     assert verdicts(samples([100.0, 200.0, 300.0])) == []
 

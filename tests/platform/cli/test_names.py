@@ -9,13 +9,16 @@ from subprocess import run
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from ebbtide.cli.main import cli
 from ebbtide.cli.names import known_names
 from ebbtide.cli.stand_ins import COMPLETE_VARIABLE, STAND_INS
 from ebbtide.client.cluster import ClusterRecord, save_cluster
+from ebbtide.client.messages import KeyGrant
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.record import JSON
+from ebbtide_autoscaler.key_book import KeyBook, create, key_record
 
 NODE = "ab" * 28
 
@@ -35,8 +38,9 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     events: list[dict[str, JSON]] = [
         {"type": "event", "id": f"1.{n}", "at_s": 1.0, "cause": None, "body": b} for n, b in enumerate(bodies)
     ]
-    config: dict[str, JSON] = {"type": "config", "at_s": 1.0, "config": json.dumps({"keys": [{"name": "alice"}]})}
-    log.append([*events, config]).result(10)
+    config: dict[str, JSON] = {"type": "config", "at_s": 1.0, "config": json.dumps({"keys": [{"name": "in-file"}]})}
+    made = create(KeyBook(), KeyGrant(name="alice", sha256="a" * 64, scopes=("models",)), frozenset(), 1.0)
+    log.append([*events, config, key_record(made, 1.0)]).result(10)
     log.close()
     return tmp_path
 
@@ -105,6 +109,16 @@ def test_without_a_pool_nothing_is_offered_and_nothing_said(tmp_path: Path) -> N
     code = "from ebbtide.cli.main import main; main()"
     done = run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("command", ["why", "events"])
+def test_what_is_offered_is_taken(pool: Path, command: str) -> None:
+    for offered in ("train", "chat", "chat/0", NODE[:8], f"{NODE[:8]}:0"):
+        done = CliRunner().invoke(cli, [command, offered, "--json"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)
+    assert CliRunner().invoke(cli, [command, NODE[:3]]).exit_code == 2
+    assert CliRunner().invoke(cli, [command, "cd" * 4]).exit_code == 2
 
 
 @pytest.mark.parametrize("name", sorted(STAND_INS))
