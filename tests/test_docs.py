@@ -39,8 +39,9 @@ def test_every_command_and_option_exists(page: Path) -> None:
         said = re.match(r"(?:eval \"\$\()?ebbtide ([a-z|]+.*)", text)
         if said is None:
             continue
-        for first in said[1].split()[0].split("|"):
-            command, rest = command_of([first, *said[1].rstrip(')"').split()[1:]])
+        names, *arguments = said[1].rstrip(')"').split()
+        for first in names.split("|"):
+            command, rest = command_of([first, *arguments])
             known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
             options = {word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("-")}
             assert options <= known | {"--help"}, f"{text}: {options - known}"

@@ -69,6 +69,7 @@ def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool) -
                     print(line(rounds[-1]), flush=True)
                     number += 1
                 if soak and all(map(all_well, rounds)):  # what comes after a broken promise says nothing
+                    sampler.stretch = "calm"
                     rounds.append(player.calm(number, calm_s))
                     print(line(rounds[-1]), flush=True)
             if soak:

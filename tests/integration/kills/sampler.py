@@ -37,6 +37,7 @@ class Sampler:
     """Takes samples of one pool."""
 
     pool: Pool
+    stretch: str = "kills"  # of the run: a replica that is always up in a calm one is no process too many
     samples: list[Sample] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
 
@@ -57,7 +58,7 @@ class Sampler:
                 seen = psutil.Process(one.pid)
                 yield f"rss_mb:{role}", instance, seen.memory_info().rss / 2**20
                 yield f"fds:{role}", instance, float(seen.num_fds() - shared_ends.get(one.pid, 0))
-        yield "processes", "", float(count)
+        yield "processes", self.stretch, float(count)
         shared = self.pool.shared
         yield "ledger_mb", "", folder_bytes(shared / "ledger") / 2**20
         yield "checkpoints_mb", "", sum(folder_bytes(path) for path in checkpoint_folders(shared)) / 2**20
