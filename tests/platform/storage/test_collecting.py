@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.collecting import collect, filesystem_now_s, survey
+from ebbtide.storage.collecting import collect, filesystem_now_s, survey, tree_bytes, written_bytes
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed
 from ebbtide.storage.garbage import Fate, Grace, plan
@@ -188,6 +188,14 @@ def test_a_link_to_the_outside_is_removed_not_followed(tmp_path: Path) -> None:
     assert store.list_objects() == [] and leftovers(store) == []
 
 
+def test_what_a_link_points_to_is_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "large").write_bytes(bytes(100_000))
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")
+    assert tree_bytes(tmp_path / "inside") < 100_000 and written_bytes(tmp_path / "inside") < 100_000
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 def test_what_fails_is_told_and_the_rest_is_done(tmp_path: Path, code: int) -> None:
     store = store_at(tmp_path / "store")
@@ -275,18 +283,22 @@ def test_readers_and_publishers_race_the_collector_and_nobody_sees_wrong_bytes(t
     assert leftovers(store) == []
 
 
-def test_a_directory_that_cannot_be_looked_at_stops_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", ["refs", "objects", "incoming", "trash", "quarantine"])
+def test_a_directory_that_cannot_be_looked_at_stops_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store, tag=None)
+    unreadable: Path = getattr(store.paths, folder)
     real = os.listdir
 
     def failing(path: Path) -> list[str]:
-        if Path(path) == store.paths.refs:
+        if Path(path) == unreadable:
             raise OSError(errno.EIO, "Input/output error")
         return real(path)
 
     monkeypatch.setattr(os, "listdir", failing)
-    with pytest.raises(TransferFailed, match="refs"):
+    with pytest.raises(TransferFailed, match=unreadable.name):
         survey(store.ports)
 
 

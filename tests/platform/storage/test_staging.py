@@ -156,6 +156,20 @@ def test_without_room_for_a_small_file_nothing_of_it_stays(tmp_path: Path) -> No
         assert list((tmp_path / "work").iterdir()) == [] or call == 4
 
 
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_small_file_that_fails_once_leaves_nothing(tmp_path: Path, call: str) -> None:
+    (tmp_path / "work").mkdir()
+
+    def refuse_once(number: int, name: str) -> None:
+        if name == call and calls.names.count(call) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    calls = CountedCalls(refuse_once)
+    with pytest.raises(TransferFailed):
+        staging_at(tmp_path / "work", disk=Disk(calls)).write_bytes("a.json", b"{}")
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_a_source_that_shrinks_while_it_is_copied_is_told(
     staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
