@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.ledger.log import EpochLog
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide.storage.training.plain_state import pack
@@ -20,7 +21,8 @@ from ebbtide_train.session import park as park_module
 from ebbtide_train.session import safe_point as safe_point_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.errors import CheckpointFailed, GangBroken, Preempted
+from ebbtide_train.session.durability import Durability, Version
+from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless, GangBroken, Preempted
 from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.occupancy import Occupancy
 from ebbtide_train.session.ref import Ref
@@ -33,14 +35,19 @@ LEASE = Lease("job", 7, (SlotRef("here", 0),))
 
 
 def run_here(
-    run_dir: Path, wants: Mapping[int, Want | Away], gate: ScriptedGate | None = None, **settings: object
+    run_dir: Path,
+    wants: Mapping[int, Want | Away],
+    gate: ScriptedGate | None = None,
+    *,
+    steps: int = 6,
+    **settings: object,
 ) -> ScriptedGate:
     """Train the tiny job in this process; its global switches are put back."""
     gate = gate or ScriptedGate(wants, lease=LEASE)
     found = replace(gangs.plan_of(run_dir, world=1, epoch=7).settings(0), **settings)  # type: ignore[arg-type]
     try:
         with activate(TrainingSession(found, gate)):
-            tiny.train({"steps": 6})
+            tiny.train({"steps": steps})
     finally:
         torch.use_deterministic_algorithms(False)
     return gate
@@ -170,6 +177,11 @@ class Replaced(ScriptedGate):
     def __init__(self, run_dir: Path, wants: Mapping[int, Want | Away]) -> None:
         super().__init__(wants, lease=LEASE)
         self._run_dir, self._begun = run_dir, False
+        self.looks = 0
+
+    def directive(self) -> JobDirective | None:
+        self.looks += 1
+        return super().directive()
 
     def report(self, report: RankReport) -> None:
         if report.step == 2 and not self._begun:
@@ -191,7 +203,10 @@ class NotedLock:
         self.held = False
 
 
-@pytest.mark.parametrize("wants", [{3: Want.STOP}, {3: Away(polls=300)}, {3: Away(then=Want.STOP)}, {}])
+PATIENCE = 300  # looks at the gate
+
+
+@pytest.mark.parametrize("wants", [{3: Want.STOP}, {3: Away(polls=PATIENCE)}, {3: Away(then=Want.STOP)}, {}])
 def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wants: Mapping[int, Want | Away]
 ) -> None:
@@ -199,15 +214,43 @@ def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
     monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
     monkeypatch.setattr(park_module, "RETRY_S", 0.01)
     settings = replace(gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), last_commit_s=0.0, checkpoint_every_s=0.0)
-    lock = NotedLock()
+    lock, gate = NotedLock(), Replaced(tmp_path, wants)
     with pytest.raises(GangBroken, match="epoch 8 has begun"):
         try:
-            with activate(TrainingSession(settings, Replaced(tmp_path, wants), lock_for=lambda lease, rank: lock)):
+            with activate(TrainingSession(settings, gate, lock_for=lambda lease, rank: lock)):
                 tiny.train({"steps": 100})
         finally:
             torch.use_deterministic_algorithms(False)
     assert not lock.held
     assert max(line.step for line in step_lines(tmp_path)) < 50
+    assert not any(report.park_refused for report in gate.reports), "it does not try again"
+    assert gate.looks < PATIENCE, "it does not wait until it is called back"
+
+
+def test_the_ranks_come_together_at_once_to_hear_that_no_commit_will_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced(self: CheckpointStore, state: object, ref: Ref) -> None:
+        raise CommitHopeless("epoch 8 has begun")
+
+    monkeypatch.setattr(CheckpointStore, "publish", replaced)
+    settings = replace(gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), checkpoint_every_s=1000.0)
+    durability = Durability(settings, CheckpointStore(tmp_path))
+    assert not durability.due()
+    durability.write({}, Version(1, 10))
+    assert durability.due(), "not only when the next checkpoint would be written"
+
+
+def test_a_gang_of_another_ledger_commits_into_the_epoch_that_it_has_begun(tmp_path: Path) -> None:
+    """Its lease counts from 1 again."""
+    run_dir = tmp_path / "train" / "job"
+    run_here(run_dir, {}, ledger="of before")
+    ledger = EpochLog.open(tmp_path / "ledger", writer="test").ledger
+    lease = Lease("job", 1, (SlotRef("here", 0),))
+    gate = run_here(run_dir, {}, ScriptedGate({}, lease=lease), lease=lease, ledger=ledger, steps=8)
+    assert (gate.reports[-1].durable_step, gate.reports[-1].commit_error) == (8, "")
+    newest = CheckpointStore(run_dir).newest()
+    assert newest is not None and (newest.epoch, newest.step) == (8, 8)
 
 
 def test_a_parked_gang_that_shall_leave_and_cannot_commit_says_why_each_time(

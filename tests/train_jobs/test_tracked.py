@@ -41,6 +41,20 @@ class Drawing:
         self.sums["all"] = state_dict["sums"]["all"].clone()
 
 
+class Weighing:
+    """Says of its state what it finds in the model at that moment."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+        self.loaded = torch.zeros(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sum": self.weight.detach().sum()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.loaded = state_dict["sum"]
+
+
 class Warming(torch.optim.lr_scheduler.LambdaLR):
     """A scheduler that keeps a tensor, as they do for rates that are tensors."""
 
@@ -87,6 +101,32 @@ def test_objects_that_make_tensors_when_they_are_asked_for_their_state_can_park(
         drawn(tmp_path / "left", {2: Away(then=Want.STOP)}, into=left)
     assert drawn(tmp_path / "left", {}, epoch=9, into=left) == count
     assert left == calm
+
+
+def test_objects_are_asked_for_their_state_before_the_tensors_leave(tmp_path: Path) -> None:
+    def weighed(wants: Mapping[int, Want | Away], epoch: int) -> tuple[float, float]:
+        """The sum of a weight at the start, and the one in the checkpoint that this gang found."""
+        lease = Lease("job", epoch, (SlotRef("here", 0),))
+        settings = gangs.plan_of(tmp_path, world=1, epoch=epoch).settings(0)
+        try:
+            with activate(TrainingSession(settings, ScriptedGate(wants, lease=lease))) as session:
+                plain, optimizer, _, dataset, loss_of = tiny.build({})
+                weighing = Weighing(next(plain.parameters()))
+                model = session.prepare(plain, optimizer, weighing=weighing)
+                before = weighing.weight.sum().item()
+                for step in session.steps(total=4):
+                    for batch in step.batches(dataset):
+                        step.backward(loss_of(model(batch.x), batch.y))
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                return before, weighing.loaded.item()
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    with pytest.raises(Preempted):
+        weighed({2: Away(then=Want.STOP)}, 7)
+    now, then = weighed({}, 9)
+    assert now == then != 0
 
 
 class Holder:

@@ -57,6 +57,7 @@ class Occupancy:
         self._lock: Lock | None = None
         self._formations = 0
         self._pool: HostPool | None = None
+        self._away: Plan | None = None  # what was evicted
         self.device = _device(settings.device)
         self.group: Group | None = None
 
@@ -101,7 +102,9 @@ class Occupancy:
         """Leave the slot in place; `refusal` has just been empty on every rank."""
         self._drop_group(prepared)
         assert self._pool is not None, "refusal() maps the pool"
-        evicted = evict(plan(tracked.tensors()), self._pool)
+        away = plan(tracked.tensors())
+        evicted = evict(away, self._pool)
+        self._away = away
         self._trim_and_release()
         return evicted
 
@@ -109,6 +112,7 @@ class Occupancy:
         """Take the slot again and put everything back where it was."""
         self.take_slot(lease)
         evicted.restore()
+        self._away = None
         group = self.form_group(lease.epoch)
         self.wrap(prepared, init_sync=False)  # every rank has its own bits back
         return group
@@ -122,7 +126,8 @@ class Occupancy:
         if not drop_state or tracked is None:
             return
         try:
-            left: Plan = plan(tracked.tensors())
+            # Objects are not asked for their tensors while those are away: one that looks into them would crash.
+            left = plan(tracked.tensors()) if self._away is None else self._away
         except NotEvictable:
             return
         discard(left)

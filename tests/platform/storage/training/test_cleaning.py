@@ -88,7 +88,7 @@ def test_an_old_directory_in_which_something_is_being_written_is_young(tmp_path:
     work.mkdir(parents=True)
     (work / "rank0.safetensors").write_bytes(b"half")
     make_old(work, 1000)
-    (work / "rank1.safetensors").write_bytes(b"now")
+    (work / "rank0.safetensors").write_bytes(b"now")  # which leaves the directory as old as it was
     run.clean(2)
     assert work.exists()
 
@@ -101,8 +101,9 @@ def test_a_later_gang_is_left_alone(tmp_path: Path) -> None:
     make_run(tmp_path).begin_epoch(3)
     (run.paths.directory / "e3" / ".tmp-step-9").mkdir()
     (run.paths.directory / "e1" / ".tmp-step-9").mkdir()
+    (run.paths.directory / "e0" / ".tmp-step-9").mkdir(parents=True)
     assert run.clean(1).removed == []
-    assert leftovers(run) == [".tmp-step-9", ".tmp-step-9"]
+    assert leftovers(run) == [".tmp-step-9"] * 3
 
 
 def test_one_that_is_read_stays_until_it_is_let_go(tmp_path: Path) -> None:
