@@ -31,7 +31,7 @@ def _held_up(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> Non
         publish(self, state, ref)
 
     CheckpointStore.publish = held_up  # type: ignore[method-assign]
-    safe_point_module.RETRY_S = 0.05
+    safe_point_module.RETRY_S = 0.05  # type: ignore[attr-defined]
     gangs.rank_main(plan, rank, wants)
 
 

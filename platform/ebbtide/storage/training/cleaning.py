@@ -6,8 +6,8 @@ all. Each round may be cut off anywhere; the next one goes on.
 Readers that have a lease are asked for twice: before a checkpoint is moved away, and after it, when no reader can come
 any more. If one has come in between, it is moved back; for that moment the reader may have found nothing.
 
-Not guaranteed: that such a checkpoint is whole, if the cleaner of a gang that was replaced meets the next gang's at that
-very moment. Neither touches the newest sound one.
+Not guaranteed: that such a checkpoint is whole, if the cleaner of a gang that was replaced meets the next gang's at
+that very moment. Neither touches the newest sound one.
 """
 
 import logging

@@ -206,13 +206,16 @@ def test_if_all_are_damaged_that_is_said(run: RunCheckpoints) -> None:
 
 
 def test_a_filesystem_that_fails_is_no_reason_to_take_an_older_one(run: RunCheckpoints) -> None:
-    from ebbtide.storage.errors import TransferFailed
+    asked: list[int] = []
 
-    def fails(opened: OpenCheckpoint) -> None:
-        raise TransferFailed("read", "x", errno=5)
+    def fails_once(opened: OpenCheckpoint) -> None:
+        asked.append(opened.about.step)
+        if len(asked) == 1:
+            raise TransferFailed("read", "x", errno=5)
 
     with pytest.raises(TransferFailed):
-        run.read_newest(fails, if_corrupt=IfCorrupt.OLDER)
+        run.read_newest(fails_once, if_corrupt=IfCorrupt.OLDER)
+    assert asked == [3]
 
 
 def test_one_whose_origin_is_gone_says_so(run: RunCheckpoints) -> None:
