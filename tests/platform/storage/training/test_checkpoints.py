@@ -209,7 +209,7 @@ def test_a_filesystem_that_fails_is_no_reason_to_take_an_older_one(run: RunCheck
     asked: list[int] = []
 
     def fails_once(opened: OpenCheckpoint) -> None:
-        asked.append(opened.about.step)
+        asked.append(opened.id.step)
         if len(asked) == 1:
             raise TransferFailed("read", "x", errno=5)
 
