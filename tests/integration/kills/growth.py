@@ -63,7 +63,7 @@ BOUNDS: Mapping[str, Bound] = {
     "session_mb": Bound(
         400.0, "Ray logs of all workers, old and new: about 100 kB each, thousands in an hour of kills"
     ),
-    "processes": Bound(4.0, "a killed process is replaced, not joined"),
+    "processes": Bound(4.0, "a killed process is replaced, not joined; counted where a round has come to rest"),
 }
 """By the first part of a series' name."""
 

@@ -66,11 +66,12 @@ def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool) -
                 calm_s = 60 * minutes * CALM_SHARE if soak else 0.0
                 while time.monotonic() - began_s < 60 * minutes - calm_s and all(map(all_well, rounds)):
                     rounds.append(player.play(number))
+                    sampler.at_rest()
                     print(line(rounds[-1]), flush=True)
                     number += 1
                 if soak and all(map(all_well, rounds)):  # what comes after a broken promise says nothing
-                    sampler.stretch = "calm"
                     rounds.append(player.calm(number, calm_s))
+                    sampler.at_rest()
                     print(line(rounds[-1]), flush=True)
             if soak:
                 growth = [
