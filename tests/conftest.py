@@ -1,8 +1,22 @@
-"""For all tests: an interrupt interrupts. A process that a shell starts in the background ignores SIGINT from birth."""
+"""For all tests: an interrupt interrupts, and tables that tests make are printed.
+
+A process that a shell starts in the background ignores SIGINT from birth. What a test prints in a worker of xdist is
+lost; what it records (``record_property("table", text)``) comes with its report, and is shown at the end.
+"""
 
 import signal
+
+import pytest
 
 
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        for name, text in getattr(report, "user_properties", ()):
+            if name == "table":
+                terminalreporter.section(report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " "))
+                terminalreporter.write_line(text)

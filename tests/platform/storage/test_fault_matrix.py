@@ -4,6 +4,7 @@ The table is printed. A cell whose fault did not happen counts as broken, and so
 """
 
 import os
+from collections.abc import Callable
 from errno import EACCES, EAGAIN, EDQUOT, EINTR, EINVAL, EIO, ENOSPC, EOPNOTSUPP, EROFS, ESTALE
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def evicts(folder: Path) -> bool:
 
 @pytest.mark.timeout(900)
 def test_every_fault_ends_in_right_bytes_or_in_one_error_that_says_where(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert all(set(row.expected) == set(COLUMNS) for row in ROWS), "a cell that nobody thought about"
@@ -138,8 +139,7 @@ def test_every_fault_ends_in_right_bytes_or_in_one_error_that_says_where(
     outcomes = [
         one for column in COLUMNS for one in run(PROGRAM, shim, tmp_path / column.replace(" ", "-"), ROWS, column)
     ]
-    with capsys.disabled():
-        print("\n" + table(ROWS, COLUMNS, outcomes))
+    record_property("table", table(ROWS, COLUMNS, outcomes))
     assert [one for one in outcomes if not one.holds] == []
     for one in outcomes:
         if one.got != RIGHT:
