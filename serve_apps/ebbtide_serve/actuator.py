@@ -57,6 +57,9 @@ class ServeActuator:
         ``replicas``: on how many nodes, 1 if it is not given).
 
         It has a port of its own; Serve's proxies stay off. A running gateway takes changed settings without a restart.
+
+        Raises:
+            SeatRefused: those before have not left yet; ask again.
         """
         async with self._lock:
             await self._calls("serve", SERVE_S, self._start_gateway, settings_json)
@@ -99,6 +102,10 @@ class ServeActuator:
         if settings_json == self._gateway_json and replica_actors().get(GATEWAY_APP):
             return
         _start_serve()
+        if self._gateway_json and _spread(self._gateway_json) != _spread(settings_json):
+            self._gateway_json = ""
+            serve.delete(GATEWAY_APP, _blocking=False)
+        _refuse_while_gateways_leave()
         _deploy_gateway(settings_json)
         self._gateway_json = settings_json
 
@@ -166,6 +173,19 @@ def _is_well(app: str) -> bool:
     """False if Serve has given the application up: then a new target is ignored, and only deploying anew helps."""
     found = serve.status().applications.get(app)
     return found is not None and found.status is ApplicationStatus.RUNNING
+
+
+def _spread(settings_json: str) -> bool:
+    """Whether there is one gateway on each node, all with one port; one alone keeps its port to itself."""
+    return bool(json.loads(settings_json).get("per_node"))
+
+
+def _refuse_while_gateways_leave() -> None:
+    """Serve would take an application that is being deleted for one to be updated: it lets the old replicas live until
+    new ones are up, which wait for the port of the old ones (seen: ten tries, then DEPLOY_FAILED for good)."""
+    found = serve.status().applications.get(GATEWAY_APP)
+    if found is not None and found.status is ApplicationStatus.DELETING:
+        raise SeatRefused(f"the gateway before has not left yet (it ends its streams, at most {GATEWAY_DRAIN_S:g} s)")
 
 
 def _deploy_gateway(settings_json: str) -> None:

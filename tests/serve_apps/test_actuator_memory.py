@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import ray.serve
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, ServeStatus
 
 from ebbtide.client.seats import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId
@@ -26,11 +27,14 @@ class Serve:
         self.actors: dict[str, list[str]] = {}
         self.deployed: list[str] = []
         self.options: list[dict[str, Any]] = []
+        self.leaving: set[str] = set()
         self.well = True
         monkeypatch.setattr(actuator, "set_replicas", self.set_replicas)
         monkeypatch.setattr(actuator, "replica_actors", lambda: self.actors)
         monkeypatch.setattr(actuator, "_is_well", lambda app: self.well and app in self.targets)
         monkeypatch.setattr(ray.serve, "start", lambda **_: None)
+        monkeypatch.setattr(ray.serve, "status", self.status)
+        monkeypatch.setattr(ray.serve, "delete", self.delete)
         monkeypatch.setattr(ray.serve, "run_many", self.run_many)
 
     def set_replicas(self, app: str, deployment: str, number: int) -> bool:
@@ -48,6 +52,19 @@ class Serve:
             self.nodes[target.name] = label and label[actuator.NODE_LABEL]
             self.deployed.append(target.name)
             self.targets[target.name] = 1
+
+    def status(self) -> ServeStatus:
+        found = {
+            app: ApplicationStatusOverview(ApplicationStatus(status), "", 0.0, {})
+            for app, status in (
+                {app: "RUNNING" for app in self.targets} | dict.fromkeys(self.leaving, "DELETING")
+            ).items()
+        }
+        return ServeStatus(applications=found)
+
+    def delete(self, app: str, _blocking: bool) -> None:
+        assert not _blocking
+        self.leaving.add(app)
 
     def restart(self) -> None:
         """As `serve shutdown` does: nothing is left."""
@@ -137,6 +154,34 @@ async def test_the_gateway_is_deployed_again_when_serve_has_lost_it_and_only_the
     serve.restart()
     await hands.start_gateway(settings())
     assert serve.deployed == [GATEWAY_APP] * 2
+
+
+async def test_a_gateway_that_is_leaving_is_not_taken_for_one_to_be_updated(serve: Serve) -> None:
+    """As after `down` and `up` at once."""
+    serve.leaving.add(GATEWAY_APP)
+    hands = ServeActuator()
+    for _ in range(2):
+        with pytest.raises(SeatRefused, match="has not left yet"):
+            await hands.start_gateway(settings(per_node=True))
+    assert serve.deployed == []
+    serve.leaving.clear()
+    await hands.start_gateway(settings(per_node=True))
+    assert serve.deployed == [GATEWAY_APP]
+
+
+async def test_gateways_that_share_a_port_come_once_the_one_that_did_not_has_left(serve: Serve) -> None:
+    hands = ServeActuator()
+    await hands.start_gateway(settings())
+    with pytest.raises(SeatRefused, match="has not left yet"):
+        await hands.start_gateway(settings(per_node=True))
+    assert serve.deployed == [GATEWAY_APP] and serve.leaving == {GATEWAY_APP}
+    with pytest.raises(SeatRefused, match="has not left yet"):
+        await hands.start_gateway(settings(per_node=True))
+    serve.leaving.clear()
+    for _ in range(2):
+        await hands.start_gateway(settings(per_node=True, replicas=2))
+        serve.actors = {GATEWAY_APP: ["g"]}
+    assert serve.deployed == [GATEWAY_APP] * 2 and not serve.leaving
 
 
 async def test_gateways_are_as_many_as_nodes_and_one_on_each(serve: Serve) -> None:
