@@ -294,8 +294,9 @@ def test_11_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
 
 
 def test_12_it_comes_up_again_with_a_gateway_on_each_node_and_a_node_that_joins_gets_one(nodes: TwoNodes) -> None:
-    # Not switched in a running pool: on one machine the old gateway keeps the port to itself.
-    pool = nodes.up(per_node="true")
+    pool = nodes.up(per_node="false")
+    pool.wait("a gateway with a port of its own", lambda: gateways(pool) == 1)
+    pool = nodes.up(per_node="true")  # the first has to leave before two can share the port
     pool.wait("a gateway on each node and the head", lambda: gateways(pool) == 3)
     pool.wait("each node has its own", lambda: all(has_gateway(nodes, machine) for machine in ("a", "b")))
     nodes.add_node("c")
