@@ -89,6 +89,17 @@ def test_a_short_life_that_goes_up_and_down_is_no_growth_but_one_that_only_rises
         assert found.grows is grows, more[0].instance
 
 
+def test_descriptors_that_come_and_go_with_the_traffic_are_no_growth_and_those_that_stay_are() -> None:
+    """The first is what a gateway had in the last minutes of an hour, one by one, from its fourth on."""
+    traffic = [0, 0, 3, 0, 0, 0, 0, 26, 0, 2, 26, 1, 1, 2, 2, 14, 2, 2, 2, 28, 4, 32, 16, 1, 28, 0, 0]
+    for leak_per_min, grows in ((0.0, False), (0.25, True)):
+        values = [60.0 + extra + int(leak_per_min * minute) for minute, extra in enumerate(traffic)]
+        assert slope(list(enumerate(values))) > BOUNDS["fds"].per_hour / 60, "by each minute it would be growth"
+        life = [Sample(10.0 + minute, "fds:gateway", "1", value) for minute, value in enumerate(values)]
+        (found,) = verdicts(life)
+        assert found.grows is grows, found
+
+
 def test_a_gcs_may_fill_its_tables_for_longer_and_is_judged_by_what_comes_then() -> None:
     fills = [50.0, 59.0, 63.0, 66.0, 68.0, 70.0, 72.0, 73.0, 74.0]
     for after, grows in ([76.0, 75.0] * 6, False), ([75.0 + 2.0 * minute for minute in range(12)], True):
