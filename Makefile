@@ -24,17 +24,19 @@ demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.p
 
 # Tests with a Ray cluster get a process each: Ray keeps state of the last cluster that a process was joined to.
 RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests)
-each_alone = for module in $(RAY_TESTS); do \
+# Modules that have a hunt: a run that closes with "no tests ran" looks like one that tested nothing.
+RAY_HUNTS = $(shell grep -lE 'mark\.hunt' $(RAY_TESTS))
+each_alone = for module in $(2); do \
 	echo "$$module"; $(PY) -m pytest -q -m '$(1)' $$module || [ $$? = $(NONE_CHOSEN) ] || exit 1; done
 NONE_CHOSEN := 5
 
 test: setup ## all tests that need no GPU, long ones in a short form
 	$(PY) -m pytest -n 2 --dist loadfile -m 'not ray and not hunt'
-	@$(call each_alone,ray and not hunt)
+	@$(call each_alone,ray and not hunt,$(RAY_TESTS))
 
 hunts: setup ## what takes too long for that, in its long form
 	$(PY) -m pytest -n 2 --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ]
-	@$(call each_alone,ray and hunt)
+	@$(call each_alone,ray and hunt,$(RAY_HUNTS))
 
 check: setup ## format, lint, types, import contracts, file lengths
 	.venv/bin/ruff format --check .
@@ -46,8 +48,8 @@ check: setup ## format, lint, types, import contracts, file lengths
 bench: setup ## measure the line; the result goes to benchmarks/results/line.json
 	$(PY) -m benchmarks.line
 
-bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks/results/storage.json; 40 GB of disk, fio
-	$(PY) -m benchmarks.bulk
+bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks/results/storage.json; 40 GB of disk, fio; ONLY=reads
+	$(PY) -m benchmarks.bulk $(if $(ONLY),--only $(ONLY))
 
 kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
 	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json

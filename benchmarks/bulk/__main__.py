@@ -1,28 +1,42 @@
-"""``make bench-storage``: reads, writes and engine starts in one result, ``results/storage.json``.
+"""``make bench-storage``: reads, writes and engine starts, part after part; ``benchmarks/results/storage.json``.
 
-A part that fails is named in the output, its bars stand there as not met, and the exit code is 1.
+Each part is saved when it has ended (``record``). A part or an engine start that fails is named in the output and in
+the result, what could not be measured counts as not met, and the exit code is 1.
 """
 
 import argparse
+import os
 import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.bulk import engine_loads, fio, peers, rounds, stub_driver
+from benchmarks.bulk import engine_loads, fio, outcome, peers, record, rounds, stub_driver
+from benchmarks.bulk.progress import minutes
+from benchmarks.bulk.record import Measured
 from benchmarks.bulk.weights import make_weights
-from benchmarks.rows import Bar, Row, result, write
+from benchmarks.rows import RESULTS
 
 OUT = Path("out") / "bench-storage"
 READ_BYTES, WRITE_BYTES = 8 * 10**9, 10 * 10**9
-ROUNDS = 5
+ROUNDS, WARM_ROUNDS = 5, 3
 QUICK_BYTES = 10**9
-Part = tuple[list[Row], list[Bar]]
 
 
-def reads(folder: Path, *, quick: bool, huge: bool) -> Part:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How it is measured, the bars that it sets with their goals, and whether fio gives it a ceiling."""
+
+    measure: Callable[..., Measured]
+    goals: dict[str, str]
+    needs_fio: bool = True
+
+
+def reads(folder: Path, *, quick: bool, huge: bool) -> Measured:
     """Cold and warm."""
     missing = peers.install(folder.parent / "peers")
     for name, why in missing.items():
@@ -30,77 +44,137 @@ def reads(folder: Path, *, quick: bool, huge: bool) -> Part:
     environment = peers.environment(folder.parent / "peers", stub_driver.build(folder.parent / "stub"))
     print("  making weights", flush=True)
     weights = make_weights(folder / "store", QUICK_BYTES if quick else READ_BYTES)
-    count = 1 if quick else ROUNDS
-    cold = rounds.read_contest(weights, count, environment, warm=False, huge=huge)
-    warm = rounds.read_contest(weights, 1 if quick else 3, environment, warm=True, huge=huge)
-    return rounds.rows_of("cold read", cold) + rounds.rows_of("warm read", warm), rounds.read_bars(cold)
+    cold_rounds, warm_rounds = (1, 1) if quick else (ROUNDS, WARM_ROUNDS)
+    print(f"  cold: {cold_rounds} rounds", flush=True)
+    cold = rounds.read_contest(weights, cold_rounds, environment, warm=False, huge=huge)
+    print(f"  warm: {warm_rounds} rounds", flush=True)
+    warm = rounds.read_contest(weights, warm_rounds, environment, warm=True, huge=huge)
+    sizes = {"weights_bytes": weights.size_bytes, "rounds_cold": cold_rounds, "rounds_warm": warm_rounds}
+    return Measured(
+        rounds.rows_of("cold read", cold) + rounds.rows_of("warm read", warm),
+        rounds.read_bars(cold),
+        _out("cold read", cold) + _out("warm read", warm),
+        sizes | {"huge_pages": huge, "not_installed": missing},
+    )
 
 
-def writes(folder: Path, *, quick: bool, huge: bool) -> Part:
+def writes(folder: Path, *, quick: bool, huge: bool) -> Measured:
     """Durable."""
-    found = rounds.write_contest(folder, QUICK_BYTES if quick else WRITE_BYTES, 1 if quick else ROUNDS, huge=huge)
-    return rounds.rows_of("durable write", found), rounds.write_bars(found)
+    size_bytes, count = (QUICK_BYTES, 1) if quick else (WRITE_BYTES, ROUNDS)
+    print(f"  {count} rounds", flush=True)
+    found = rounds.write_contest(folder, size_bytes, count, huge=huge)
+    sizes = {"state_bytes": size_bytes, "rounds": count, "huge_pages": huge}
+    case = "durable write"
+    return Measured(rounds.rows_of(case, found), rounds.write_bars(found), _out(case, found), sizes)
 
 
-def loads(folder: Path, *, quick: bool, huge: bool) -> Part:
+def loads(folder: Path, *, quick: bool, huge: bool) -> Measured:
     """Starts of real engines."""
-    rows: list[Row] = []
-    bars: list[Bar] = []
-    for more_rows, more_bars in engine_loads.measure(folder, quick=quick):
-        rows, bars = rows + more_rows, bars + more_bars
-    return rows, bars
+    return engine_loads.measure(folder, quick=quick)
 
 
-PARTS: dict[str, tuple[Callable[..., Part], tuple[str, ...]]] = {
-    "reads": (reads, ("cold_read_ratio", "cold_read_cpu", "cold_read_vs_peers")),
-    "writes": (writes, ("durable_write_ratio", "durable_write_vs_dcp")),
-    "loads": (loads, ("tp2_bytes_per_rank", "artefact_restart")),
+PARTS = {
+    "reads": Part(
+        reads,
+        {
+            "cold_read_ratio": ">= 0.95 of fio, hashed",
+            "cold_read_cpu": "<= 0.06 CPU s/GB",
+            "cold_read_vs_peers": "> 1 x the best that returns tensors, and >= 0.97 x kvikio",
+        },
+    ),
+    "writes": Part(writes, {"durable_write_ratio": ">= 0.90 of fio", "durable_write_vs_dcp": ">= 3 x DCP"}),
+    "loads": Part(
+        loads,
+        {"tp2_bytes_per_rank": "0.5 of TP=1's bytes", "artefact_restart": ">= 2.0 x sooner"},
+        needs_fio=False,
+    ),
 }
-"""Each part, and the bars that it sets."""
+GOALS = {name: part.goals for name, part in PARTS.items()}
 
 
-def main() -> int:
-    """Measure; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk")
-    parser.add_argument("--quick", action="store_true", help="little and once; written to out/, not to results/")
-    parser.add_argument("--only", choices=sorted(PARTS), action="append", help="only these parts; written to out/")
-    parser.add_argument("--dir", type=Path, default=OUT, help="on the filesystem to be measured; 40 GB are needed")
-    options = parser.parse_args()
-    if why := fio.missing():
-        parser.error(why)
-    rows: list[Row] = []
-    bars: list[Bar] = []
+def main(argv: Sequence[str] | None = None, parts: dict[str, Part] | None = None, results: Path = RESULTS) -> int:
+    """Measure; gives the exit code: 1 if something failed, whatever the bars are."""
+    parts = PARTS if parts is None else parts
+    options = _parser().parse_args(argv)
+    chosen = [name for name in parts if not options.only or name in options.only]
+    if any(parts[name].needs_fio for name in chosen) and (why := fio.missing()):
+        _parser().error(why)
+    if options.gently:
+        os.environ[outcome.GENTLY] = "1"
+    target = OUT.parent if options.quick else results
+    goals = {name: part.goals for name, part in parts.items()}
+    document: dict[str, Any] = {}
     failed: list[str] = []
     with fio.huge_pages() as huge:
         if not huge:
             print("no huge pages can be reserved (that needs root): fio is slower than it could be", flush=True)
-        for name, (part, promised) in PARTS.items():
-            if options.only and name not in options.only:
-                continue
+        for name in chosen:
+            began = record.Began.now()
             print(f"== {name}", flush=True)
-            folder = options.dir.absolute() / name
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            began_s = time.monotonic()
-            try:
-                more_rows, more_bars = part(folder, quick=options.quick, huge=huge)
-            except Exception as error:  # noqa: BLE001 - outermost: the other parts are worth having all the same
-                traceback.print_exc()
-                failed.append(f"{name}: {error!r}")
-                more_rows, more_bars = [], [Bar(bar, f"not measured: {error!r}"[:200], None, False) for bar in promised]
-            rows, bars = rows + more_rows, bars + more_bars
-            shutil.rmtree(folder, ignore_errors=True)
-            print(f"== {name}: {time.monotonic() - began_s:.0f} s", flush=True)
-    found = result("storage", "make bench-storage", rows, bars)
-    path = write(found, OUT.parent) if options.quick or options.only else write(found)
-    for one in rows:
-        print(f"{one.case:20} {one.metric:60} {one.median:>12} {one.unit:8} ({one.min} .. {one.max}, n={one.n})")
-    for bar in bars:
-        print(f"{'met   ' if bar.met else 'MISSED'} {bar.bar}: {bar.value}, goal {bar.goal}")
+            measured = _measured(parts[name], options.dir.absolute() / name, quick=options.quick, huge=huge)
+            facts = record.facts(name, options.dir, began, quick=options.quick)
+            document = record.with_part(record.load(target), name, measured, facts, goals)
+            path = record.save(document, target, quick=options.quick)
+            failed += [f"{name}: {measured}"] if isinstance(measured, str) else [_told(name, g) for g in measured.gaps]
+            print(f"== {name}: {minutes(time.time() - began.at_s)}, saved in {path}", flush=True)
+    for line in _lines(document, chosen):
+        print(line)
     for what in failed:
         print(f"failed: {what}", file=sys.stderr)
-    print(path)
     return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk")
+    parser.add_argument("--quick", action="store_true", help="little and once; written to out/, never to results/")
+    parser.add_argument(
+        "--only", choices=sorted(PARTS), action="append", help="only these parts; the others stay as they stand there"
+    )
+    parser.add_argument("--dir", type=Path, default=OUT, help="on the filesystem to be measured; 40 GB are needed")
+    parser.add_argument(
+        "--gently",
+        action="store_true",
+        help="forget the pages of the files at hand only, on a machine that others use; cold is then less cold",
+    )
+    return parser
+
+
+def _measured(part: Part, folder: Path, *, quick: bool, huge: bool) -> Measured | str:
+    """What it brought, or why it failed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        return part.measure(folder, quick=quick, huge=huge)
+    except Exception as error:  # noqa: BLE001 - outermost: the other parts are worth having all the same
+        traceback.print_exc()
+        return repr(error)[:300]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _out(case: str, contest: rounds.Contest) -> list[record.Gap]:
+    """Contenders that failed."""
+    return [record.Gap(case, name, series.failed) for name, series in contest.series.items() if series.failed]
+
+
+def _told(part: str, gap: record.Gap) -> str:
+    return f"{part}: {gap.case}, {gap.metric}: {gap.why}"
+
+
+def _lines(document: dict[str, Any], parts: list[str]) -> list[str]:
+    """Rows and bars of these parts, for people."""
+    lines = []
+    for one in document.get("rows", ()):
+        if one["part"] in parts:
+            spread = f"({one['min']} .. {one['max']}, n={one['n']})" if one["n"] else one["failed"][:100]
+            lines.append(f"{one['case']:20} {one['metric']:60} {one['median']!s:>12} {one['unit']:8} {spread}")
+    for bar in document.get("bars", ()):
+        if bar["part"] in parts:
+            why = f" ({bar['why']})" if "why" in bar else ""
+            lines.append(
+                f"{'met   ' if bar['met'] else 'MISSED'} {bar['bar']}: {bar['value']}, goal {bar['goal']}{why}"
+            )
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,175 +1,219 @@
-"""Starts of a real engine: seconds to the first token by each way to load, bytes for each rank, and compiled code.
+"""Seconds to the first token by each way to load, bytes for each rank, and what restored caches are worth.
 
-Every start is a process of its own on a "node" of its own (an empty node directory), as a replica on a node that has
-never seen the model. *Cold* drops the page cache before; *warm* has just read the files.
+The model has the shape of Llama 3.2 1B in bf16, but a vocabulary of 8,192 instead of 128,256 tokens: 2.0 GB. So a
+header is nothing beside the weights, all layers are compiled, and an engine still starts in a time that allows rounds.
+Eight gigabytes are what the reads are measured with. More layers take longer to compile, and to take from a cache much
+less so: what restored caches are worth grows with them.
+
+All ways to load are compared with eager engines whose inspected model classes are restored, so that what differs is
+the load. For what restored caches are worth, engines compile; ``without`` is the same replica told to keep none.
+
+Bytes are the same each time, so they are measured once. Everything else has its rounds in its rows. A kind of start
+that fails twice is not tried again.
 """
 
-import json
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.bulk.outcome import drop_cached
-from benchmarks.rows import Bar, Row, row
+from benchmarks.bulk.progress import Progress
+from benchmarks.bulk.record import Gap, Measured
+from benchmarks.bulk.starts import Started, StartFailed, Starts, Wanted
+from benchmarks.rows import Bar, row
 from ebbtide_serve.examples.tiny_model import make_model
 
-START_S = 600.0
-WAYS = ("engine", "checkpoint", "flat")  # `load.weights` of an endpoint; "engine" is vLLM's own
-ARGS: dict[str, Any] = {
-    "max_model_len": 256,
-    "max_num_seqs": 2,
-    "max_num_batched_tokens": 256,
-    "kv_cache_memory_bytes": 64 << 20,
-}
-EAGER = {**ARGS, "enforce_eager": True}
+ROUNDS, QUICK_ROUNDS = 3, 1
+LAYERS, QUICK_LAYERS = 16, 2
+WAYS = {"engine": "vllm", "checkpoint": "ebbtide", "flat": "ebbtide_flat"}
+"""By ``load.weights`` of an endpoint: the load format that it should come to; ``engine`` is vLLM's own."""
 ARTEFACT_GOAL, TP2_GOAL = 2.0, 0.5
+TP2_SLACK = 1.02  # what cannot be cut (norms, rotary tables) is read by each rank: less than 1 % of this model
+TRIES = 2
+COMPILED_WEIGHT = 2.0  # a start that compiles, in starts that do not; only for the time left
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """One start."""
+class Step:
+    """One start of the plan. ``case`` and ``name`` are those of its rows; a set-up has none and counts for nothing."""
 
-    seconds: float  # from the start of the process to the first token
-    stages_s: dict[str, float]
-    bytes_by_rank: tuple[int, ...]
-    ways: tuple[str, ...]
+    wanted: Wanted
+    case: str = ""
+    name: str = ""
+    round: int = 0
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What is given up when it fails again and again."""
+        return self.case, self.name
 
-class Starts:
-    """Starts engines of one model over one shared directory."""
-
-    def __init__(self, folder: Path, model: Path) -> None:
-        self._folder, self._model, self._nodes = folder, model, 0
-
-    def start(
-        self,
-        shared: str,
-        *,
-        weights: str,
-        caches: bool = False,
-        ranks: int = 1,
-        args: dict[str, Any] = EAGER,
-        cold: bool = True,
-        settle: bool = False,
-    ) -> Started:
-        """Start one on a new node, and end it."""
-        self._nodes += 1
-        node = self._folder / f"node-{self._nodes}"
-        (node / "slots").mkdir(parents=True)
-        shared_dir = self._folder / shared
-        shared_dir.mkdir(exist_ok=True)
-        files = [path for path in (*self._model.iterdir(), *shared_dir.rglob("*")) if path.is_file()]
-        if cold:
-            drop_cached(files)
-        else:
-            for path in files:
-                path.read_bytes()
-        told = {
-            "model": str(self._model),
-            "args": args,
-            "ranks": ranks,
-            "load": {"weights": weights, "caches": caches},
-            "shared_dir": str(shared_dir),
-            "node_dir": str(node),
-            "settle": settle,
-        }
-        began_s = time.time()
-        command = [sys.executable, "-m", "benchmarks.bulk.engine_start", json.dumps(told)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
-        lines = [line for line in done.stdout.splitlines() if line.startswith('{"first_token_at_s"')]
-        if not lines:
-            raise RuntimeError(f"an engine did not start ({weights}): {done.stdout[-1500:]}{done.stderr[-1500:]}")
-        shutil.rmtree(node, ignore_errors=True)
-        found = json.loads(lines[0])
-        loads = sorted(found["loads"], key=lambda load: load["rank"])
-        return Started(
-            found["first_token_at_s"] - began_s,
-            found["stages_s"],
-            tuple(sum(load["bytes_by_mode"].values()) for load in loads),
-            tuple(load["way"] for load in loads),
-        )
+    def in_words(self, rounds: int) -> str:
+        """For progress."""
+        if self.case:
+            return f"{self.case}, {self.name}" + (f", round {self.round} of {rounds}" if self.round else "")
+        how = "compiled" if self.wanted.compiled else "eager"
+        return f"set-up: {how}, TP={self.wanted.ranks}, {self.wanted.weights}"
 
 
-def measure(folder: Path, *, quick: bool) -> Iterator[tuple[list[Row], list[Bar]]]:
-    """Ways to load; bytes by rank; compiled code. One part after the other, since each may fail by itself."""
+@dataclass(slots=True)
+class Outcomes:
+    """What came of each step, by case and name."""
+
+    started: dict[tuple[str, str], list[Started]] = field(default_factory=dict)
+    failed: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def of(self, case: str, name: str) -> list[Started]:
+        """Those that came to a first token."""
+        return self.started.get((case, name), [])
+
+
+def plan(rounds: int) -> list[Step]:
+    """All starts, in order. What is compared is interleaved, and every other round goes the other way about."""
+    engine, flat = Wanted("engine", settle=True), Wanted("flat", settle=True)
+    steps = [Step(engine), Step(flat), Step(Wanted("flat", compiled=True, settle=True))]
+    for number in range(1, rounds + 1):
+        for state, cold in (("cold", True), ("warm", False)):
+            ways = [Step(Wanted(way, cold=cold), f"engine start, {state}", way, number) for way in WAYS]
+            steps += _turned(ways, number)
+    for number in range(1, rounds + 1):
+        for state, cold in (("cold", True), ("warm", False)):
+            sides = [
+                Step(
+                    Wanted("flat", caches=restored, compiled=True, cold=cold), f"compiled start, {state}", name, number
+                )
+                for restored, name in ((False, WITHOUT), (True, RESTORED))
+            ]
+            steps += _turned(sides, number)
+    # The first with two ranks finds no flat form for two, so it reads the checkpoint, and leaves the flat form.
+    first = Wanted("flat", caches=False, ranks=2, settle=True)
+    return [*steps, Step(first, TP2, "checkpoint"), Step(Wanted("flat", caches=False, ranks=2), TP2, "flat")]
+
+
+WITHOUT, RESTORED, TP2 = "no caches", "restored caches", "engine start, TP=2"
+
+
+def measure(folder: Path, *, quick: bool) -> Measured:
+    """Make the model, start all engines of the plan, and give the rows and bars."""
+    layers, rounds = (QUICK_LAYERS, QUICK_ROUNDS) if quick else (LAYERS, ROUNDS)
     model = folder / "model"
-    make_larger(model, layers=2 if quick else 12)
-    starts = Starts(folder, model)
-    rounds = 1 if quick else 3
-    yield _ways(starts, rounds)
-    yield _tp2(starts)
-    yield _artefacts(starts, rounds)
+    print("  making a model", flush=True)
+    make_larger(model, layers=layers)
+    steps = plan(rounds)
+    outcomes = run(steps, Starts(folder, model).start, rounds)
+    measured = measured_of(outcomes)
+    weights_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    measured.sizes = {
+        "model": f"Llama 3.2 1B with {layers} of its 16 layers and a vocabulary of 8192, bf16, batches of 16 tokens",
+        "model_bytes": weights_bytes,
+        "rounds": rounds,
+        "engine_starts": len(steps),
+    }
+    return measured
+
+
+def run(steps: list[Step], start: Callable[[Wanted], Started], rounds: int) -> Outcomes:
+    """Start one after the other; one that fails is told of, and the others go on."""
+    outcomes = Outcomes()
+    progress = Progress("start", [COMPILED_WEIGHT if step.wanted.compiled else 1.0 for step in steps])
+    for step in steps:
+        print(progress.begins(step.in_words(rounds)), flush=True)
+        if len(outcomes.failed.get(step.kind, ())) >= TRIES:
+            print(progress.ended(f"left out: it failed {TRIES} times"), flush=True)
+            continue
+        try:
+            found = start(step.wanted)
+            if why := wrong(step, found):
+                raise StartFailed(why)
+        except (StartFailed, OSError) as error:
+            outcomes.failed.setdefault(step.kind, []).append(str(error))
+            print(progress.ended(f"FAILED: {error}"), flush=True)
+            continue
+        outcomes.started.setdefault(step.kind, []).append(found)
+        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found.stages_s.items())
+        told = f"first token after {found.seconds:.1f} s, {found.cpu_s:.1f} s of CPU ({stages})"
+        print(progress.ended(told), flush=True)
+    return outcomes
+
+
+def wrong(step: Step, found: Started) -> str:
+    """Why a start is not what was to be measured; empty if it is."""
+    wanted = step.wanted
+    if not step.case:
+        return ""
+    way = WAYS["checkpoint"] if wanted.settle else WAYS[wanted.weights]
+    if found.ways != (way,) * wanted.ranks:
+        return f"asked for {way} on {wanted.ranks} ranks, loaded by {', '.join(found.ways) or 'nothing'}"
+    if wanted.caches != bool(found.restored_bytes):
+        return f"caches {'wanted' if wanted.caches else 'not wanted'}, and {found.restored_bytes} bytes were restored"
+    return ""
+
+
+def measured_of(outcomes: Outcomes) -> Measured:
+    """Rows, bars and gaps of all starts."""
+    found = Measured()
+    for (case, name), starts in outcomes.started.items():
+        if not case:
+            continue
+        found.rows.append(row(case, f"first token, {name}", "s", [one.seconds for one in starts]))
+        found.rows.append(row(case, f"CPU until then, {name}", "s", [one.cpu_s for one in starts]))
+        for stage in _stages(starts):
+            seconds = [one.stages_s.get(stage, 0.0) for one in starts]
+            found.rows.append(row(case, f"{stage}, {name}", "s", seconds))
+    for (case, name), reasons in outcomes.failed.items():
+        gap = f"{len(reasons)} failed: {reasons[-1]}"
+        found.gaps.append(Gap(case or "set-up", f"first token, {name}" if name else "starts", gap))
+    found.bars += [_tp2(outcomes, found), _artefacts(outcomes, found)]
+    return found
 
 
 def make_larger(out: Path, *, layers: int) -> None:
-    """The tiny model's tokenizer with a model of some 100 MB a layer, so that a load takes a time that one can see."""
+    """The tiny model's tokenizer with a larger model: see the module. Layers are of 122 MB each."""
     if not make_model(out):
         return
     config = LlamaConfig.from_pretrained(out)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 2048, 5632, layers
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 16, 8, 128
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 2048, 8192, layers
+    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 32, 8, 64
     LlamaForCausalLM(config).bfloat16().save_pretrained(out)
 
 
-def _ways(starts: Starts, rounds: int) -> tuple[list[Row], list[Bar]]:
-    """First the store is filled by starts that do not count."""
-    for weights in ("checkpoint", "flat", "flat"):
-        starts.start("ways", weights=weights, settle=True, cold=False)
-    seconds: dict[tuple[str, str], list[float]] = {}
-    loading: dict[tuple[str, str], list[float]] = {}
-    for _ in range(rounds):
-        for cold in (True, False):
-            for weights in WAYS:
-                one = starts.start("ways", weights=weights, cold=cold)
-                if weights != "engine":
-                    expected = {"flat": "ebbtide_flat", "checkpoint": "ebbtide"}[weights]
-                    assert one.ways == (expected,), f"asked for {weights}, loaded by {one.ways}"
-                state = "cold" if cold else "warm"
-                seconds.setdefault((state, weights), []).append(one.seconds)
-                loading.setdefault((state, weights), []).append(one.stages_s.get("weights", 0.0))
-    rows = [row(f"engine start, {s}", f"first token, load.weights {w}", "s", v) for (s, w), v in seconds.items()]
-    rows += [row(f"engine start, {s}", f"weights, load.weights {w}", "s", v) for (s, w), v in loading.items()]
-    return rows, []
+def _turned(steps: list[Step], number: int) -> Iterable[Step]:
+    return steps if number % 2 else reversed(steps)
 
 
-def _tp2(starts: Starts) -> tuple[list[Row], list[Bar]]:
-    args = {**EAGER, "distributed_executor_backend": "mp"}
-    for _ in range(2):
-        starts.start("ways", weights="flat", ranks=2, args=args, settle=True, cold=False)
-    whole = starts.start("ways", weights="flat")
-    halves = starts.start("ways", weights="flat", ranks=2, args=args)
-    share = max(halves.bytes_by_rank) / whole.bytes_by_rank[0]
-    rows = [
-        row("bytes read", "TP=1, its rank", "bytes", [whole.bytes_by_rank[0]]),
-        *(row("bytes read", f"TP=2, rank {i}", "bytes", [n]) for i, n in enumerate(halves.bytes_by_rank)),
-    ]
-    # What cannot be cut (norms) is read by each: 1 % of a small model.
-    met = len(halves.bytes_by_rank) == 2 and share <= TP2_GOAL * 1.02
-    return rows, [Bar("tp2_bytes_per_rank", f"{TP2_GOAL} of TP=1's bytes", round(share, 4), met)]
+def _stages(starts: list[Started]) -> list[str]:
+    """In the order in which they come."""
+    return list(Counter(stage for one in starts for stage in one.stages_s))
 
 
-def _artefacts(starts: Starts, rounds: int) -> tuple[list[Row], list[Bar]]:
-    """With compilation. "without" is the same replica, told to keep no caches in the store."""
-    starts.start("artefacts", weights="flat", caches=True, args=ARGS, settle=True, cold=False)
-    starts.start("artefacts", weights="flat", caches=True, args=ARGS, settle=True, cold=False)
-    seconds: dict[tuple[str, bool], list[float]] = {}
-    stages: dict[tuple[str, bool], list[float]] = {}
-    for _ in range(rounds):
-        for cold in (True, False):
-            for caches in (False, True):
-                one = starts.start("artefacts", weights="flat", caches=caches, args=ARGS, cold=cold)
-                seconds.setdefault(("cold" if cold else "warm", caches), []).append(one.seconds)
-                stages.setdefault(("cold" if cold else "warm", caches), []).append(one.stages_s.get("compile", 0.0))
-    words = {True: "restored caches", False: "no caches"}
-    rows = [row(f"compiled start, {s}", f"first token, {words[c]}", "s", v) for (s, c), v in seconds.items()]
-    rows += [row(f"compiled start, {s}", f"compile, {words[c]}", "s", v) for (s, c), v in stages.items()]
-    ratio = min(median(seconds[state, False]) / median(seconds[state, True]) for state in ("cold", "warm"))
-    return rows, [Bar("artefact_restart", f">= {ARTEFACT_GOAL} x sooner", round(ratio, 3), ratio >= ARTEFACT_GOAL)]
+def _tp2(outcomes: Outcomes, found: Measured) -> Bar:
+    name, goal = "tp2_bytes_per_rank", f"{TP2_GOAL} of TP=1's bytes"
+    for way in ("checkpoint", "flat"):
+        for ranks, case in ((1, "engine start, cold"), (2, TP2)):
+            for one in outcomes.of(case, way)[:1]:
+                for rank, count in enumerate(one.bytes_by_rank):
+                    found.rows.append(row("bytes read", f"{way}, TP={ranks}, rank {rank}", "bytes", [count]))
+    whole = outcomes.of("engine start, cold", "flat") + outcomes.of("engine start, warm", "flat")
+    halves = outcomes.of(TP2, "flat")
+    if not whole or not halves:
+        return Bar(name, f"no start with {'two ranks' if whole else 'one rank'} from the flat form", None, False)
+    share = max(halves[0].bytes_by_rank) / whole[0].bytes_by_rank[0]
+    return Bar(name, goal, round(share, 4), share <= TP2_GOAL * TP2_SLACK)
+
+
+def _artefacts(outcomes: Outcomes, found: Measured) -> Bar:
+    """The worse of cold and warm counts."""
+    name, goal = "artefact_restart", f">= {ARTEFACT_GOAL} x sooner"
+    ratios: Mapping[str, float] = {}
+    for state in ("cold", "warm"):
+        case = f"compiled start, {state}"
+        without, restored = outcomes.of(case, WITHOUT), outcomes.of(case, RESTORED)
+        if not without or not restored:
+            return Bar(name, f"no start, {state}, with {RESTORED if without else WITHOUT}", None, False)
+        ratio = median(one.seconds for one in without) / median(one.seconds for one in restored)
+        ratios = {**ratios, state: ratio}
+        found.rows.append(row(case, f"{WITHOUT} to {RESTORED}", "ratio", [ratio]))
+    worst = min(ratios.values())
+    return Bar(name, goal, round(worst, 3), worst >= ARTEFACT_GOAL)

@@ -1,17 +1,22 @@
 """One start of a real engine (CPU build of vLLM) as a replica makes it, without Ray: ``engine_start.py '<json>'``.
 
-Prints one JSON object when the engine has answered its first request: the moment, the stages, and how each rank got its
-weights; then publishes what the next start can use, if asked to, and ends.
+Prints one JSON object when the engine has answered its first request: the moment, the CPU time of its processes, the
+stages, what of caches was there when the engine was made, and how each rank got its weights. Then it publishes what the
+next start can use, if asked to, and ends.
 """
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, SlotRef
@@ -19,11 +24,15 @@ from ebbtide.client.seats import VLLM_ENGINE
 from ebbtide_serve.engine_start import TellsOfItsStart
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
-from ebbtide_serve.preparation import LoadOptions, Preparation, Wish
+from ebbtide_serve.preparation import CACHES, LoadOptions, Preparation, Wish
+
+NAME = "bench"
 
 
 async def main() -> None:
     """See the module."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("ebbtide_serve").setLevel(logging.INFO)  # says what is published, and why not
     told: dict[str, Any] = json.loads(sys.argv[1])
     pid = os.getpid()
     started = started_ticks(pid)
@@ -37,7 +46,7 @@ async def main() -> None:
     os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
     args = dict(told["args"]) | ({"tensor_parallel_size": ranks} if ranks > 1 else {})
     wish = Wish(
-        name="bench",
+        name=NAME,
         model=told["model"],
         args=args,
         ranks=ranks,
@@ -54,11 +63,13 @@ async def main() -> None:
         stages_s[stage], last_s = round(time.time() - last_s, 3), time.time()
 
     await preparation.prepare(done)
+    restored_bytes = sum(path.stat().st_size for path in (cache / CACHES).rglob("*") if path.is_file())
     engine = await make_engine(VLLM_ENGINE, preparation.settings())
     done("import")
     await engine.start()  # its last act is a request by each route
-    first_token_s = time.time()
+    first_token_s, cpu_s = time.time(), _cpu_s()
     found: dict[str, Any] = {"first_token_at_s": first_token_s, "stages_s": stages_s, "loads": []}
+    found |= {"restored_bytes": restored_bytes, "cpu_s": cpu_s}
     if isinstance(engine, TellsOfItsStart):
         report = engine.start_report()
         found |= {"stages_s": stages_s | dict(report.stages_s), "loads": [asdict(one) for one in report.loads]}
@@ -67,6 +78,15 @@ async def main() -> None:
         await preparation.settle(engine)
     await engine.stop(timeout_s=5.0)
     await asyncio.to_thread(preparation.close)
+
+
+def _cpu_s() -> float:
+    """Of this process, those that it has started, and those that these have started and waited for (compilers)."""
+    this, found = psutil.Process(), 0.0
+    for one in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has just ended, and is counted with its parent
+            found += sum(one.cpu_times()[:4])
+    return found
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ since a request is cut into as many pieces as it has pages.
 """
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,7 @@ def write(directory: Path, size_bytes: int, *, huge: bool) -> Ceiling:
         return _fio("write", size_bytes, huge, *options, "--fallocate=posix")
     finally:
         path.unlink(missing_ok=True)
+        os.sync()  # else whoever comes next pays in its first sync for what is freed here
 
 
 def _fio(verb: str, size_bytes: int, huge: bool, *options: str) -> Ceiling:

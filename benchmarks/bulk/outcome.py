@@ -11,6 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+GENTLY = "EBBTIDE_BENCH_GENTLY"  # in the environment: forget no pages of anybody else
 CLEAR_PEAK = "5"  # proc(5), /proc/self/clear_refs: the peak of the resident size begins anew
 
 
@@ -61,17 +62,21 @@ def measured(work: Callable[[], T]) -> tuple[T, dict[str, float]]:
 
 
 def drop_cached(paths: list[Path]) -> None:
-    """Have the kernel forget the pages of these files; of all, where that is allowed."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
-    except OSError:
-        for path in paths:
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
+    """Have the kernel forget the pages of these files; of all, where that is allowed and nobody asked to be gentle."""
+    if not os.environ.get(GENTLY):
+        os.sync()
+        try:
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+            return
+        except OSError:
+            pass
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(fd)  # pages that are not written yet stay
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
 
 
 def _cpu_s() -> float:

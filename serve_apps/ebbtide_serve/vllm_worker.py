@@ -60,6 +60,12 @@ class PoolGPUWorker(LoadCalls, Worker):  # type: ignore[misc] # vLLM is not type
         RECORD.reached("device")
         return super().init_device()
 
+    def load_model(self, *args: Any, **kwargs: Any) -> Any:
+        """By whatever loader; ours have noted the moment already."""
+        done = super().load_model(*args, **kwargs)
+        RECORD.reached("weights_done")
+        return done
+
     def compile_or_warm_up_model(self) -> Any:
         """The last step before it answers; on a CPU it is compiled already."""
         done = super().compile_or_warm_up_model()
@@ -78,6 +84,12 @@ if current_platform.is_cpu():
             self.slot_lock = lock_slot(self.local_rank)
             RECORD.reached("device")
             return super().init_device()
+
+        def load_model(self, *args: Any, **kwargs: Any) -> Any:
+            """By whatever loader; ours have noted the moment already."""
+            done = super().load_model(*args, **kwargs)
+            RECORD.reached("weights_done")
+            return done
 
         def compile_or_warm_up_model(self) -> Any:
             """The last step before it answers; on a CPU it is compiled already."""

@@ -68,6 +68,10 @@ async def test_the_engine_process_holds_the_slot_lock(replica: ReplicaUnderTest)
     assert holder.pid in [child.pid for child in replica.children()]
 
 
+async def test_a_start_by_vllms_own_loader_has_its_stages_too(replica: ReplicaUnderTest) -> None:
+    assert {"process", "weights", "compile", "warm-up"} <= set(replica.report["stages_s"])
+
+
 async def test_chat_and_completions_count_what_they_used(replica: ReplicaUnderTest) -> None:
     messages = [{"role": "user", "content": "import this"}]
     for path, prompt in (("/v1/completions", {"prompt": "import"}), ("/v1/chat/completions", {"messages": messages})):

@@ -140,6 +140,7 @@ def test_what_cannot_be_had_is_loaded_in_the_next_way_for_one_reason(alone: Runs
     assert "names no store" in reasons["no store"][0]
 
 
+@pytest.mark.hunt  # short: two ranks of a small model in test_checkpoint.py; two engines take 65 s
 def test_two_ranks_read_half_each_and_say_the_same(pair: Runs, tiny_model: Path) -> None:
     assert used(pair["checkpoint"]) == ["ebbtide"] * 2
     assert used(pair["flat"]) == ["ebbtide_flat"] * 2

@@ -1,0 +1,208 @@
+"""The result of ``make bench-storage``: one file of several parts, each measured when it was measured.
+
+A part replaces its own rows and bars and nothing else, by one rename, as soon as it has ended: a run that is cut off
+keeps what it has, and one part can be measured again by itself. So each part has its own date, commit, machine and
+sizes. A bar that nobody has measured stands there as null, with the reason.
+
+Not guaranteed: two runs at the same time; the one that ends a part last may undo a part of the other.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import RESULTS, Bar, Row, result
+
+NAME = "storage"
+COMMAND = "make bench-storage"
+Goals = Mapping[str, Mapping[str, str]]
+"""By part: each of its bars, with its goal in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A row that has no figures, or fewer than it should have, and why."""
+
+    case: str
+    metric: str
+    why: str
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one part brought. ``sizes`` says how much was moved and how often."""
+
+    rows: list[Row] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    sizes: dict[str, Any] = field(default_factory=dict)
+
+
+def unmeasured(goals: Mapping[str, str], why: str) -> list[dict[str, Any]]:
+    """The bars of a part that has no figures."""
+    return [{"bar": bar, "goal": goal, "value": None, "met": False, "why": why} for bar, goal in goals.items()]
+
+
+def with_part(
+    old: Mapping[str, Any] | None, part: str, measured: Measured | str, facts: Mapping[str, Any], goals: Goals
+) -> dict[str, Any]:
+    """The result with one part new. Pure but for the facts of today that ``result`` adds.
+
+    Args:
+        old: what stood there; None if nothing did. Parts that are not named in ``goals`` are dropped.
+        measured: the part, or why it failed.
+        facts: of the run: date, commit, machine.
+        goals: of all parts, in the order of the file.
+    """
+    before = old if old is not None and isinstance(old.get("parts"), dict) else {"parts": {}, "rows": [], "bars": []}
+    new = result(NAME, COMMAND, [], [])
+    parts: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    bars: list[dict[str, Any]] = []
+    for name, its_goals in goals.items():
+        if name != part:
+            if name in before["parts"]:
+                parts[name] = before["parts"][name]
+            rows += [row for row in before["rows"] if row["part"] == name]
+            kept = [bar for bar in before["bars"] if bar["part"] == name and bar["bar"] in its_goals]
+            known = {bar["bar"] for bar in kept}
+            missing = {bar: goal for bar, goal in its_goals.items() if bar not in known}
+            bars += kept + [{"part": name} | bar for bar in unmeasured(missing, "this part was not run yet")]
+        elif isinstance(measured, str):
+            parts[name] = {**facts, "failed": measured}
+            bars += [{"part": name} | bar for bar in unmeasured(its_goals, f"this part failed: {measured}")]
+        else:
+            parts[name] = {**facts, "sizes": measured.sizes}
+            rows += [{"part": name} | row for row in _rows(measured)]
+            bars += [{"part": name} | bar for bar in _bars(measured.bars, its_goals)]
+    return new | {"parts": parts, "rows": rows, "bars": bars}
+
+
+def save(document: Mapping[str, Any], folder: Path, *, quick: bool) -> Path:
+    """Replace the file, by one rename.
+
+    Raises:
+        ValueError: figures of a quick run would stand among the results.
+    """
+    if quick and folder.resolve() == RESULTS.resolve():
+        raise ValueError("what was measured with --quick is no result")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{NAME}.json"
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("w") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """What stands there; None if nothing does.
+
+    Raises:
+        ValueError: it is no JSON object. Nothing is thrown away in silence.
+    """
+    path = folder / f"{NAME}.json"
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no result: move it away")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """What must be noted before a part begins.
+
+    Attributes:
+        at_s: when, in seconds since the epoch.
+        load_average: of the last minute: what else this machine was doing.
+        commit: of the sources, which may be another one when the part ends.
+    """
+
+    at_s: float
+    load_average: float
+    commit: str
+
+    @classmethod
+    def now(cls) -> "Began":
+        """A part begins."""
+        return cls(time.time(), os.getloadavg()[0], commit(Path(__file__).parent))
+
+
+def facts(part: str, directory: Path, began: Began, *, quick: bool) -> dict[str, Any]:
+    """When, with what and on which machine a part was measured; ``directory`` is on the filesystem that was."""
+    today = result(NAME, COMMAND, [], [])
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(began.at_s)),
+        "seconds": round(time.time() - began.at_s),
+        "commit": began.commit,
+        "command": f"python -m benchmarks.bulk --only {part}{' --quick' if quick else ''}",
+        "quick": quick,
+        "hardware": today["hardware"],
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "filesystem": filesystem(directory, Path("/proc/self/mountinfo").read_text()),
+        "load_average_before": round(began.load_average, 2),
+        "versions": today["versions"],
+    }
+
+
+def commit(where: Path) -> str:
+    """Of the sources; with a plus sign where files that git tracks differ from it."""
+    try:
+        head = _git(where, "rev-parse", "--short=12", "HEAD")
+        return head + ("+" if _git(where, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def filesystem(directory: Path, mountinfo: str) -> str:
+    """The type of the filesystem that a directory is on, by proc(5), ``/proc/self/mountinfo``."""
+    best, kind = -1, "unknown"
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        place = Path(before.split()[4].replace("\\040", " "))
+        if directory.resolve().is_relative_to(place) and len(place.parts) >= best:
+            best, kind = len(place.parts), after.split()[0]
+    return kind
+
+
+def _rows(measured: Measured) -> list[dict[str, Any]]:
+    """A gap of a row that has some figures says so there."""
+    gaps = {(gap.case, gap.metric): gap.why for gap in measured.gaps}
+    rows = [asdict(row) for row in measured.rows]
+    for row in rows:
+        if (row["case"], row["metric"]) in gaps:
+            row["failed"] = gaps.pop((row["case"], row["metric"]))
+    empty: dict[str, Any] = {"unit": "", "median": None, "min": None, "max": None, "n": 0}
+    return rows + [{"case": case, "metric": metric, **empty, "failed": why} for (case, metric), why in gaps.items()]
+
+
+def _bars(bars: Sequence[Bar], goals: Mapping[str, str]) -> list[dict[str, Any]]:
+    found = []
+    for bar in bars:
+        if bar.value is None and bar.bar in goals:  # its goal says why
+            found += unmeasured({bar.bar: goals[bar.bar]}, bar.goal)
+        else:
+            found.append(asdict(bar))
+    known = {bar.bar for bar in bars}
+    missing = {bar: goal for bar, goal in goals.items() if bar not in known}
+    return found + unmeasured(missing, "the part brought no figures for it")
+
+
+def _git(where: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip()

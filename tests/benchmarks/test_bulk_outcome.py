@@ -1,0 +1,62 @@
+"""How the page cache is dropped: all of it for a result, and nobody else's on a machine that others use."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bulk.outcome import GENTLY, Outcome, drop_cached
+
+DROP = "/proc/sys/vm/drop_caches"
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would have been written to files of the kernel."""
+    found: list[str] = []
+    monkeypatch.setattr(Path, "write_text", lambda path, text: found.append(f"{path} {text}"))
+    monkeypatch.setattr(os, "sync", lambda: found.append("sync"))
+    return found
+
+
+def test_for_a_result_all_that_the_machine_has_cached_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[str]
+) -> None:
+    monkeypatch.delenv(GENTLY, raising=False)
+    drop_cached([tmp_path / "not looked at"])
+    assert written == ["sync", f"{DROP} 3"]
+
+
+def test_gently_only_the_files_at_hand_are_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[str]
+) -> None:
+    monkeypatch.setenv(GENTLY, "1")
+    advised = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: advised.append(os.readlink(f"/proc/self/fd/{fd}")))
+    (tmp_path / "a").write_bytes(b"x")
+    drop_cached([tmp_path / "a"])
+    assert written == []
+    assert advised == [str(tmp_path / "a")]
+
+
+def test_where_the_kernel_refuses_the_files_at_hand_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(GENTLY, raising=False)
+    monkeypatch.setattr(os, "sync", lambda: None)
+
+    def refuse(path: Path, text: str) -> int:
+        raise PermissionError(f"{path}")
+
+    advised = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *words: advised.append(words[1:]))
+    (tmp_path / "a").write_bytes(b"x")
+    monkeypatch.setattr(Path, "write_text", refuse)
+    drop_cached([tmp_path / "a"])
+    assert advised == [(0, 0, os.POSIX_FADV_DONTNEED)]
+
+
+def test_an_outcome_comes_back_from_its_line() -> None:
+    one = Outcome(name="ours", size_bytes=2 * 10**9, seconds=4.0, cpu_s=1.0, peak_bytes=3, modes={"posix": 5})
+    assert Outcome.from_line(one.to_line()) == one
+    assert (one.gb_per_s, one.cpu_s_per_gb) == (0.5, 0.5)
