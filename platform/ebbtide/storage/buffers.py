@@ -100,7 +100,7 @@ class BufferPool:
                     if self._free:
                         break
                     return None
-            buffer = self._free.popleft()
+            buffer = self._free.pop()  # what was used last: some of it may be in the processor's cache
             self._lent.add(buffer)
             return buffer
 

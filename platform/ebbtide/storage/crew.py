@@ -149,14 +149,17 @@ class Crew:
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Wait a little before asking again; raises `Stopped` if there is no point any more."""
+        """Wait a little before asking again, 0 included; raises `Stopped` if there is no point any more."""
         with self._changed:
-            if self._changed.wait_for(lambda: self._stop, seconds):
+            if self._stop or (seconds > 0 and self._changed.wait_for(lambda: self._stop, seconds)):
                 raise Stopped
 
     @contextlib.contextmanager
     def waiting_for_others(self) -> Iterator[None]:
-        """Within it, time does not count against the deadline; for one thread at a time."""
+        """Within it, time does not count against the deadline; for one thread at a time.
+
+        Nobody is woken at the end: who waits for the deadline looks when it thinks that it has come, and sees it moved.
+        """
         with self._changed:
             self._waits_since = time.monotonic()
         try:
@@ -166,7 +169,6 @@ class Crew:
                 if not self._stop:
                     self._until += time.monotonic() - self._waits_since
                 self._waits_since = math.inf
-                self._changed.notify_all()
 
     def borrow(self, offset: int) -> Buffer:
         """A buffer for the chunk at ``offset``; raises `Stopped` rather than wait beyond the transfer's end."""

@@ -31,6 +31,7 @@ ASK_AGAIN_S = 0.25
 FRESH_S = 4 * ASK_AGAIN_S  # a waiting transfer that did not ask for so long has gone
 LEAST_BYTES_PER_S = CHUNK_BYTES  # due to a class that is held down where no budget is known
 FORGET_S = 60.0
+SERVE_LOAD_BURSTS = 4  # 128 MiB, the chunks of eight threads: others of its class wait 60 ms for them at 2 GB/s
 UNKNOWN_S = 0.01  # how soon to ask again where what is due depends on what others move
 
 
@@ -79,6 +80,14 @@ class Budget:
         """The most that may start at once: what is missed where a thread oversleeps by 50 ms; two chunks at least."""
         return max(2 * CHUNK_BYTES, int(0.05 * (self.bytes_per_s or 0.0)))
 
+    def ask_bytes(self, kind: TrafficClass) -> int:
+        """The most that a class asks for at once: a burst, so that nobody is kept waiting for more.
+
+        Where no budget is known, the highest class keeps nobody waiting but its like, and may ask less often.
+        """
+        is_first = kind is next(iter(TrafficClass))
+        return SERVE_LOAD_BURSTS * self.burst_bytes if is_first and self.bytes_per_s is None else self.burst_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -86,7 +95,7 @@ class Ask:
 
     Attributes:
         transfer: what it belongs to; unique on the node. A transfer asks one thing at a time.
-        nbytes: at most one burst.
+        nbytes: at most `Budget.ask_bytes`.
     """
 
     kind: TrafficClass
@@ -146,7 +155,7 @@ def take(book: Book, budget: Budget, ask: Ask, now_s: float) -> tuple[Book, Answ
     Args:
         now_s: of a clock that all who share the book have in common.
     """
-    assert 0 < ask.nbytes <= budget.burst_bytes, ask
+    assert 0 < ask.nbytes <= budget.ask_bytes(ask.kind), ask
     book = _settled(book, budget, now_s)
     asking = ClassEntry(now_s, book.classes[ask.kind].credit_bytes)
     book = Book(book.at_s, book.tokens, {**book.classes, ask.kind: asking}, book.transfers)

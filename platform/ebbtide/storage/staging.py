@@ -25,6 +25,10 @@ SMALL_BYTES = 1 << 20
 LEAST_BYTES_PER_S = 20e6
 LEAST_DEADLINE_S = 60.0
 
+# Filled and hashed before the next piece is filled: both hashes then read it from a core's cache, for half of the CPU
+# time that they take from memory (docs/measured.md).
+HOT_BYTES = 1 << 20
+
 Progress = Callable[[int], None]  # called with the bytes that were moved since the last call, from any thread
 
 
@@ -70,9 +74,13 @@ class Staging:
         """
         builder = IndexBuilder(name, size_bytes, self.hashing)
 
+        step = max(HOT_BYTES, self.hashing.chunk_bytes)
+
         def fill_and_hash(offset: int, memory: memoryview) -> None:
-            fill(offset, memory)
-            builder.add(offset, memory)
+            for start in range(0, len(memory), step):
+                part = memory[start : start + step]
+                fill(offset + start, part)
+                builder.add(offset + start, part)
             if progress is not None:
                 progress(len(memory))
 

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide.storage.container import PREFIX_BYTES, Header, header_bytes, parse_header
+from ebbtide.storage.container import PREFIX_BYTES, SUFFIX, Header, header_bytes, parse_header
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.index import Index
 from ebbtide.storage.manifest import Manifest
@@ -17,7 +17,7 @@ from ebbtide.storage.opening import Contents
 from ebbtide.storage.reading import StoredFile, read_stored
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.tensor_views import array_views
-from ebbtide.storage.transport import Consume, Range, Transport
+from ebbtide.storage.transport import Consume, Pending, Range, Transport
 
 
 class StoredObject:
@@ -40,6 +40,7 @@ class StoredObject:
         self._contents, self._transport, self._held = contents, transport, held
         self._entries = {entry.name: entry for entry in contents.manifest.files}
         self._headers: dict[str, Header] = {}
+        self._beginnings: dict[str, bytes] = {}  # of safetensors files that were read: headers, not parsed
 
     @property
     def id(self) -> ObjectId:
@@ -104,7 +105,7 @@ class StoredObject:
         return read_stored(
             self._transport,
             self.file(name),
-            consume=consume,
+            consume=self._noting(name, consume) if verify and name.endswith(SUFFIX) else consume,
             into=into,
             ranges=ranges,
             verify=verify,
@@ -129,14 +130,33 @@ class StoredObject:
         return array_views(header, found.data)
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file: where its tensors lie. Read once, checked. Raises as `read_file` does."""
+        """The header of a safetensors file: where its tensors lie. Raises as `read_file` does.
+
+        Checked; read once, or not at all where `read_file` has brought and checked the beginning of the file before.
+        """
         if name not in self._headers:
             file = self.file(name)
-            prefix = self._read_part(name, min(PREFIX_BYTES, file.entry.size_bytes))
-            length = header_bytes(prefix, file.entry.size_bytes, file.path)
-            raw = self._read_part(name, length)
-            self._headers[name] = parse_header(raw, file.entry.size_bytes, file.path)
+            size_bytes = file.entry.size_bytes
+            if name not in self._beginnings and size_bytes:
+                first = Range(0, min(PREFIX_BYTES, size_bytes))
+                self.read_file(name, consume=self._noting(name, None), ranges=[first])
+            raw = self._beginnings.get(name, b"")
+            length = header_bytes(raw, size_bytes, file.path)
+            if len(raw) != length:
+                raw = self._read_part(name, length)
+            self._headers[name] = parse_header(raw, size_bytes, file.path)
+            self._beginnings.pop(name, None)
         return self._headers[name]
+
+    def _noting(self, name: str, consume: Consume | None) -> Consume:
+        """Before what ``consume`` does: keep the header as it comes by, since reading it again takes a whole chunk."""
+
+        def receive(offset: int, memory: memoryview) -> Pending | None:
+            if offset == 0 and name not in self._headers:
+                self._beginnings[name] = _header_in(memory)
+            return consume(offset, memory) if consume is not None else None
+
+        return receive
 
     def _read_part(self, name: str, length: int) -> bytes:
         found = bytearray(length)
@@ -147,3 +167,10 @@ class StoredObject:
 
         self.read_file(name, consume=keep, ranges=[Range(0, length)])
         return bytes(found)
+
+
+def _header_in(beginning: memoryview) -> bytes:
+    """The header at the beginning of a file, or the eight bytes of its length where it goes on beyond this."""
+    prefix = bytes(beginning[:PREFIX_BYTES])
+    length = PREFIX_BYTES + int.from_bytes(prefix, "little")
+    return bytes(beginning[:length]) if length <= len(beginning) else prefix

@@ -5,14 +5,15 @@ it. Threads are added to a transfer and taken from it while it runs: between two
 too many at work, or too few. Nobody waits for a place: a transfer always keeps one thread, and one whose requests hang
 counts no more once it was given up. So a thread that hangs or a process that is killed holds up nobody.
 
-A transfer alone begins with as many threads as without all this, never has fewer, and tries more now and then; they
-stay where they are worth it. The transfers of a process share what was found. The processes of a node do not see each
-other's findings, and each would gain by more than its part; so the book, which knows how many transfers there are,
+A transfer alone begins with ``START`` threads, never has fewer than ``LEAST``, and tries more and fewer now and then;
+they stay where they are worth it. The transfers of a process share what was found. The processes of a node do not see
+each other's findings, and each would gain by more than its part; so the book, which knows how many transfers there are,
 bounds all of them together.
 
 Not guaranteed: anything among nodes.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +25,17 @@ from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.rates import Admission, Rates
 from ebbtide.storage.transport import CHUNK_BYTES, Range
 
-# Alone never fewer than the four that reach the ceiling of a local disk (docs/measured.md), whatever is found.
-LEAST, MOST = 4, 16  # 16 requests of 16 MiB, 256 MiB: 25 GB/s at 10 ms each
+# Four reach the ceiling of a local disk where the processor is idle. Where it is not, some of them wait for it instead
+# of for the disk: beside a load of 15 to 25 on two cores, hashed reads came to 0.80 to 0.89 of the ceiling with four,
+# and to 0.82 to 0.99 with eight, for the same CPU (docs/measured.md).
+START, LEAST = 8, 6  # alone never fewer, whatever is found
+MOST = 16  # 16 requests of 16 MiB, 256 MiB: 25 GB/s at 10 ms each
 # Of a class on a node: eight GPUs with four each; eight for each took four times as long on Lustre (cudf #17185).
 NODE_MOST = 32
-LEAVE_BYTES = 2 * CHUNK_BYTES  # asked for at once: the book costs some 0.1 ms
+LEAVE_BYTES = 2 * CHUNK_BYTES  # asked for at once, at least: the book costs 0.1 to 0.2 ms
+# And as much more as is moved in this time, where that keeps nobody waiting (`Budget.ask_bytes`). Well below the time
+# after which lower classes take a class that does not ask for quiet.
+LEAVE_S = 0.1
 WAITING = "wait for leave to move"
 
 
@@ -70,7 +77,7 @@ class Traffic:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rates, self.kind = rates, kind
-        self._concurrency = concurrency or Concurrency(start=LEAST, least=LEAST, most=MOST)
+        self._concurrency = concurrency or Concurrency(start=START, least=LEAST, most=MOST)
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._transfers: list[Lanes] = []
@@ -129,6 +136,7 @@ class Lanes:
         self.at_work = self.moving = 0
         self._traffic, self._admission = traffic, admission
         self._unasked, self._granted = nbytes, 0
+        self._asked, self._asked_s = 0, -math.inf  # last: how much, and when
         self._hired = self._running = 0
         self._asking = threading.Lock()
         self._fixed = False
@@ -181,12 +189,21 @@ class Lanes:
         with self._asking:  # whoever has it pauses as a team does, and so ends when the transfer does
             missing = nbytes - self._granted
             if missing > 0:
-                ask = max(missing, min(LEAVE_BYTES, self._unasked))
+                ask = max(missing, min(self._leave_bytes(), self._unasked))
                 with self.team.waiting_for_others():
                     self._admission(ask, self.team.pause)
                 self._unasked = max(0, self._unasked - ask)
                 self._granted += ask
+                self._asked = ask
             self._granted -= nbytes
+
+    def _leave_bytes(self) -> int:
+        """How much to ask for at once, by how fast the last leave was used up."""
+        now_s = self._traffic._clock_s()
+        since_s, self._asked_s = now_s - self._asked_s, now_s
+        by_speed = int(self._asked * LEAVE_S / max(since_s, 1e-6))
+        most = self._traffic.rates.budget.ask_bytes(self._traffic.kind)
+        return max(LEAVE_BYTES, min(by_speed, most, 2 * self._asked))
 
     def _begin(self) -> None:
         with self._traffic._lock:

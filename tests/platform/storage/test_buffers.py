@@ -30,6 +30,16 @@ def test_it_lends_each_buffer_once() -> None:
     assert [one.memory[4095] for one in lent if one is not None] == [0, 1, 2], "their memory overlaps"
 
 
+def test_what_was_given_back_last_is_lent_first() -> None:
+    """It may still be in the processor's cache; two threads with one buffer each need two, however many there are."""
+    pool = BufferPool(4, 4096)
+    one, other = pool.borrow(0), pool.borrow(0)
+    assert one is not None and other is not None
+    pool.give_back(one)
+    pool.give_back(other)
+    assert pool.borrow(0) is other and pool.borrow(0) is one
+
+
 def test_who_waits_gets_what_is_given_back() -> None:
     pool = BufferPool(1, 4096)
     one = pool.borrow(0)

@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from ebbtide.storage.errors import NotPublished, Refused, TransferFailed
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
 from ebbtide.storage.leases import Lease
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT, attempt
+from ebbtide.storage.reading import StoredFile, read_stored
+from ebbtide.storage.report import TransferReport
+from ebbtide.storage.transport import Transport
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, KEY, LocalLeases, publish_model, stage_tensors, store_at, tensors
 
@@ -47,6 +51,51 @@ def test_a_header_of_several_chunks_is_read(tmp_path: Path) -> None:
         header = found.header("model.safetensors")
         assert header.data_offset > 2 * CHUNK and len(header.entries) == 1000
         np.testing.assert_array_equal(found.read_arrays("model.safetensors")[f"{'layer.' * 20}77"], [77, 77, 77])
+
+
+def test_a_header_costs_one_read_and_none_once_its_file_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def counted(transport: Transport, file: StoredFile, **how: Any) -> TransferReport:
+        reads.append(file.entry.name)
+        return read_stored(transport, file, **how)
+
+    monkeypatch.setattr("ebbtide.storage.stored_object.read_stored", counted)
+    store = store_at(tmp_path / "store")
+    object_id = publish_model(store)
+    with store.open(object_id) as found:
+        header = found.header("model.safetensors")
+        assert found.header("model.safetensors") is header
+        assert reads == ["model.safetensors"]
+    reads.clear()
+    with store.open(object_id) as found:
+        seen: list[int] = []
+        found.read_file("model.safetensors", consume=lambda offset, memory: seen.append(len(memory)))
+        assert found.header("model.safetensors") == header and sum(seen) == header.file_bytes
+        assert reads == ["model.safetensors"]
+    with store.open(object_id) as found:
+        found.read_file("model.safetensors", verify=False)
+        reads.clear()
+        assert found.header("model.safetensors") == header
+        assert reads == ["model.safetensors"], "what nobody has checked must not be believed"
+
+
+def test_a_header_that_came_wrong_is_not_kept(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    object_id = publish_model(store)
+    path = store.paths.object(object_id) / "model.safetensors"
+    path.chmod(0o600)
+    right = path.read_bytes()
+    with store.open(object_id) as found:
+        path.write_bytes(b"\xff" + right[1:])
+        with pytest.raises(Corrupt):
+            found.read_file("model.safetensors")
+        with pytest.raises(Corrupt):
+            found.header("model.safetensors")
+        path.write_bytes(right)
+        assert found.header("model.safetensors").file_bytes == len(right)
 
 
 def test_the_same_content_is_the_same_object(tmp_path: Path) -> None:

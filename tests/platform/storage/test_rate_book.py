@@ -187,6 +187,21 @@ def test_two_transfers_of_a_class_get_the_same_whatever_their_threads_and_chunks
     assert one + other >= 0.9 * RATE * 10.0
 
 
+def test_only_who_keeps_nobody_waiting_may_ask_for_more_than_a_burst() -> None:
+    unknown = Budget(None)
+    assert unknown.ask_bytes(LOAD) == 4 * unknown.burst_bytes
+    assert {unknown.ask_bytes(kind) for kind in (WRITE, PREFETCH, SCRUB)} == {unknown.burst_bytes}
+    assert {Budget(RATE).ask_bytes(kind) for kind in TrafficClass} == {Budget(RATE).burst_bytes}
+    book = Book.new(unknown, 0.0)
+    for n in range(100):  # without a budget, loads never wait, neither for themselves nor for each other
+        nbytes = unknown.ask_bytes(LOAD) if n % 2 else MIB
+        book, answer = take(book, unknown, Ask(LOAD, str(n % 2), nbytes), n / 100)
+        assert answer.granted and not answer.wait_s
+    book, answer = take(book, unknown, Ask(SCRUB, "s", unknown.burst_bytes), 1.0)
+    book, again = take(book, unknown, Ask(SCRUB, "s", unknown.burst_bytes), 1.0)
+    assert answer.granted and not again.granted, "what is due to it is no more than it was"
+
+
 def test_a_newcomer_shares_from_now_on_and_does_not_catch_up() -> None:
     pair = [Client(LOAD), Client(LOAD, begin_s=10.0)]
     moved = play(Budget(RATE), pair, 20.0)

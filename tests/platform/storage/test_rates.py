@@ -216,6 +216,27 @@ def test_a_shorter_book_leaves_no_rest_of_a_longer_one(tmp_path: Path) -> None:
     assert _decode((tmp_path / "book").read_bytes()) == peek(shelf)
 
 
+def test_a_book_longer_than_the_first_look_is_read_whole(tmp_path: Path) -> None:
+    shelf, other = NodeShelf(tmp_path / "book"), NodeShelf(tmp_path / "book")
+    doors = [Rates(BUDGET, shelf=shelf).transfer(LOAD) for _ in range(400)]
+    for door in doors:
+        door(1)
+    assert (tmp_path / "book").stat().st_size > 1 << 14
+    assert peek(other) == peek(shelf) and len(peek(other).transfers) == 400
+
+
+def test_what_another_has_written_meanwhile_counts(tmp_path: Path) -> None:
+    """Each remembers what it wrote last, and must not take that for what is there."""
+    shelf, other = NodeShelf(tmp_path / "book"), NodeShelf(tmp_path / "book")
+    with Rates(BUDGET, shelf=shelf).transfer(LOAD) as mine, Rates(BUDGET, shelf=other).transfer(LOAD) as yours:
+        for number in range(3):
+            mine(MIB)
+            yours(MIB)
+            assert len(peek(shelf).transfers) == 2, number
+        assert mine.sharers == yours.sharers == 2
+    assert peek(shelf).transfers == peek(other).transfers == {}
+
+
 def test_a_book_that_was_removed_is_begun_anew_where_others_will_find_it(tmp_path: Path) -> None:
     path = tmp_path / "book"
     shelf, other = NodeShelf(path), NodeShelf(path)

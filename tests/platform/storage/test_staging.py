@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.chunk_hash import ContentHash, small_digest
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
 from ebbtide.storage.index import Hashing, parse_index
 from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.staging import LEAST_DEADLINE_S, Staging, deadline_for, needs_index
+from ebbtide.storage.staging import HOT_BYTES, LEAST_DEADLINE_S, Staging, deadline_for, needs_index
+from ebbtide.storage.transport import CHUNK_BYTES, Range
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, POOL, random_bytes
@@ -20,8 +22,11 @@ from tests.platform.storage.stores import CHUNK, POOL, random_bytes
 HOW = Hashing(bytes(16), CHUNK)
 
 
-def staging_at(directory: Path, how: Hashing = HOW, disk: Disk | None = None) -> Staging:
-    return Staging(directory, how, PosixTransport(POOL, threads=2), disk or Disk())
+LARGE = BufferPool(2)
+
+
+def staging_at(directory: Path, how: Hashing = HOW, disk: Disk | None = None, pool: BufferPool = POOL) -> Staging:
+    return Staging(directory, how, PosixTransport(pool, threads=2), disk or Disk())
 
 
 @pytest.fixture
@@ -52,6 +57,27 @@ def test_a_file_is_the_same_however_it_was_staged(staging: Staging, tmp_path: Pa
     assert entries[0].size_bytes == size and (staging.directory / "x.safetensors").read_bytes() == data
     index = parse_index((staging.directory / "x.safetensors.idx").read_bytes(), Path("x"))
     assert index.digest == entries[0].digest and index.file_bytes == size
+
+
+@pytest.mark.parametrize("chunk_bytes", [4096, CHUNK, CHUNK_BYTES])
+def test_what_is_filled_is_hashed_piece_by_piece_and_comes_out_the_same(tmp_path: Path, chunk_bytes: int) -> None:
+    """Pieces of whole chunks, no larger than a core's cache where chunks are not."""
+    (tmp_path / "work").mkdir()
+    staging, data = staging_at(tmp_path / "work", Hashing(bytes(16), chunk_bytes), pool=LARGE), random_bytes(9_000_001)
+    pieces: list[Range] = []
+
+    def fill(offset: int, memory: memoryview) -> None:
+        pieces.append(Range(offset, len(memory)))
+        memory[:] = data[offset : offset + len(memory)]
+
+    entry = staging.write("x.safetensors", len(data), fill)
+    assert (staging.directory / "x.safetensors").read_bytes() == data
+    (staging.directory / "x.safetensors.idx").unlink()
+    assert staging.adopt("x.safetensors") == entry, "the same hashes as of the file read anew"
+    pieces.sort(key=lambda each: each.offset)
+    assert all(each.offset % chunk_bytes == 0 for each in pieces)
+    assert [each.end for each in pieces] == [each.offset for each in pieces[1:]] + [len(data)]
+    assert max(each.length for each in pieces) == min(max(chunk_bytes, HOT_BYTES), len(data))
 
 
 def test_small_files_have_no_index_and_the_same_digest_as_if_they_had() -> None:

@@ -12,13 +12,14 @@ import pytest
 
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.concurrency import Concurrency
+from ebbtide.storage.crew import Crew
 from ebbtide.storage.errors import TransferTimeout
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.posix_calls import SystemCalls
-from ebbtide.storage.rate_book import Budget, TrafficClass
+from ebbtide.storage.rate_book import Answer, Ask, Budget, TrafficClass
 from ebbtide.storage.rates import NodeShelf, Rates, Shelf
-from ebbtide.storage.traffic import LEAST, MOST, Traffic
-from ebbtide.storage.transport import Range
+from ebbtide.storage.traffic import LEAST, LEAVE_BYTES, MOST, START, Traffic
+from ebbtide.storage.transport import CHUNK_BYTES, Range
 
 BUFFER = 4096
 LONG_S = 60.0
@@ -117,6 +118,48 @@ def test_every_byte_of_a_transfer_is_asked_for_in_its_class(tmp_path: Path) -> N
     assert before.budget == Budget(None)
     _, _, _, transfers = json.loads(book.read_text())
     assert transfers == {}, "who has ended has left the book"
+
+
+def asks_at(bytes_per_s: float, kind: TrafficClass, budget: Budget, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a transfer of 2 GiB in whole chunks asks for at once, moving at this speed by a clock of its own."""
+    now_s, asked, ask = 0.0, list[int](), Rates._ask
+
+    def noted(rates: Rates, wanted: Ask) -> Answer:
+        asked.append(wanted.nbytes)
+        return ask(rates, wanted)
+
+    monkeypatch.setattr(Rates, "_ask", noted)
+    rates = Rates(budget, clock_s=lambda: now_s)
+    one = Traffic(rates, kind, clock_s=lambda: now_s)
+    crew = Crew(Path("file"), None, threads=1, deadline_s=LONG_S)
+    with one.transfer(crew, 128 * CHUNK_BYTES) as lanes:
+        lanes.first(1)
+        for item in lanes.over(Range(n * CHUNK_BYTES, CHUNK_BYTES) for n in range(128)):
+            now_s += item.length / bytes_per_s
+    assert sum(asked) == 128 * CHUNK_BYTES
+    return asked
+
+
+def test_a_fast_serve_load_asks_seldom_and_a_slow_one_so_often_that_it_stays_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = Budget(None)
+    fast = asks_at(2e9, TrafficClass.SERVE_LOAD, budget, monkeypatch)
+    assert max(fast) == budget.ask_bytes(TrafficClass.SERVE_LOAD) == 4 * budget.burst_bytes
+    assert fast[0] == LEAVE_BYTES and len(fast) < 25, "a quarter of what it takes with the least leave"
+    slow = asks_at(100e6, TrafficClass.SERVE_LOAD, budget, monkeypatch)
+    assert set(slow) == {LEAVE_BYTES}
+    assert budget.quiet_s > LEAVE_BYTES / 100e6
+
+
+@pytest.mark.parametrize("kind", [TrafficClass.CHECKPOINT_WRITE, TrafficClass.SCRUB])
+def test_a_lower_class_never_asks_for_more_than_a_burst(kind: TrafficClass, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(asks_at(20e9, kind, Budget(None), monkeypatch)) == {LEAVE_BYTES}
+
+
+def test_with_a_budget_nobody_asks_for_more_than_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(1e12)
+    assert max(asks_at(20e9, TrafficClass.SERVE_LOAD, budget, monkeypatch)) <= budget.burst_bytes
 
 
 @pytest.mark.parametrize("deadline_s", [LONG_S, 0.5])
@@ -226,9 +269,9 @@ def test_a_process_killed_with_leave_in_its_hand_stops_nobody(tmp_path: Path) ->
     assert time.monotonic() - began_s < 3.0  # it is quiet after one second
 
 
-def test_alone_a_transfer_begins_with_four_threads_and_never_has_fewer() -> None:
+def test_alone_a_transfer_begins_with_eight_threads_and_never_has_fewer_than_six() -> None:
     class_of = Traffic(Rates(Budget(None)), TrafficClass.SERVE_LOAD)
-    assert class_of.limit == LEAST == 4
+    assert class_of.limit == START == 8 and LEAST == 6
     for number in range(4000):  # requests that queue one behind the other: more of them bring nothing
         class_of._concurrency.observe(16 << 20, 0.01 * class_of.limit, class_of.limit)
         assert LEAST <= class_of.limit <= MOST, number
