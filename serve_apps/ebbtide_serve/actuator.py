@@ -51,6 +51,7 @@ class ServeActuator:
         self._lock = asyncio.Lock()  # Serve's client is not made for concurrent deployments
         self._calls = BoundedCalls("serve")
         self._gateway_json = ""
+        self._gateway_leaves = False  # deleted by us, and Serve has not yet said that it is gone
 
     async def start_gateway(self, settings_json: str) -> None:
         """Have the gateway run with these settings (``GatewaySettings`` as JSON, with its ``internal_token``, and
@@ -103,9 +104,10 @@ class ServeActuator:
             return
         _start_serve()
         if self._gateway_json and _spread(self._gateway_json) != _spread(settings_json):
-            self._gateway_json = ""
+            self._gateway_json, self._gateway_leaves = "", True
             serve.delete(GATEWAY_APP, _blocking=False)
-        _refuse_while_gateways_leave()
+        _refuse_while_gateways_leave(deleted=self._gateway_leaves)
+        self._gateway_leaves = False
         _deploy_gateway(settings_json)
         self._gateway_json = settings_json
 
@@ -180,11 +182,15 @@ def _spread(settings_json: str) -> bool:
     return bool(json.loads(settings_json).get("per_node"))
 
 
-def _refuse_while_gateways_leave() -> None:
+def _refuse_while_gateways_leave(*, deleted: bool) -> None:
     """Serve would take an application that is being deleted for one to be updated: it lets the old replicas live until
-    new ones are up, which wait for the port of the old ones (seen: ten tries, then DEPLOY_FAILED for good)."""
+    new ones are up, which wait for the port of the old ones (seen: ten tries, then DEPLOY_FAILED for good).
+
+    After a deletion Serve's status says RUNNING until its controller's next turn (seen: still after 0.08 s); so what we
+    have ``deleted`` ourselves is gone only when the status does not name it.
+    """
     found = serve.status().applications.get(GATEWAY_APP)
-    if found is not None and found.status is ApplicationStatus.DELETING:
+    if found is not None and (deleted or found.status is ApplicationStatus.DELETING):
         raise SeatRefused(f"the gateway before has not left yet (it ends its streams, at most {GATEWAY_DRAIN_S:g} s)")
 
 

@@ -28,6 +28,7 @@ class Serve:
         self.deployed: list[str] = []
         self.options: list[dict[str, Any]] = []
         self.leaving: set[str] = set()
+        self.deleted: set[str] = set()  # asked for, and not yet looked at by the controller
         self.well = True
         monkeypatch.setattr(actuator, "set_replicas", self.set_replicas)
         monkeypatch.setattr(actuator, "replica_actors", lambda: self.actors)
@@ -64,7 +65,16 @@ class Serve:
 
     def delete(self, app: str, _blocking: bool) -> None:
         assert not _blocking
-        self.leaving.add(app)
+        self.deleted.add(app)
+
+    def turn(self) -> None:
+        """The controller's next turn."""
+        self.leaving, self.deleted = self.leaving | self.deleted, set()
+
+    def left(self) -> None:
+        for app in self.leaving:
+            del self.targets[app]
+        self.leaving = set()
 
     def restart(self) -> None:
         """As `serve shutdown` does: nothing is left."""
@@ -174,10 +184,13 @@ async def test_gateways_that_share_a_port_come_once_the_one_that_did_not_has_lef
     await hands.start_gateway(settings())
     with pytest.raises(SeatRefused, match="has not left yet"):
         await hands.start_gateway(settings(per_node=True))
+    for turned in (False, True, True):  # Serve's status says RUNNING until its controller's turn
+        if turned:
+            serve.turn()
+        with pytest.raises(SeatRefused, match="has not left yet"):
+            await hands.start_gateway(settings(per_node=True))
     assert serve.deployed == [GATEWAY_APP] and serve.leaving == {GATEWAY_APP}
-    with pytest.raises(SeatRefused, match="has not left yet"):
-        await hands.start_gateway(settings(per_node=True))
-    serve.leaving.clear()
+    serve.left()
     for _ in range(2):
         await hands.start_gateway(settings(per_node=True, replicas=2))
         serve.actors = {GATEWAY_APP: ["g"]}
