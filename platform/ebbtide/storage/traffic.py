@@ -25,7 +25,7 @@ from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.rates import Admission, Rates
 from ebbtide.storage.transport import CHUNK_BYTES, Range
 
-# On a quiet machine four and eight move the same (2.13 and 2.18 GB/s hashed, 2 cores, docs/measured.md has the machine).
+# On a quiet machine four and eight move the same (2.13 and 2.18 GB/s hashed; the machine of docs/measured.md).
 # On a busy one threads wait for the processor instead of for the disk, and more of them keep it busy: beside a load of
 # 15 to 25 hashed reads came to 0.80 to 0.89 of fio with four, 0.82 to 0.99 with eight, for the same CPU (few rounds).
 START, LEAST = 8, 6  # alone never fewer, whatever is found
