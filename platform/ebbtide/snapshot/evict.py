@@ -88,6 +88,10 @@ class Plan:
         """Each storage once, in the order of their places."""
         return tuple(self.by_storage.values())
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether `view` knows what it held."""
+        return not tensor.is_conj() and not tensor.is_neg() and _identity(tensor) in self.by_storage
+
     def view(self, tensor: torch.Tensor, payload: torch.Tensor) -> torch.Tensor:
         """What ``tensor`` held when its storage was copied to ``payload``: read it, do not write it.
 
@@ -95,8 +99,8 @@ class Plan:
             KeyError: its storage is not of this plan, or it is a conjugate or negative view, which its storage does
                 not tell.
         """
-        if tensor.is_conj() or tensor.is_neg():
-            raise KeyError("a lazy view")
+        if not self.holds(tensor):
+            raise KeyError("it was not evicted")
         place = self.by_storage[_identity(tensor)]
         raw = payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
         flat = raw.view(tensor.dtype)

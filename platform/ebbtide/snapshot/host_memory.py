@@ -7,11 +7,13 @@ earnest; it dies with the process.
 Both are had long before they are needed, and pre-faulted: a copy then runs at memcpy speed while somebody waits.
 """
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 
 from ebbtide.snapshot.host_pool import HostPool
+
+Note: TypeAlias = bytes  # within the classes below, ``bytes`` is the payload
 
 
 class HostRegion(Protocol):
@@ -28,7 +30,7 @@ class HostRegion(Protocol):
     def begin(self) -> None:
         """What is in it counts no more; to be called before the first byte is written."""
 
-    def seal(self, note: bytes) -> None:
+    def seal(self, note: Note) -> None:
         """All is written, and ``note`` says what it is: from now on it counts."""
 
     def hash_payload(self) -> None:
@@ -80,7 +82,7 @@ class OwnRegion:
     def begin(self) -> None:
         """Nothing is noted."""
 
-    def seal(self, note: bytes) -> None:
+    def seal(self, note: Note) -> None:
         """Nothing is noted."""
 
     def hash_payload(self) -> None:
