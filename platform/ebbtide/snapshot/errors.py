@@ -3,8 +3,12 @@
 ::
 
     SnapshotError
-    ├── NotEvictable    a tensor cannot leave its device in place: nothing was touched; use a slower tier
-    └── PoolTooSmall    the host pool cannot hold the state: nothing was touched; use a slower tier
+    ├── NotEvictable        a tensor cannot leave its device in place: nothing was touched; use a slower tier
+    ├── PoolTooSmall        the host memory cannot hold the state: nothing was touched; use a slower tier
+    │   └── HostMemoryShort the node has not that much of it, or its budget is spent
+    ├── RegionBusy          another process has that host memory: leave it alone
+    ├── RegionDamaged       what lies there must not be used
+    └── RegionMisused       a step that its state does not allow: our own mistake
 """
 
 
@@ -18,3 +22,19 @@ class NotEvictable(SnapshotError):
 
 class PoolTooSmall(SnapshotError):
     """The host pool has fewer bytes than the tracked storages."""
+
+
+class HostMemoryShort(PoolTooSmall):
+    """The node has not so much host memory to lend; the message has the numbers and the remedy."""
+
+
+class RegionBusy(SnapshotError):
+    """Somebody else has the region."""
+
+
+class RegionDamaged(SnapshotError):
+    """A file that is no region, was cut off, or holds something else than was put there."""
+
+
+class RegionMisused(SnapshotError):
+    """The region's state does not allow that."""

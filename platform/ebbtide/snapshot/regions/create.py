@@ -1,0 +1,52 @@
+"""Making a region: for the one on a node who keeps count of its host memory."""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from ebbtide.snapshot.errors import HostMemoryShort
+from ebbtide.snapshot.regions import layout
+from ebbtide.snapshot.regions.header import Header, encode, slot_offset
+from ebbtide.snapshot.regions.states import RegionKey, RegionState
+
+SUFFIX = ".region"
+_NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
+
+
+def region_path(folder: Path, key: RegionKey) -> Path:
+    """The file of a key. Names of jobs have no "/" (config), nor do they begin with a dot."""
+    return folder / f"{key.job}.{key.lease_epoch}.{key.rank}{SUFFIX}"
+
+
+def create_region(folder: Path, key: RegionKey, size_bytes: int) -> Path:
+    """A new, empty region with all its memory taken; one that had this key is replaced.
+
+    ``fallocate`` takes the pages now, so that no later write can fail for want of memory: on a tmpfs that would be a
+    SIGBUS in the midst of a park.
+
+    Raises:
+        HostMemoryShort: the tmpfs or the machine has not that much. Nothing is left behind.
+        OSError: the folder cannot be written.
+    """
+    payload = layout.rounded(size_bytes)
+    path = region_path(folder, key)
+    making = path.with_suffix(".making")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(making)  # of somebody who was killed here
+    fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, layout.least_bytes(payload))
+        os.pwrite(fd, encode(Header(0, key, RegionState.EMPTY, payload)), slot_offset(0))
+        os.rename(making, path)
+    except OSError as error:
+        os.unlink(making)
+        if error.errno in _NO_ROOM:
+            raise HostMemoryShort(
+                f"{folder} has no room for {payload} bytes ({error.strerror}): lower pool.host_memory_per_node, or "
+                "make its tmpfs larger (mount -o remount,size=...)"
+            ) from error
+        raise
+    finally:
+        os.close(fd)
+    return path

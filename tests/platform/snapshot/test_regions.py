@@ -1,0 +1,245 @@
+"""Regions: what counts after a kill at any moment, and what never does."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.snapshot.errors import HostMemoryShort, RegionBusy, RegionDamaged, RegionMisused
+from ebbtide.snapshot.regions import header as header_module
+from ebbtide.snapshot.regions.create import create_region
+from ebbtide.snapshot.regions.header import HEADER_BYTES, SLOT_BYTES, Header, encode, newest, slot_offset
+from ebbtide.snapshot.regions.look import look, read_region
+from ebbtide.snapshot.regions.region import Region
+from ebbtide.snapshot.regions.states import EDGES, RegionKey, RegionState
+
+KEY = RegionKey("job", 3, 0)
+SIZE = 40_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return create_region(tmp_path, KEY, SIZE)
+
+
+def filled(path: Path, value: int = 7, note: bytes = b"note") -> Region:
+    region = Region.open(path)
+    region.begin()
+    region.bytes.fill_(value)
+    region.seal(note)
+    return region
+
+
+def test_what_was_sealed_is_there_for_others_once_the_borrower_has_gone(path: Path) -> None:
+    region = filled(path)
+    seen = look(path)
+    assert (seen.key, seen.state, seen.note, seen.borrower_lives) == (KEY, RegionState.FULL, b"note", True)
+    with pytest.raises(RegionBusy):
+        read_region(path)
+    with pytest.raises(RegionBusy):
+        Region.open(path)
+    region.hash_payload()
+    region.close()
+    found = read_region(path)
+    assert found.verified and found.note == b"note" and bool((found.bytes == 7).all())
+    assert not look(path).borrower_lives
+
+
+def test_what_was_begun_or_cleared_counts_no_more(path: Path) -> None:
+    region = filled(path)
+    region.begin()
+    assert look(path).state is RegionState.FILLING and look(path).note is None
+    region.seal(b"")
+    region.clear()
+    region.close()
+    with pytest.raises(RegionDamaged, match="EMPTY, and nothing in it counts"):
+        read_region(path)
+
+
+def test_nothing_is_sealed_that_was_not_begun(path: Path) -> None:
+    region = Region.open(path)
+    with pytest.raises(RegionMisused, match="EMPTY cannot become FULL"):
+        region.seal(b"")
+    assert RegionState.FULL not in EDGES[RegionState.EMPTY]
+
+
+def test_hashes_of_a_payload_that_was_begun_anew_meanwhile_are_not_recorded(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = filled(path)
+    real = xxhash.xxh3_64_intdigest
+
+    def meanwhile(data: bytes) -> int:
+        monkeypatch.setattr(xxhash, "xxh3_64_intdigest", real)
+        region.begin()
+        region.bytes.fill_(8)
+        region.seal(b"second")
+        return int(real(data))
+
+    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", meanwhile)
+    region.hash_payload()
+    region.close()
+    found = read_region(path)
+    assert not found.verified and bool((found.bytes == 8).all())
+
+
+@pytest.mark.parametrize("at", [HEADER_BYTES, HEADER_BYTES + SIZE - 1])
+def test_a_damaged_payload_or_note_is_never_used(path: Path, at: int) -> None:
+    region = filled(path)
+    region.hash_payload()
+    region.close()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\x55")
+    with pytest.raises(RegionDamaged, match="are not what was put there"):
+        read_region(path)
+
+
+def test_a_damaged_note_counts_for_nothing(path: Path) -> None:
+    filled(path, note=b"where each tensor lies").close()
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"where each", b"where EACH"))
+    assert look(path).note is None
+    with pytest.raises(RegionDamaged):
+        read_region(path)
+
+
+@pytest.mark.parametrize("size", [0, 100, HEADER_BYTES, HEADER_BYTES + SIZE])
+def test_a_file_that_was_cut_off_is_refused(path: Path, size: int) -> None:
+    filled(path).close()
+    os.truncate(path, size)
+    for use in (look, read_region, Region.open):
+        with pytest.raises(RegionDamaged):
+            use(path)
+
+
+def test_what_is_no_region_is_refused_and_no_link_is_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "garbage").write_bytes(os.urandom(3 * HEADER_BYTES))
+    os.mkfifo(tmp_path / "fifo")
+    for use in (look, read_region):
+        with pytest.raises(OSError, match="symbolic"):
+            use(tmp_path / "link")
+        with pytest.raises(RegionDamaged):
+            use(tmp_path / "garbage")
+        with pytest.raises(RegionDamaged, match="not a file of this user"):
+            use(tmp_path / "fifo")
+
+
+def test_memory_that_is_not_there_is_refused_when_it_is_made_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(HostMemoryShort, match=r"no room for 40960 bytes.*pool\.host_memory_per_node"):
+        create_region(tmp_path, KEY, SIZE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_keeps_nothing_of_it_alive(path: Path) -> None:
+    region = filled(path)
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b"!")
+        signal.pause()
+        os._exit(0)
+    try:
+        os.read(ready, 1)
+        region.close()
+        assert not look(path).borrower_lives
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+headers = st.builds(
+    Header,
+    st.integers(0, 2**63),
+    st.builds(RegionKey, st.text(max_size=100), st.integers(0, 2**40), st.integers(0, 10_000)),
+    st.sampled_from(RegionState),
+    st.integers(0, 2**50),
+    st.integers(0, 2**40),
+    st.integers(0, 2**64 - 1),
+    st.booleans(),
+)
+
+
+@given(headers, headers, st.integers(0, SLOT_BYTES))
+def test_a_header_that_was_torn_anywhere_leaves_the_one_before(before: Header, after: Header, torn: int) -> None:
+    after = replace(after, number=before.number + 1)
+    raw = bytearray(HEADER_BYTES)
+    at = slot_offset(before.number)
+    raw[at : at + SLOT_BYTES] = encode(before)
+    at = slot_offset(after.number)
+    raw[at : at + torn] = encode(after)[:torn]
+    found = newest(bytes(raw), "here")
+    whole = bytes(raw[at : at + SLOT_BYTES]) == encode(after)
+    assert found == (after if whole else before)
+
+
+@given(st.binary(max_size=2 * HEADER_BYTES))
+def test_no_bytes_crash_the_reader_of_headers(raw: bytes) -> None:
+    with pytest.raises(RegionDamaged):
+        newest(raw, "here")
+
+
+EDGES_OF_USE = ("opened", "begun", "half", "written", "sealed", "hashed", "begun again", "cleared")
+COUNTS = {"sealed", "hashed"}
+
+
+def use_and_die(path: Path, edge: str) -> None:
+    def at(name: str) -> None:
+        if name == edge:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    region = Region.open(path)
+    payload = region.bytes.numpy()  # in a forked child torch's own threads are gone, and waited for
+    at("opened")
+    region.begin()
+    at("begun")
+    payload[:100] = 9
+    at("half")
+    payload[:] = 9
+    at("written")
+    region.seal(b"nine")
+    at("sealed")
+    region.hash_payload()
+    at("hashed")
+    region.begin()
+    at("begun again")
+    region.seal(b"again")
+    region.clear()
+    at("cleared")
+
+
+@pytest.mark.parametrize("edge", EDGES_OF_USE)
+def test_a_borrower_killed_at_any_edge_leaves_all_or_nothing(path: Path, edge: str) -> None:
+    child = os.fork()
+    if child == 0:
+        use_and_die(path, edge)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    seen = look(path)
+    assert not seen.borrower_lives
+    assert (seen.state is RegionState.FULL) == (edge in COUNTS)
+    if edge in COUNTS:
+        found = read_region(path)
+        assert found.note == b"nine" and bool((found.bytes == 9).all()) and found.verified == (edge == "hashed")
+    again = Region.open(path)  # and it can be used again
+    again.begin()
+    again.bytes.copy_(torch.arange(again.size_bytes) % 251)
+    again.seal(b"again")
+
+
+def test_the_key_of_a_file_is_bounded() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        encode(Header(0, RegionKey("x" * header_module.KEY_BYTES_MAX, 1, 0), RegionState.EMPTY, 1))
