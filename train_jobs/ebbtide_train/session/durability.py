@@ -3,7 +3,8 @@
 Rank 0 writes for the gang. A write in the background never holds training or a parked gang up: a periodic checkpoint
 is written from a copy in host memory while the next steps run, a spill from what is parked there while the slot is
 already somebody else's. So a shared directory that hangs, fills or turns read-only costs durability and no step; what
-is not durable and why is in ``step`` and ``error``. Commits never go backwards, since each write waits for the one before.
+is not durable and why is in ``step`` and ``error``. Commits never go backwards, since each write waits for the one
+before.
 """
 
 import logging
@@ -49,7 +50,7 @@ class Durability:
 
     def start_from(self, step: int) -> None:
         """The commit that was found at the start of this gang."""
-        self.step = step
+        self.step, self.error = step, ""
 
     def ref(self, version: Version) -> Ref:
         """What a checkpoint of ``version`` would be, by this gang."""

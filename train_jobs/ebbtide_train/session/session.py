@@ -30,6 +30,7 @@ from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.durability import Durability
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.gate import Gate
+from ebbtide_train.session.left_behind import LeftBehind, NothingLeft
 from ebbtide_train.session.meeting import sweep
 from ebbtide_train.session.member import Member
 from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
@@ -58,9 +59,20 @@ class TrainingSession:
         lock_for: LockFor = lambda lease, rank: NoLock(),
         store: CheckpointStore | None = None,
         memory: HostMemory | None = None,
+        left_behind: LeftBehind | None = None,
     ) -> None:
-        """``memory``: where state is parked; by default that of this process, and it goes with it."""
+        """Nothing is taken yet.
+
+        Args:
+            settings: of this rank.
+            gate: to the arbiter.
+            lock_for: its slot lock under a lease.
+            store: of its checkpoints.
+            memory: where state is parked; by default that of this process, and it goes with it.
+            left_behind: what earlier gangs have parked; only rank 0 looks.
+        """
         self.settings = settings
+        self._left_behind = left_behind or NothingLeft()
         self._store = store or CheckpointStore(settings.run_dir, keep=settings.keep_checkpoints)
         self._member = Member(
             settings, gate, Occupancy(settings, lock_for, memory or OwnMemory()), Durability(settings, self._store)
@@ -108,7 +120,7 @@ class TrainingSession:
         tracked = Tracked(model, optimizer, scheduler, extras)
         must_be_plain(tracked.state())
         member.occupancy.form_group(member.orders.epoch)
-        ref = agree_on_start(member, self._store)
+        ref = agree_on_start(member, self._store, self._left_behind)
         if ref is not None:
             self._restored_rng = restore(member, self._store, ref, tracked)
         prepared = Prepared(model)
