@@ -52,6 +52,9 @@ class FolderLeft:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def nodes(self, known: Sequence[str]) -> Sequence[str]:
+        return ["here"]
+
     def look(self, node: str) -> Sequence[Left] | None:
         return [Left(node, look(path)) for path in sorted(self._folder.glob(f"*{SUFFIX}"))]
 

@@ -44,6 +44,9 @@ class Taken:
 class LeftBehind(Protocol):
     """How a gang reaches the host memory of nodes. No call blocks for long, but for `publish`; none raises."""
 
+    def nodes(self, known: Sequence[str]) -> Sequence[str]:
+        """Where to look, given the nodes of the last gangs and this one's: those, or more."""
+
     def look(self, node: str) -> Sequence[Left] | None:
         """All regions of that node; none if the node is gone. None: nobody there can say now."""
 
@@ -56,6 +59,10 @@ class LeftBehind(Protocol):
 
 class NothingLeft:
     """For runs whose parked state dies with them."""
+
+    def nodes(self, known: Sequence[str]) -> Sequence[str]:
+        """None need be asked."""
+        return ()
 
     def look(self, node: str) -> Sequence[Left] | None:
         """There is none."""

@@ -11,10 +11,10 @@ or a person has overruled. A node that is gone took its memory along.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from ebbtide.snapshot.errors import SnapshotError
+from ebbtide.snapshot.errors import RegionBusy, SnapshotError
 from ebbtide.snapshot.regions.look import read_region
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.training.lineage import EpochFound
@@ -47,20 +47,21 @@ def rescue(settings: SessionSettings, left_behind: LeftBehind, tell: Callable[[s
     Raises:
         CheckpointMismatch: there is such a state and it cannot be published now; nothing is lost yet.
     """
-    nodes = last_nodes(settings.run_dir, also=settings.node)
     deadline_s = time.monotonic() + settings.last_commit_s
-    left = _look_everywhere(nodes, left_behind)
-    step = 0
-    while (found := worth_having(left, settings.job, _epochs(settings.run_dir))) is not None:
+    useless: list[Left] = []
+    while True:
+        left = [one for one in _look_everywhere(settings, left_behind) if one not in useless]
+        found = worth_having(left, settings.job, _epochs(settings.run_dir))
+        if found is None:
+            return 0
         chosen, noted = found
         taken = left_behind.publish(chosen, settings.run_dir, keep=settings.keep_checkpoints)
         if taken.outcome is Outcome.PUBLISHED:
-            step = noted.ref.step
-            _logger.warning("job %s goes on from step %d, which was parked and not published", settings.job, step)
-            break
+            _logger.warning("job %s: step %d was parked and not published; it is now", settings.job, noted.ref.step)
+            return noted.ref.step
         if taken.outcome is Outcome.USELESS:
             _logger.warning("parked step %d of %s is not used: %s", noted.ref.step, settings.job, taken.why)
-            left = [one for one in left if one is not chosen]
+            useless.append(chosen)
             continue
         tell(taken.why)
         if time.monotonic() > deadline_s:
@@ -69,12 +70,11 @@ def rescue(settings: SessionSettings, left_behind: LeftBehind, tell: Callable[[s
                 f"{chosen.node} and cannot be published: {taken.why}"
             )
         time.sleep(_AGAIN_S)
-    return step
 
 
 def settle(settings: SessionSettings, left_behind: LeftBehind) -> None:
     """Free what earlier gangs have left on nodes; for rank 0, once it has begun and before the ranks borrow."""
-    for node in last_nodes(settings.run_dir, also=settings.node):
+    for node in left_behind.nodes(last_nodes(settings.run_dir, also=settings.node)):
         for _, lease_epoch in sorted(over(left_behind.look(node) or (), settings.job)):
             left_behind.settle(node, settings.job, lease_epoch)
 
@@ -91,6 +91,8 @@ def publish_region(path: Path, run_dir: Path, *, keep: int) -> Taken:
         region = read_region(path)
         noted = read_note(region.note)
         state = read_state(noted, region.bytes)
+    except RegionBusy as error:  # somebody looks at it just now, or its borrower lives after all
+        return Taken(Outcome.LATER, str(error))
     except (SnapshotError, ParkedStateUnusable, OSError) as error:
         return Taken(Outcome.USELESS, str(error))
     store = CheckpointStore(run_dir, keep=keep)
@@ -105,10 +107,11 @@ def publish_region(path: Path, run_dir: Path, *, keep: int) -> Taken:
     return Taken(Outcome.PUBLISHED)
 
 
-def _look_everywhere(nodes: Sequence[str], left_behind: LeftBehind) -> list[Left]:
-    """What there is on those nodes. A node that says nothing for long is taken to have nothing."""
+def _look_everywhere(settings: SessionSettings, left_behind: LeftBehind) -> list[Left]:
+    """What there is on the nodes of the last gangs. A node that says nothing for long is taken to have nothing."""
     left: list[Left] = []
-    silent, deadline_s = list(nodes), time.monotonic() + ANSWER_S
+    silent = list(left_behind.nodes(last_nodes(settings.run_dir, also=settings.node)))
+    deadline_s = time.monotonic() + ANSWER_S
     while silent:
         asked, silent = silent, []
         for node in asked:
