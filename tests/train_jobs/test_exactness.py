@@ -15,7 +15,7 @@ from ebbtide_train.control import GangPlan, Segment, replay
 from ebbtide_train.session.gate import Away
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.step_log import gang_lines, step_lines
-from tests.train_jobs import gangs
+from tests.train_jobs import gangs, lent
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.timeout(240)
     ("world", "bucket_cap_mb", "dropout"), [(1, 25.0, 0.2), (2, 25.0, 0.2), (3, 25.0, 0.0), (3, 0.01, 0.2)]
 )
 def test_parks_and_restarts_leave_no_trace(tmp_path: Path, world: int, bucket_cap_mb: float, dropout: float) -> None:
-    """1. undisturbed; 2. parked twice in place; 3. stopped and started again, then parked: all the same."""
+    """1. undisturbed; 2. parked twice, in lent memory; 3. stopped and started again, then parked: all the same."""
 
     def plan(name: str) -> GangPlan:
         options = {"bucket_cap_mb": bucket_cap_mb, "micro_batch_max": 2}
         return gangs.plan_of(tmp_path / name, world=world, steps=9, dropout=dropout, global_batch=7, options=options)
 
     gangs.run(plan("calm"))
-    gangs.run(plan("parked"), {2: Away(), 5: Away(polls=5)})
+    gangs.run(plan("parked"), {2: Away(), 5: Away(polls=5)}, lent.rank_main)
     gangs.run(plan("stopped"), {3: Want.STOP})
     gangs.run(gangs.stopping(plan("stopped"), epoch=2), {6: Away()})
 

@@ -19,9 +19,11 @@ from pathlib import Path
 import torch
 
 from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.snapshot.host_memory import HostMemory
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import Preempted
 from ebbtide_train.session.gate import Gate, ScriptedGate
+from ebbtide_train.session.left_behind import LeftBehind
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step_log import StepLine, step_lines
@@ -88,8 +90,15 @@ def load_function(path: str) -> Callable[..., object]:
     return found  # type: ignore[no-any-return]
 
 
-def run_rank(plan: GangPlan, rank: int, gate: Gate | None = None) -> None:
-    """Run one rank of a gang in this process, to its end or its stop."""
+def run_rank(
+    plan: GangPlan,
+    rank: int,
+    gate: Gate | None = None,
+    *,
+    memory: HostMemory | None = None,
+    left_behind: LeftBehind | None = None,
+) -> None:
+    """Run one rank of a gang in this process, to its end or its stop; see `TrainingSession` for the last two."""
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # ranks share the cores, and one thread has one order of summation
     settings = plan.settings(rank)
@@ -97,7 +106,7 @@ def run_rank(plan: GangPlan, rank: int, gate: Gate | None = None) -> None:
         gate = ScriptedGate({} if plan.stop_after is None else {plan.stop_after: Want.STOP}, lease=settings.lease)
     train = load_function(plan.train)
     try:
-        with activate(TrainingSession(settings, gate)):
+        with activate(TrainingSession(settings, gate, memory=memory, left_behind=left_behind)):
             train(plan.args)
     except Preempted:
         pass  # this segment ends here

@@ -15,7 +15,9 @@ from ray import cloudpickle
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease
+from ebbtide.snapshot.regions.states import RegionKey
 from ebbtide_train.control import load_function
+from ebbtide_train.node_memory import LeftOnNodes, NodeMemory
 from ebbtide_train.plan import JobPlan, Left, my_place
 from ebbtide_train.rank_gate import RankGate
 from ebbtide_train.session.current import activate
@@ -40,7 +42,10 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> object:
     gate = RankGate(ArbiterLink(), rank=place.rank)
     flush_s = 0.0
     try:
-        with activate(TrainingSession(_settings(plan), gate, lock_for=_lock_for(plan))):
+        settings = _settings(plan)
+        memory = NodeMemory(settings.node, RegionKey(settings.job, settings.lease.epoch, settings.rank))
+        session = TrainingSession(settings, gate, lock_for=_lock_for(plan), memory=memory, left_behind=LeftOnNodes())
+        with activate(session):
             returned = _train_function(plan)(args)
         flush_s = DONE_WORD_S
         return returned

@@ -3,8 +3,9 @@
 ``resize_(0)`` on a storage gives its memory back while all tensors and views over it stay valid objects; growing it
 again and copying the bytes back makes them whole. No allocator trick, no driver support, bit for bit.
 
-Two phases: `plan` checks every storage and touches none; `evict` then only does what cannot be refused. A CPU tensor
-counts as device memory on a machine without GPUs.
+Three phases: `plan` checks every storage and touches none; `copy_out` copies and touches none either; `Evicted.free`
+then only does what cannot be refused. So several processes can agree before any of them gives something up. A CPU
+tensor counts as device memory on a machine without GPUs.
 
 Not guaranteed: tensors that nobody registered stay where they are; captured CUDA graphs hold addresses and must not
 be used across an eviction; nobody may touch a tracked tensor while it is away.
@@ -12,11 +13,13 @@ be used across an eviction; nobody may touch a tracked tensor while it is away.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
-from ebbtide.snapshot.host_pool import HostPool
 
 _ALIGN_BYTES = 64  # a cache line; every dtype's size divides it, so that pool views of any dtype are aligned
 
@@ -50,11 +53,19 @@ def _identity(tensor: torch.Tensor) -> int:
 
 def _refusal(name: str, tensor: torch.Tensor) -> str | None:
     """Why this tensor cannot be evicted in place, with the remedy; None if it can."""
+    if is_traceable_wrapper_subclass(tensor):  # DTensor (FSDP2, tensor parallel), quantized weights of torchao, ...
+        kind = type(tensor).__name__
+        return f"{name} is a {kind}, whose bytes lie in tensors inside it; stop and restart this job instead"
     if tensor.layout is not torch.strided:
         return f"{name} is {tensor.layout}, only strided tensors can be evicted; stop and restart this job instead"
     if tensor.grad is not None:
         return f"{name} still has a gradient; call optimizer.zero_grad(set_to_none=True) at the end of each step"
     storage = tensor.untyped_storage()
+    if storage.device.type == "cpu" and tensor.is_pinned():
+        return (
+            f"{name} is in pinned memory, which stays pinned however small it is made; keep pinned buffers out of what "
+            "you register, or stop and restart this job instead"
+        )
     if storage.device.type == "cpu" and storage.is_shared():
         return f"{name} lies in shared memory; clone() it once after loading"
     if getattr(storage, "filename", None) is not None:
@@ -68,9 +79,32 @@ def _refusal(name: str, tensor: torch.Tensor) -> str | None:
 class Plan:
     """Checked storages with their places in a pool; made by `plan`."""
 
-    places: tuple[_Place, ...]
+    by_storage: Mapping[int, _Place]
     size_bytes: int  # of the pool that it needs
     device: torch.device | None
+
+    @property
+    def places(self) -> tuple[_Place, ...]:
+        """Each storage once, in the order of their places."""
+        return tuple(self.by_storage.values())
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether `view` knows what it held."""
+        return not tensor.is_conj() and not tensor.is_neg() and _identity(tensor) in self.by_storage
+
+    def view(self, tensor: torch.Tensor, payload: torch.Tensor) -> torch.Tensor:
+        """What ``tensor`` held when its storage was copied to ``payload``: read it, do not write it.
+
+        Raises:
+            KeyError: its storage is not of this plan, or it is a conjugate or negative view, which its storage does
+                not tell.
+        """
+        if not self.holds(tensor):
+            raise KeyError("it was not evicted")
+        place = self.by_storage[_identity(tensor)]
+        raw = payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
+        flat = raw.view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), flat.storage_offset() + tensor.storage_offset())
 
 
 def plan(named: Iterable[tuple[str, torch.Tensor]]) -> Plan:
@@ -94,59 +128,100 @@ def plan(named: Iterable[tuple[str, torch.Tensor]]) -> Plan:
         offset += -(-size // _ALIGN_BYTES) * _ALIGN_BYTES
         if storage.device.type != "cpu":
             device = storage.device
-    return Plan(tuple(places.values()), offset, device)
+    return Plan(places, offset, device)
+
+
+class Stage(Enum):
+    """Where the bytes of a plan are."""
+
+    COPIED = "copied"  # in the pool, and still on the device
+    AWAY = "away"  # in the pool only: nobody may touch a tensor of the plan
+    BACK = "back"  # on the device again; the pool's copy is as it was
+
+
+EDGES: Mapping[Stage, frozenset[Stage]] = {
+    Stage.COPIED: frozenset({Stage.AWAY}),
+    Stage.AWAY: frozenset({Stage.BACK}),
+    Stage.BACK: frozenset(),
+}
 
 
 class Evicted:
-    """Tracked storages while they are away. Call `restore` exactly once before anybody uses a tensor again."""
+    """Storages of which the pool has a copy; made by `copy_out`. The pool must stay as it is until they are back."""
 
-    def __init__(self, plan: Plan, pool: HostPool) -> None:
-        self._plan = plan
-        self._pool = pool
-        self._by_storage = {place.storage._cdata: place for place in plan.places}
+    def __init__(self, plan: Plan, payload: torch.Tensor) -> None:
+        self.plan = plan
+        self.stage = Stage.COPIED
+        self._payload = payload
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that left the device."""
-        return sum(place.size_bytes for place in self._plan.places)
+        """Bytes that left the device, or can."""
+        return sum(place.size_bytes for place in self.plan.places)
 
     def in_pool(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What ``tensor`` held, as a CPU tensor over the pool's memory: read it, do not write it.
+        """What ``tensor`` held, as a CPU tensor over the pool's memory; see `Plan.view`."""
+        return self.plan.view(tensor, self._payload)
 
-        Raises:
-            KeyError: the tensor was not evicted.
-        """
-        place = self._by_storage[_identity(tensor)]
-        raw = self._pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
-        flat = raw.view(tensor.dtype)
-        return flat.as_strided(tensor.size(), tensor.stride(), flat.storage_offset() + tensor.storage_offset())
+    def free(self) -> None:
+        """Shrink every storage to nothing: the device memory is free when this returns. Cannot be refused."""
+        self._go(Stage.AWAY)
+        discard(self.plan)
 
     def restore(self) -> None:
-        """Grow every storage again and copy its bytes back."""
-        for place in self._plan.places:
+        """Grow every storage again and copy its bytes back.
+
+        Raises:
+            RuntimeError: the device has no room (torch's own). The pool still has everything.
+        """
+        for place in self.plan.places:
             place.storage.resize_(place.size_bytes)
-            raw = self._pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
+            raw = self._payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
             _as_bytes(place.storage).copy_(raw, non_blocking=True)
-        _wait_for(self._plan.device)
+        _wait_for(self.plan.device)
+        self._go(Stage.BACK)
+
+    def _go(self, stage: Stage) -> None:
+        if stage not in EDGES[self.stage]:
+            raise ValueError(f"evicted storages that are {self.stage.value} cannot become {stage.value}")
+        self.stage = stage
 
 
-def evict(plan: Plan, pool: HostPool) -> Evicted:
-    """Copy every storage of the plan to the pool, then shrink it to nothing.
+class Pool(Protocol):
+    """Host memory: an own `HostPool`, or a region that was lent."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def bytes(self) -> torch.Tensor: ...
+
+
+def copy_out(plan: Plan, pool: Pool) -> Evicted:
+    """Copy every storage of the plan to the pool, and free none: that is for `Evicted.free`.
 
     Raises:
         PoolTooSmall: the pool cannot hold the plan. Nothing was touched.
     """
     if pool.size_bytes < plan.size_bytes:
         raise PoolTooSmall(f"the host pool has {pool.size_bytes} bytes, the tracked state needs {plan.size_bytes}")
+    payload = pool.bytes
     for place in plan.places:
-        raw = pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
+        raw = payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
         raw.copy_(_as_bytes(place.storage), non_blocking=True)
     _wait_for(plan.device)  # a storage may shrink only when its bytes have arrived
-    for place in plan.places:
-        place.storage.resize_(0)
-    if plan.device is not None:
-        torch.cuda.empty_cache()
-    return Evicted(plan, pool)
+    return Evicted(plan, payload)
+
+
+def evict(plan: Plan, pool: Pool) -> Evicted:
+    """Copy every storage of the plan to the pool, then shrink it to nothing.
+
+    Raises:
+        PoolTooSmall: the pool cannot hold the plan. Nothing was touched.
+    """
+    evicted = copy_out(plan, pool)
+    evicted.free()
+    return evicted
 
 
 def discard(plan: Plan) -> None:

@@ -1,9 +1,10 @@
 """How far the job's own published checkpoint reaches, and the writing of it.
 
 Rank 0 writes for the gang. A write in the background never holds training or a parked gang up: a periodic checkpoint
-is written from a copy in host memory while the next steps run, a spill from the host pool while the slot is already
-somebody else's. So a shared directory that hangs, fills or turns read-only costs durability and no step; what is not
-durable and why is in ``step`` and ``error``. Commits never go backwards, since each write waits for the one before.
+is written from a copy in host memory while the next steps run, a spill from what is parked there while the slot is
+already somebody else's. So a shared directory that hangs, fills or turns read-only costs durability and no step; what
+is not durable and why is in ``step`` and ``error``. Commits never go backwards, since each write waits for the one
+before.
 """
 
 import logging
@@ -40,7 +41,7 @@ class Durability:
         self._settings = settings
         self._store = store
         self._writer: threading.Thread | None = None
-        self._spill: threading.Thread | None = None  # the last one that reads the host pool
+        self._spill: threading.Thread | None = None  # the last one that reads what was parked
         self._last_s = time.monotonic()
         self._failed_s = 0.0
         self.step = 0  # finished steps covered by the commit
@@ -49,7 +50,19 @@ class Durability:
 
     def start_from(self, step: int) -> None:
         """The commit that was found at the start of this gang."""
-        self.step = step
+        self.step, self.error = step, ""
+
+    def ref(self, version: Version) -> Ref:
+        """What a checkpoint of ``version`` would be, by this gang."""
+        settings = self._settings
+        return Ref(
+            step=version.step,
+            epoch=settings.lease.epoch if self._store.epoch is None else self._store.epoch,  # as it was begun
+            world=settings.world,
+            seed=settings.seed,
+            global_batch=settings.global_batch,
+            dataset_len=version.dataset_len,
+        )
 
     def due(self) -> bool:
         """Whether a periodic checkpoint should be written now: never while one is being written.
@@ -73,7 +86,7 @@ class Durability:
         """Commit in the background; ``step`` rises when it is done. ``state`` must not change until then.
 
         Args:
-            state: a copy; or, with ``spill``, in the host pool.
+            state: a copy; or, with ``spill``, what is parked in host memory.
             version: what it is of.
             spill: see `wait_for_spill`.
         """
@@ -107,7 +120,7 @@ class Durability:
                 self._writer = None
 
     def wait_for_spill(self) -> None:
-        """Until nothing reads the host pool any more. A checkpoint that is written from a copy is not waited for."""
+        """Until nothing reads what was parked any more. A checkpoint that is written from a copy is not waited for."""
         if self._spill is not None:
             self._spill.join()
             self._spill = None
@@ -119,17 +132,8 @@ class Durability:
         self._last_s = time.monotonic()  # also after a failure: do not try again at every step
         if version.step <= self.step:
             return ""  # the same state is committed already
-        settings = self._settings
         try:
-            ref = Ref(
-                step=version.step,
-                epoch=settings.lease.epoch if self._store.epoch is None else self._store.epoch,  # as it was begun
-                world=settings.world,
-                seed=settings.seed,
-                global_batch=settings.global_batch,
-                dataset_len=version.dataset_len,
-            )
-            self._store.publish(state, ref)
+            self._store.publish(state, self.ref(version))
         except CheckpointFailed as error:
             _logger.warning("%s", error)
             self._failed_s = time.monotonic()

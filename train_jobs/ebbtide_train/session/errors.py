@@ -10,6 +10,7 @@
     ├── CheckpointMismatch  the committed checkpoint does not fit this model, optimizer or data; nothing was loaded
     ├── CheckpointFailed    a checkpoint could not be committed; the last committed one still counts
     │   └── CommitHopeless  and no later attempt can succeed: a later gang has begun, or the state cannot be stored
+    ├── ParkedStateUnusable what a gang has left in host memory is no whole state: it is not used
     └── GangBroken          the ranks do not agree on where they are, or nothing they do can be committed any more:
                             stop, restart from the last commit
 """
@@ -49,3 +50,7 @@ class CommitHopeless(CheckpointFailed):
 
 class GangBroken(SessionError):
     """Ranks of one gang stand at different places, or what they do can never be committed."""
+
+
+class ParkedStateUnusable(SessionError):
+    """What lies in host memory cannot be gone on from; the last checkpoint still counts."""

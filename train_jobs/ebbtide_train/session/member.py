@@ -80,6 +80,11 @@ class Member:
         )
         self.gate.report(self._report)
 
+    def tell(self, why: str) -> None:
+        """Say why something cannot be published at the moment."""
+        self.durability.error = why
+        self.say()
+
     def carried_out(self, number: int, lease_epoch: int, *, park_refused: str = "") -> None:
         """A directive is done, or refused for that reason, and training goes on."""
         self.orders.carried_out(number, lease_epoch)

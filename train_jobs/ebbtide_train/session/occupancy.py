@@ -14,12 +14,15 @@ from typing import Protocol
 import torch
 
 from ebbtide.client.messages import Lease
-from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
-from ebbtide.snapshot.evict import Evicted, Plan, discard, evict, plan
-from ebbtide.snapshot.host_pool import HostPool
+from ebbtide.snapshot.errors import NotEvictable, SnapshotError
+from ebbtide.snapshot.evict import discard, plan
+from ebbtide.snapshot.host_memory import HostMemory
 from ebbtide.snapshot.memory import malloc_trim
 from ebbtide_train.session.group import Group
+from ebbtide_train.session.host_state import HostState
+from ebbtide_train.session.in_place import obstacle
 from ebbtide_train.session.meeting import folder_of
+from ebbtide_train.session.portable import Portable
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.tracked import Tracked
@@ -51,13 +54,12 @@ class NoLock:
 class Occupancy:
     """One rank's hold on its slot."""
 
-    def __init__(self, settings: SessionSettings, lock_for: LockFor) -> None:
+    def __init__(self, settings: SessionSettings, lock_for: LockFor, memory: HostMemory) -> None:
         self._settings = settings
         self._lock_for = lock_for
         self._lock: Lock | None = None
         self._formations = 0
-        self._pool: HostPool | None = None
-        self._away: Plan | None = None  # what was evicted
+        self.host = HostState(memory)
         self.device = _device(settings.device)
         self.group: Group | None = None
 
@@ -86,33 +88,48 @@ class Occupancy:
         if self._settings.world > 1:
             prepared.wrap(device=self.device, bucket_cap_mb=self._settings.bucket_cap_mb, init_sync=init_sync)
 
-    def refusal(self, tracked: Tracked) -> str:
-        """Why this rank cannot park in place; empty if it can, and then the host pool is mapped and large enough."""
+    def refusal(self, tracked: Tracked, portable: Portable | None) -> str:
+        """Why this rank cannot park in place; empty if it can, and then enough host memory is lent to it.
+
+        Args:
+            tracked: of this rank.
+            portable: its state, on the rank that keeps it for the gang.
+        """
         if not self._settings.in_place:
             return "the job is configured not to park in place"
         if self.device.type == "cuda":
             return "on a GPU the CUDA context would stay on the slot; stop and restart instead"
+        if why := obstacle(tracked.model, self.device):
+            return why
         try:
-            self._reserve(plan(tracked.tensors()).size_bytes)
-        except (NotEvictable, PoolTooSmall) as error:
+            away = plan(tracked.tensors())
+        except NotEvictable as error:
             return str(error)
-        return ""
+        return self.host.lend(away.size_bytes if portable is None else portable.size_bytes(away))
 
-    def vacate(self, prepared: Prepared, tracked: Tracked) -> Evicted:
-        """Leave the slot in place; `refusal` has just been empty on every rank."""
+    def copy_out(
+        self, tracked: Tracked, portable: Portable | None, note: bytes, *, step: int
+    ) -> tuple[dict[str, object], str]:
+        """Copy everything tracked to host memory, and free nothing; `refusal` has just been empty on every rank.
+
+        Returns:
+            The state of ``portable``, its tensors in host memory; and why that failed, or the empty string.
+        """
+        try:
+            return self.host.copy(plan(tracked.tensors()), portable, note, step=step), ""
+        except (SnapshotError, OSError, MemoryError) as error:
+            return {}, str(error) or type(error).__name__
+
+    def vacate(self, prepared: Prepared) -> None:
+        """Leave the slot in place; every rank has copied."""
         self._drop_group(prepared)
-        assert self._pool is not None, "refusal() maps the pool"
-        away = plan(tracked.tensors())
-        evicted = evict(away, self._pool)
-        self._away = away
+        self.host.free()
         self._trim_and_release()
-        return evicted
 
-    def come_back(self, evicted: Evicted, prepared: Prepared, lease: Lease) -> Group:
-        """Take the slot again and put everything back where it was."""
+    def come_back(self, prepared: Prepared, lease: Lease) -> Group:
+        """Take the slot again and put everything back where it was. Host memory keeps its copy."""
         self.take_slot(lease)
-        evicted.restore()
-        self._away = None
+        self.host.put_back()
         group = self.form_group(lease.epoch)
         self.wrap(prepared, init_sync=False)  # every rank has its own bits back
         return group
@@ -127,20 +144,13 @@ class Occupancy:
             return
         try:
             # Objects are not asked for their tensors while those are away: one that looks into them would crash.
-            left = plan(tracked.tensors()) if self._away is None else self._away
+            left = self.host.away or plan(tracked.tensors())
         except NotEvictable:
             return
+        finally:
+            self.host.close()  # what it held is committed, or can never be
         discard(left)
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
         self._trim_and_release()
-
-    def _reserve(self, size_bytes: int) -> None:
-        if self._pool is None or self._pool.size_bytes < size_bytes:
-            if self._pool is not None:
-                self._pool.close()
-            self._pool = HostPool(size_bytes)
 
     def _drop_group(self, prepared: Prepared | None) -> None:
         """DDP first. With the group destroyed first, ranks were seen to hang here (3 ranks, several times); the likely

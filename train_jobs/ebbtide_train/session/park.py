@@ -1,24 +1,44 @@
 """Parking in place: a gang vacates its slots, waits without them, and comes back to where it was.
 
+All ranks agree twice before any of them gives something up: that each of them can, and that each of them has a copy of
+everything in host memory. Only then the slots are freed. What one rank cannot do, none does, and the gang runs on.
+
 While it is parked the gang has no process group; rank 0 alone listens, and the others follow its word (see ``word``).
 """
 
+import json
+import logging
 import time
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 
 from ebbtide.client.messages import JobDirective, RankPhase, Want
-from ebbtide.snapshot.evict import Evicted
+from ebbtide.snapshot.errors import NotEvictable
+from ebbtide_train.session import rng
 from ebbtide_train.session.commit import give_up, rng_states, version
 from ebbtide_train.session.durability import RETRY_S
 from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.meeting import folder_of
 from ebbtide_train.session.member import Member
-from ebbtide_train.session.tracked import mapped
+from ebbtide_train.session.portable import Owner, Portable
 from ebbtide_train.session.word import POLL_S, wait_for_word, write_word
+
+KEEPER = 0  # the rank whose host memory holds the state of the whole gang, since that is replicated
+
+_logger = logging.getLogger(__name__)
+
+
+def admit(member: Member) -> None:
+    """Have the host memory lent that a park will need; not only when the slot is wanted. Nothing fails here."""
+    if not member.settings.in_place:
+        return
+    own = rng.capture(member.device)  # as long as that of any other rank
+    states = {str(rank): own for rank in range(member.settings.world)}
+    _, why = _ask(member, states)
+    if why:
+        _logger.warning("rank %d of %s could not park in place now: %s", member.settings.rank, member.settings.job, why)
 
 
 def park(member: Member, number: int) -> Want:
@@ -29,25 +49,21 @@ def park(member: Member, number: int) -> Want:
     Raises:
         GangBroken: the ranks came back at different steps; or, on the first, what it holds can never be committed.
     """
-    group, settings = member.group, member.settings
+    settings = member.settings
     assert member.tracked is not None and member.prepared is not None
     member.durability.wait_for_spill()
-    refusals = group.gather_text(member.occupancy.refusal(member.tracked))
-    if any(refusals):
-        why = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(refusals) if text)
+    state, why = _copy_out(member)
+    if why:
         member.carried_out(number, 0, park_refused=why)
         return Want.RUN
-    states = rng_states(member)
-    # Before, since objects may make tensors whenever they are asked for their state: those are not away afterwards.
-    state = member.tracked.state() if settings.rank == 0 else {}
-    evicted = member.occupancy.vacate(member.prepared, member.tracked)
-    state = mapped(state, partial(_where_it_is, evicted))
+    member.occupancy.vacate(member.prepared)
     member.parks += 1
     member.orders.carried_out(number, 0)
     member.say(RankPhase.PARKED)
     path = folder_of(settings) / f"word-{settings.lease.epoch}-{member.parks}.json"
-    if settings.rank == 0:
-        word = _wait_parked(member, {**state, "rng": states})
+    if settings.rank == KEEPER:
+        member.occupancy.host.hash_in_background()  # of the others' nobody but themselves could make anything
+        word = _wait_parked(member, state)
         write_word(path, word)
     else:
         word = wait_for_word(path)
@@ -57,19 +73,51 @@ def park(member: Member, number: int) -> Want:
     assert word.lease is not None
     member.orders.carried_out(word.number, word.lease.epoch)
     member.say(RankPhase.RESUMING)
-    group = member.occupancy.come_back(evicted, member.prepared, word.lease)
+    group = member.occupancy.come_back(member.prepared, word.lease)
     _check_together(group, member.finished)
     path.unlink(missing_ok=True)  # every rank has read it
     member.say(RankPhase.RUNNING)
     return Want.RUN
 
 
-def _where_it_is(evicted: Evicted, tensor: torch.Tensor) -> torch.Tensor:
-    """In the host pool; or a copy of one that stayed: made by a `state_dict`, or in the state of a scheduler."""
-    try:
-        return evicted.in_pool(tensor)
-    except KeyError:
-        return tensor.detach().to("cpu", copy=True)
+def _copy_out(member: Member) -> tuple[dict[str, object], str]:
+    """Copy everything to host memory, on all ranks or on none that matters; nothing is freed.
+
+    Returns:
+        The keeper's state, as it lies there; and, alike on every rank, why the gang cannot park, or nothing.
+    """
+    tracked, group = member.tracked, member.group
+    assert tracked is not None
+    # Asked for before anything leaves, since objects may look into their tensors when they are asked for their state.
+    portable, why = _ask(member, rng_states(member))
+    if refused := _together(group, why):
+        return {}, refused
+    note = json.dumps({"job": member.settings.job, "rank": group.rank, "step": member.finished}).encode()
+    state, why = member.occupancy.copy_out(tracked, portable, note, step=member.finished)
+    if refused := _together(group, why):
+        member.occupancy.host.forget()
+        return {}, refused
+    return state, ""
+
+
+def _ask(member: Member, states: Mapping[str, torch.Tensor]) -> tuple[Portable | None, str]:
+    """The state that this rank would keep for the gang, if it is the one; and why it cannot park, or nothing."""
+    settings, tracked = member.settings, member.tracked
+    assert tracked is not None
+    portable = None
+    if settings.rank == KEEPER:
+        owner = Owner(settings.job, settings.ledger, settings.lease.epoch)
+        try:
+            portable = Portable({**tracked.state(), "rng": states}, owner, member.durability.ref(version(member)))
+        except NotEvictable as error:
+            return None, str(error)
+    return portable, member.occupancy.refusal(tracked, portable)
+
+
+def _together(group: Group, why: str) -> str:
+    """What stands in the way of any rank; alike on every rank."""
+    texts = group.gather_text(why)
+    return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text)
 
 
 def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:

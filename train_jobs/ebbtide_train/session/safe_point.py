@@ -29,6 +29,7 @@ def safe_point(member: Member, *, last: bool) -> None:
     due, durable = durability.due(), durability.step
     agreed = orders.agree(group, member.gate, checkpoint_due=due, durable=durable)
     durability.step = max(durability.step, agreed.durable)
+    member.occupancy.host.forget_if_durable(durability.step)  # all ranks run: they have just agreed
     if last:
         _last_commit(member)
         return

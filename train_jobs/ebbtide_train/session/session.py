@@ -24,14 +24,17 @@ import torch
 from torch import nn
 
 from ebbtide.client.messages import RankPhase
+from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.durability import Durability
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.gate import Gate
+from ebbtide_train.session.left_behind import LeftBehind, NothingLeft
 from ebbtide_train.session.meeting import sweep
 from ebbtide_train.session.member import Member
 from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
+from ebbtide_train.session.park import admit
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.safe_point import safe_point
 from ebbtide_train.session.settings import SessionSettings
@@ -55,10 +58,25 @@ class TrainingSession:
         *,
         lock_for: LockFor = lambda lease, rank: NoLock(),
         store: CheckpointStore | None = None,
+        memory: HostMemory | None = None,
+        left_behind: LeftBehind | None = None,
     ) -> None:
+        """Nothing is taken yet.
+
+        Args:
+            settings: of this rank.
+            gate: to the arbiter.
+            lock_for: its slot lock under a lease.
+            store: of its checkpoints.
+            memory: where state is parked; by default that of this process, and it goes with it.
+            left_behind: what earlier gangs have parked; only rank 0 looks.
+        """
         self.settings = settings
+        self._left_behind = left_behind or NothingLeft()
         self._store = store or CheckpointStore(settings.run_dir, keep=settings.keep_checkpoints)
-        self._member = Member(settings, gate, Occupancy(settings, lock_for), Durability(settings, self._store))
+        self._member = Member(
+            settings, gate, Occupancy(settings, lock_for, memory or OwnMemory()), Durability(settings, self._store)
+        )
         self._log: StepLog | None = None
         self._restored_rng: torch.Tensor | None = None
 
@@ -102,12 +120,14 @@ class TrainingSession:
         tracked = Tracked(model, optimizer, scheduler, extras)
         must_be_plain(tracked.state())
         member.occupancy.form_group(member.orders.epoch)
-        ref = agree_on_start(member, self._store)
+        ref = agree_on_start(member, self._store, self._left_behind)
         if ref is not None:
             self._restored_rng = restore(member, self._store, ref, tracked)
         prepared = Prepared(model)
         member.occupancy.wrap(prepared, init_sync=True)
         member.tracked, member.prepared = tracked, prepared
+        if ref is not None:
+            admit(member)
         return prepared
 
     def steps(self, *, total: int) -> Iterator[Step]:
@@ -123,12 +143,15 @@ class TrainingSession:
         packed, self._restored_rng = self._restored_rng, None
         start_rng(member, packed)
         member.say(RankPhase.RUNNING)
+        first = member.finished
         while member.finished < total:
             started = time.perf_counter()
             step = Step(member.finished, self.settings, member.prepared, self.device)
             yield step
             self._finish(step, time.perf_counter() - started)
             del step  # its tensors must be gone when the gang parks
+            if member.finished == first + 1:
+                admit(member)  # optimizers make most of their state in their first step
             safe_point(member, last=member.finished >= total)
 
     def _finish(self, step: Step, step_s: float) -> None:

@@ -9,15 +9,19 @@ from ebbtide.storage.training.places import CheckpointId
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import STALE_S, CheckpointStore
 from ebbtide_train.session.errors import CheckpointMismatch, GangBroken
+from ebbtide_train.session.left_behind import LeftBehind
 from ebbtide_train.session.member import Member
 from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.rescue import rescue, settle
 from ebbtide_train.session.step_log import GangLine, finished_by_last_gang, note_gang
 from ebbtide_train.session.tracked import Tracked
 from ebbtide_train.session.word import POLL_S
 
 
-def agree_on_start(member: Member, store: CheckpointStore) -> Ref | None:
+def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftBehind) -> Ref | None:
     """All ranks go on from the checkpoint that rank 0 finds; rank 0 counts what was lost since.
+
+    Before that, rank 0 makes a checkpoint of what the last gang has left parked, if it is further than any.
 
     Raises:
         CheckpointMismatch: nobody can tell where to go on, or the checkpoint is damaged.
@@ -26,10 +30,14 @@ def agree_on_start(member: Member, store: CheckpointStore) -> Ref | None:
     group, settings = member.group, member.settings
     epoch, step, lost = 0, 0, 0
     if group.rank == 0:
+        rescued = rescue(settings, left_behind, member.tell)
         found = store.begin(settings.lease.epoch, settings.ledger)
+        settle(settings, left_behind)
         epoch, step = (0, 0) if found is None else (found.epoch, found.step)
         lost = max(0, finished_by_last_gang(settings.run_dir) - step)
-        note_gang(settings.run_dir, GangLine(settings.lease.epoch, group.world, step, lost, time.time()))
+        nodes = tuple(slot.node for slot in settings.lease.slots)
+        line = GangLine(settings.lease.epoch, group.world, step, lost, time.time(), nodes, rescued)
+        note_gang(settings.run_dir, line)
     epoch, step, lost = group.max_of([epoch, step, lost])
     member.note(lost_steps=lost)
     if not epoch:

@@ -24,6 +24,7 @@ from typing import Any
 
 SEGMENT_BYTES = 8 << 20
 KEPT_BYTES = 64 << 20
+LAST_GANGS = 4  # a few, so that a start asks few nodes
 GANGS_BYTES = 1 << 20  # some 10,000 starts
 _NAME = re.compile(r"rank(\d+)-(\d+)-(\d+)-(\d+)\.jsonl")
 _TAIL_BYTES = 1 << 20  # more than any one line: ids of a global batch of 100 000 samples
@@ -54,6 +55,8 @@ class GangLine:
     restored: int  # finished steps that it goes on from
     lost_steps: int  # finished steps of the gang before that must be run again
     t: float
+    nodes: tuple[str, ...] = ()  # by rank; empty: it did not say
+    rescued: int = 0  # the step that the gang before had parked and not published, if this one has saved it
 
 
 class StepLog:
@@ -129,7 +132,23 @@ def note_gang(run_dir: Path, line: GangLine, *, kept_bytes: int = KEPT_BYTES, ga
 def gang_lines(run_dir: Path) -> list[GangLine]:
     """All starts of gangs that are still on record, oldest first."""
     path = run_dir / "gangs.jsonl"
-    return [GangLine(**record) for record in _records(path.read_bytes())] if path.exists() else []
+    if not path.exists():
+        return []
+    records = _records(path.read_bytes())
+    return [GangLine(**{**record, "nodes": tuple(record.get("nodes", ()))}) for record in records]
+
+
+def last_nodes(run_dir: Path, *, also: str) -> list[str]:
+    """The nodes of the last gangs of a job, the newest first, and ``also``; each once.
+
+    Of more than one gang, since one may die before it has freed what the one before it left.
+    """
+    try:
+        lines = gang_lines(run_dir)[-LAST_GANGS:]
+    except OSError as error:
+        _logger.warning("on which nodes the last gang was is not known: %s", error)
+        lines = []
+    return list(dict.fromkeys([node for line in reversed(lines) for node in line.nodes] + [also]))
 
 
 def step_lines(run_dir: Path) -> list[StepLine]:

@@ -1,0 +1,107 @@
+"""A gang of which every process is killed while it is parked, or on its way there or back, loses no step it need not.
+
+Nothing is published meanwhile: the shared directory refuses. What the next gang goes on from lies in host memory.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from ebbtide.snapshot.regions.states import RegionState
+from ebbtide_train.compare import compare
+from ebbtide_train.control import GangPlan
+from ebbtide_train.session.gate import Away
+from ebbtide_train.session.step_log import gang_lines, step_lines
+from tests.train_jobs import gangs, lent
+from tests.train_jobs.test_crash import once_durable
+
+pytestmark = pytest.mark.timeout(200)
+DURABLE, STEP = 2, lent.STEP
+AGAIN = {DURABLE: Away(until=once_durable), STEP: Away(polls=1)}
+
+# Where each rank is killed, and after which step the next gang goes on.
+EXPECTED: dict[tuple[str, ...], int] = {
+    ("before begin",): DURABLE,
+    ("filling",): DURABLE,
+    ("filling", "copied"): DURABLE,  # what counts for the gang is what its first rank has
+    ("copied", "filling"): STEP,
+    ("sealed",): STEP,
+    ("freed",): STEP,
+    ("parked",): STEP,
+    ("parked", "waiting"): STEP,
+    ("restoring",): STEP,
+    ("restored", "restoring"): STEP,
+    ("restored",): STEP,
+    ("running again",): STEP,
+}
+
+
+def plan_of(run_dir: Path, *edges: str, epoch: int = 1) -> GangPlan:
+    world = len(edges)
+    return gangs.plan_of(run_dir, world=world, epoch=epoch, steps=8, dropout=0.1, edge=list(edges))
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The undisturbed runs that all others must equal, by their number of workers."""
+    found = {world: tmp_path_factory.mktemp("calm") / str(world) for world in (1, 2)}
+    for world, path in found.items():
+        gangs.run(gangs.plan_of(path, world=world, steps=8, dropout=0.1))
+    return found
+
+
+@contextmanager
+def standing(*plans: GangPlan) -> Iterator[list[BaseProcess]]:
+    """Gangs that stand at their edges; whatever is left of them is killed."""
+    ranks: list[BaseProcess] = []
+    try:
+        for plan in plans:
+            ranks += gangs.start(plan, AGAIN, lent.at_edge)
+        for plan in plans:
+            lent.wait_at(Path(plan.run_dir) / "edge", plan.world)
+        yield ranks
+    finally:
+        gangs.kill(ranks)
+
+
+def goes_on(*plans: GangPlan) -> None:
+    """The next gangs of these jobs, to their end."""
+    ranks: list[BaseProcess] = []
+    for plan in plans:
+        ranks += gangs.start(gangs.stopping(plan, epoch=50), {}, lent.rank_main)
+    gangs.join(ranks)
+
+
+def must_equal(run_dir: Path, calm: Path, world: int) -> None:
+    found = compare(step_lines(run_dir), step_lines(calm))
+    assert (found.steps, found.losses_identical, found.samples_identical) == (8, True, True), found
+    assert gangs.digests(run_dir, world) == gangs.digests(calm, world)
+
+
+def regions(plan: GangPlan) -> list[RegionState]:
+    return [one.region.state for one in lent.FolderLeft(lent.folder_of(Path(plan.run_dir))).look("") or ()]
+
+
+def test_killed_at_any_edge_of_parking_it_goes_on_from_the_step_that_counts(
+    tmp_path: Path, calm: dict[int, Path], record_property: Callable[[str, object], None]
+) -> None:
+    plans = [plan_of(tmp_path / "+".join(edges).replace(" ", "-"), *edges) for edges in EXPECTED]
+    with standing(*plans):
+        pass
+    goes_on(*plans)
+    table, wrong = [f"{'killed when the first rank was, and the second':50} {'went on after':>14} {'lost':>5}"], []
+    for plan, (edges, expected) in zip(plans, EXPECTED.items(), strict=True):
+        run_dir = Path(plan.run_dir)
+        line = gang_lines(run_dir)[-1]
+        table.append(f"{', '.join(edges):50} {'step ' + str(line.restored):>14} {line.lost_steps:>5}")
+        finished = STEP + 2 if edges == ("running again",) else STEP
+        wanted = (expected, finished - expected, expected if expected == STEP else 0)
+        if (line.restored, line.lost_steps, line.rescued) != wanted:
+            wrong.append(table[-1])
+        must_equal(run_dir, calm[plan.world], plan.world)
+        assert regions(plan) == [RegionState.EMPTY] * plan.world, "only those of the gang that has just ended"
+    record_property("table", "\n".join(table))
+    assert not wrong, "\n".join(wrong)

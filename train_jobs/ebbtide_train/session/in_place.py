@@ -1,0 +1,55 @@
+"""What in a process keeps it from parking in place, besides single tensors. Each with what can be done about it.
+
+Checked when a park is wanted, before anything is touched: what is found is told, and the gang stops and restarts.
+
+Not guaranteed: that everything is found. Memory that a library took by itself, and children that were forked without
+``multiprocessing``, are not seen from here.
+"""
+
+import gc
+import multiprocessing
+
+import torch
+from torch import nn
+
+_INSTEAD = "or let this job stop and restart (in_place: false)"
+
+
+def obstacle(model: nn.Module, device: torch.device) -> str:
+    """The first that is found, in words; empty if there is none."""
+    return _sharded(model) or _forked() or (_captured() if device.type == "cuda" else "")
+
+
+def _sharded(model: nn.Module) -> str:
+    """FSDP keeps the process group that it was made with, also when that is destroyed: seen in a run."""
+    for name, module in model.named_modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if kinds & {"FSDPModule", "FullyShardedDataParallel"}:
+            return (
+                f"{name or 'the model'} is sharded by FSDP, which holds on to its process group; give prepare() the "
+                f"plain module, {_INSTEAD}"
+            )
+    return ""
+
+
+def _forked() -> str:
+    """A fork has all of this process's memory, tracked tensors too, for as long as it lives."""
+    pids = [child.pid for child in multiprocessing.active_children() if _by_fork(child)]
+    if not pids:
+        return ""
+    return (
+        f"processes {pids} were forked off this one (DataLoader workers?) and keep its memory; end the loader's "
+        f"iterator before each step ends, use multiprocessing_context='spawn', {_INSTEAD}"
+    )
+
+
+def _by_fork(child: multiprocessing.process.BaseProcess) -> bool:
+    method = getattr(child, "_start_method", None)  # None: of the default context
+    return (method or multiprocessing.get_start_method(allow_none=True) or "fork") == "fork"
+
+
+def _captured() -> str:
+    """Graphs hold addresses; tensors come back at others."""
+    if not any(issubclass(type(thing), torch.cuda.CUDAGraph) for thing in gc.get_objects()):
+        return ""
+    return f"a CUDA graph is captured, and holds the addresses of tensors; delete it before each step ends, {_INSTEAD}"
