@@ -9,6 +9,7 @@
     └── ProcessLost       nothing will bring it back: its memory is gone, or must be assumed gone
         ├── ProcessGone   there is no such process: its GPU memory is free
         └── DriverFailed  the driver gave it up: kill it, fall back to the last durable state
+    CopyFailed            the bytes of an open operation could not be moved: it is still open; move them another way
     GangError             a verb for all ranks of a gang; says each rank's state and why
     ├── GangRefused       all ranks are in the states that the error says, and live: use another tier
     ├── GangUnsettled     the driver does not say where some ranks are, or some could not be led back: read back and
@@ -62,6 +63,10 @@ class ProcessGone(ProcessLost):
 
 class DriverFailed(ProcessLost):
     """The driver says FAILED, or whoever held the copy of its memory has died."""
+
+
+class CopyFailed(Exception):
+    """What was opened is not copied, and not lost: the operation stays open until another way works."""
 
 
 class GangError(Exception):

@@ -3,7 +3,9 @@
 It touches no process; it only keeps the books, in a file that outlives the caller (see `fake_book`). Several of them
 over one file are one driver. What goes wrong, and when, is in a script (see `fake_script`).
 
-What it does not show: that work on a GPU stops, memory, time. An operation of custom storage has no extents.
+A process has a GPU memory if somebody made the file ``memory_of(pid)``; custom storage moves its bytes.
+
+What it does not show: that work on a GPU stops, and time.
 """
 
 import os
@@ -13,8 +15,9 @@ from pathlib import Path
 
 from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, DriverUnknown, LockTimeout, ProcessGone
 from ebbtide.snapshot.driver.fake_book import opened
+from ebbtide.snapshot.driver.fake_operation import FakeOperation
 from ebbtide.snapshot.driver.fake_script import READ, Do, Rule, When, read_script, script_of
-from ebbtide.snapshot.driver.port import Capabilities, Extent, GpuMap
+from ebbtide.snapshot.driver.port import Capabilities, GpuMap
 from ebbtide.snapshot.driver.states import Call, ProcessState, after, sources
 from ebbtide.snapshot.driver.who import started_ticks
 
@@ -66,16 +69,16 @@ class FakeDriver:
     def open_checkpoint(self, pid: int) -> "FakeOperation":
         """See `StorageDriver.open_checkpoint`."""
         self._call(Call.OPEN_CHECKPOINT, pid)
-        return FakeOperation(self, pid)
+        return FakeOperation(self.memory_of(pid), fill=True, complete=lambda: self._call(Call.COMPLETE, pid))
 
     def open_restore(self, pid: int, gpu_map: GpuMap) -> "FakeOperation":
         """See `StorageDriver.open_restore`."""
         self._call(Call.OPEN_RESTORE, pid, gpu_map)
-        return FakeOperation(self, pid)
+        return FakeOperation(self.memory_of(pid), fill=False, complete=lambda: self._call(Call.COMPLETE, pid))
 
-    def complete(self, pid: int) -> None:
-        """End the open operation of a process."""
-        self._call(Call.COMPLETE, pid)
+    def memory_of(self, pid: int) -> Path:
+        """The file that is the GPU memory of a process. It has its size, and no bytes in it, while it is away."""
+        return self._file.with_name(f"{self._file.name}.{self._who(READ, pid)}.gpu")
 
     def _call(self, call: Call, pid: int, gpu_map: GpuMap | None = None) -> None:
         if pid == os.getpid() and call in (Call.OPEN_CHECKPOINT, Call.OPEN_RESTORE):
@@ -137,19 +140,3 @@ class FakeDriver:
                 with opened(self._file) as book:
                     book.set_state(who, ProcessState.FAILED)
                 raise DriverFailed(rule.call, pid, "it is FAILED now", "kill it")
-
-
-class FakeOperation:
-    """See `Operation`."""
-
-    def __init__(self, driver: FakeDriver, pid: int) -> None:
-        self._driver, self._pid = driver, pid
-
-    @property
-    def extents(self) -> tuple[Extent, ...]:
-        """None: there is no memory."""
-        return ()
-
-    def complete(self) -> None:
-        """See `Operation.complete`."""
-        self._driver.complete(self._pid)

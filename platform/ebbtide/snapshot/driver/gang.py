@@ -100,6 +100,7 @@ def move(
     if failed_at is None:
         return
     goals = goals_back(verb, began, failed_at)
+    mover.look_again()
     mover.advance(goals, on_after_failure=True)
     raise mover.error({**began, **goals} if failed_at is not Call.UNLOCK else dict.fromkeys(pids, WAYS[verb].goal))
 
@@ -126,6 +127,12 @@ class _Mover:
                 self.causes[pid] = DriverRefused(self.verb.value, pid, f"it is {answer.name}", f"it must be {need}")
         if self.causes:
             raise self.error({})
+
+    def look_again(self) -> None:
+        """Ask once more for states that did not come in time, so that those ranks can be led back as well."""
+        unknown = tuple(pid for pid, state in self.seen.items() if state is None and not self.driver.under_way(pid))
+        for pid, answer in self.driver.states(unknown, self.pace.read_s).items():
+            self._note(pid, answer)
 
     def advance(self, goals: dict[int, ProcessState], *, on_after_failure: bool) -> Call | None:
         """Make steps until all ranks are at their goals, or cannot get there.

@@ -116,11 +116,36 @@ class Operation(Protocol):
     def extents(self) -> tuple[Extent, ...]:
         """One for each GPU on which the process holds anything, in the driver's order."""
 
+    def copy_out(self, extent: Extent, address: int) -> None:
+        """Copy an extent to host memory; when this returns, the bytes are there.
+
+        Args:
+            extent: one of ours.
+            address: of ``extent.size_bytes`` bytes; page-locked memory is several times faster.
+
+        Raises:
+            CopyFailed: any mixture of old and new bytes is there.
+        """
+
+    def copy_in(self, extent: Extent, address: int) -> None:
+        """Copy host memory to an extent; otherwise as `copy_out`."""
+
     def complete(self) -> None:
         """The copies are done, or queued on the extents' streams: wait for them and let the driver go on.
 
         Raises:
             DriverError: as calls of `Driver` do.
+        """
+
+
+class Copier(Protocol):
+    """A way to move extents, out or in: through host memory, or by what takes device addresses (cuFile)."""
+
+    def __call__(self, operation: Operation, extent: Extent) -> None:
+        """Move one extent.
+
+        Raises:
+            CopyFailed: it did not work; another copier may try.
         """
 
 
