@@ -1,0 +1,63 @@
+"""The table of states has no hole: every state and call is decided, and nobody is stuck but in FAILED."""
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused
+from ebbtide.snapshot.driver.fake import FakeDriver
+from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
+from ebbtide.snapshot.driver.states import STEADY, TABLE, Call, ProcessState, after, sources
+from tests.platform.snapshot.driver.calls import PATHS, make
+from tests.platform.snapshot.driver.sleepers import sleepers
+
+
+def test_every_state_has_a_line_and_every_call_an_edge() -> None:
+    assert set(TABLE) == set(ProcessState)
+    assert {call for calls in TABLE.values() for call in calls} == set(Call)
+    assert all(sources(call) for call in Call)
+
+
+def test_all_states_but_failed_lead_back_to_running() -> None:
+    leads = {ProcessState.RUNNING}
+    for _ in ProcessState:
+        leads |= {state for state, calls in TABLE.items() if leads & set(calls.values())}
+    assert leads == set(ProcessState) - {ProcessState.FAILED}
+    assert leads >= STEADY
+
+
+def test_the_numbers_are_those_of_cuda() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    prefix = "CU_PROCESS_STATE_"
+    assert {(state.name, state.value) for state in ProcessState} == {
+        (one.name.removeprefix(prefix), int(one)) for one in driver.CUprocessState
+    }
+
+
+def test_the_fake_allows_what_the_table_allows_and_refuses_the_rest(tmp_path: Path) -> None:
+    with sleepers(1) as (target,):
+        for state, path in PATHS.items():
+            for call in Call:
+                driver = FakeDriver(tmp_path / f"{state.name}-{call.name}")
+                for step in path:
+                    make(driver, step, target.pid)
+                assert driver.state(target.pid) is state
+                then = after(state, call)
+                if then is None:
+                    with pytest.raises(DriverRefused, match=f"it is {state.name}; it must be"):
+                        make(driver, call, target.pid)
+                else:
+                    make(driver, call, target.pid)
+                assert driver.state(target.pid) is (then or state), f"{call} from {state}"
+
+
+def test_nothing_leads_out_of_failed(tmp_path: Path) -> None:
+    driver = FakeDriver(tmp_path / "book")
+    write_script(script_of(tmp_path / "book"), [Rule("lock", Do.FAIL)])
+    with sleepers(1) as (target,):
+        with pytest.raises(DriverFailed):
+            driver.lock(target.pid, 1000)
+        for call in Call:
+            with pytest.raises(DriverFailed, match="kill it"):
+                make(driver, call, target.pid)
+        assert driver.state(target.pid) is ProcessState.FAILED
