@@ -5,6 +5,7 @@ is in the way of one.
 """
 
 from ebbtide.snapshot.tiers.choosing import choose
+from ebbtide.snapshot.tiers.gang import together
 from ebbtide.snapshot.tiers.hindrance import Hindrance, Means, Obstacle
 from ebbtide.snapshot.tiers.model import Choice, Estimate, Facts, Tier, Wish
 from ebbtide.snapshot.tiers.rates import Lane, Rate, Rates
@@ -22,4 +23,5 @@ __all__ = [
     "Tier",
     "Wish",
     "choose",
+    "together",
 ]

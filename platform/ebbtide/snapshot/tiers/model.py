@@ -41,7 +41,7 @@ class Facts:
         cooperates: it has safe points and tracked state; without, only the driver and CRIU can take it.
         safe_point_s: until the ranks agree on a safe point: one step.
         restart_s: from "start" to the first step, the reading of the checkpoint left out.
-        checkpoint_every_s: of crash losses the bound; None: it publishes no checkpoint, a kill loses everything.
+        kill_loses_s: of work that is done again after a kill, at most; None: it has no checkpoint, all is lost.
         obstacles: everything that was found in the way of a means.
     """
 
@@ -55,7 +55,7 @@ class Facts:
     cooperates: bool = True
     safe_point_s: float = 0.0
     restart_s: float = RESTART_S
-    checkpoint_every_s: float | None = 60.0
+    kill_loses_s: float | None = 60.0
     rates: Rates = field(default_factory=Rates)
     obstacles: tuple[Obstacle, ...] = ()
 

@@ -57,6 +57,11 @@ def _back_s(facts: Facts) -> float:
     return facts.rates.seconds(path, facts.tracked_bytes) / max(1, facts.gpus)
 
 
+def _load_s(facts: Facts) -> float:
+    """From the shared directory into the workers' storages: as fast as the slower of reading and filling them."""
+    return max(facts.rates.seconds(Lane.STORAGE_BACK, facts.tracked_bytes), _back_s(facts))
+
+
 def _durable_s(facts: Facts, free_s: float) -> float | None:
     """When a background spill is through; None where it cannot be made."""
     if facts.lacks(Means.STORAGE) or facts.disk_free_bytes is None or facts.disk_free_bytes < facts.tracked_bytes:
@@ -122,7 +127,7 @@ def _spill(facts: Facts, *, staying: bool, straight: bool) -> Estimate:
     return Estimate(
         tier=Tier.EVICT_AND_SPILL,
         free_s=free_s,
-        resume_s=rates.seconds(Lane.STORAGE_BACK, facts.tracked_bytes) + again_s,
+        resume_s=_load_s(facts) + again_s,
         durable_s=max(free_s, written_s),
         ram_bytes=rest_bytes + (min(STAGING_BYTES, facts.tracked_bytes) if straight else facts.tracked_bytes),
         disk_bytes=facts.tracked_bytes,
@@ -133,7 +138,7 @@ def _spill(facts: Facts, *, staying: bool, straight: bool) -> Estimate:
 def _stop(facts: Facts) -> Estimate:
     rates = facts.rates
     written_s = facts.safe_point_s + rates.seconds(Lane.STORAGE_OUT, facts.tracked_bytes)
-    resume_s = facts.restart_s + rates.seconds(Lane.STORAGE_BACK, facts.tracked_bytes)
+    resume_s = facts.restart_s + _load_s(facts)
     said = rate(rates.of(Lane.STORAGE_OUT).bytes_per_s)
     return Estimate(
         tier=Tier.STOP_AND_RESTART,
@@ -168,12 +173,12 @@ def _image(facts: Facts) -> Estimate:
 
 
 def _kill(facts: Facts, wish: Wish) -> Estimate:
-    lost_s = facts.checkpoint_every_s
+    lost_s = facts.kill_loses_s
     lost = "everything" if lost_s is None else f"up to {seconds(lost_s)} of work"
     return Estimate(
         tier=Tier.KILL,
         free_s=wish.deadline_s + EXIT_S,
-        resume_s=facts.restart_s + facts.rates.seconds(Lane.STORAGE_BACK, facts.tracked_bytes),
+        resume_s=facts.restart_s + _load_s(facts),
         durable_s=None,
         ram_bytes=0,
         disk_bytes=0,

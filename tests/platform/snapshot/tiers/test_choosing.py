@@ -29,7 +29,7 @@ facts_of_all_kinds = st.builds(
     cooperates=st.booleans(),
     safe_point_s=st.floats(0, 60),
     restart_s=st.floats(0, 600),
-    checkpoint_every_s=st.none() | st.floats(0, 3600),
+    kill_loses_s=st.none() | st.floats(0, 3600),
     rates=st.builds(Rates, measured),
     obstacles=obstacles,
 )
@@ -177,7 +177,7 @@ NO_DRIVER = (Obstacle(frozenset({Means.DRIVER}), Hindrance("the driver is 550", 
             "nothing else holds: it is killed after 30 s, and up to 60 s of work is lost",
         ),
         (
-            replace(CPU, cooperates=False, process_bytes=3 * GB, checkpoint_every_s=None),
+            replace(CPU, cooperates=False, process_bytes=3 * GB, kill_loses_s=None),
             Wish(),
             Tier.CRIU_IMAGE,
             "an image of 3 GB is written at 0.24 GB/s: the slots are free after 12 s, it is back 4.6 s after it gets "
