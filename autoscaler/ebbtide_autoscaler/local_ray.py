@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -22,6 +21,7 @@ import psutil
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.runtime_dir import runtime_dir as runtime_dir  # others ask for it here
 
 START_S = 90.0  # 3-7 s on a quiet machine (facts/line.md), up to 20 s on a loaded one
 STOP_S = 5.0  # from SIGTERM to SIGKILL; a raylet with --block ignored SIGTERM for 20 s (facts/line.md S10)
@@ -42,11 +42,6 @@ class LocalRay:
     temp_dir: str
     env: Mapping[str, str]
     pids: tuple[tuple[int, int], ...]
-
-
-def runtime_dir(pool: str) -> Path:
-    """The node-local folder of ``pool``: short, since Ray's socket names must stay under 108 bytes."""
-    return Path(tempfile.gettempdir()) / f"ebbtide-{os.getuid()}" / pool
 
 
 def own(pool: str, owner: str) -> None:

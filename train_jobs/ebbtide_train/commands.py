@@ -1,4 +1,4 @@
-"""``ebbtide submit``."""
+"""``ebbtide submit``, and this room's other commands."""
 
 import asyncio
 import os
@@ -18,6 +18,7 @@ from ebbtide.config.check import world_problems
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load import load_file
 from ebbtide.config.root import PoolFile
+from ebbtide_train.command_probe import probe
 from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.pick import pick
 from ebbtide_train.state_lines import job_view
@@ -113,4 +114,4 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-COMMANDS = (submit_command,)
+COMMANDS = (submit_command, probe)

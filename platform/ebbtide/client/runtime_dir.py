@@ -1,0 +1,10 @@
+"""Where a pool keeps what belongs to one node: the same path on each of its nodes."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def runtime_dir(pool: str) -> Path:
+    """The node-local folder of ``pool``: short, since Ray's socket names must stay under 108 bytes."""
+    return Path(tempfile.gettempdir()) / f"ebbtide-{os.getuid()}" / pool
