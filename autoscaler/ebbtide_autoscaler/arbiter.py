@@ -123,6 +123,14 @@ class Arbiter:
         """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
         self._wishes.cancel_submission(JobName(job), incarnation, reason)
 
+    def park_job(self, job: str, reason: str, by: str) -> dict[str, Any]:
+        """Have a job step aside at its next safe point and stay there until :meth:`resume_job`."""
+        return self._wishes.hold(JobName(job), reason, by)
+
+    def resume_job(self, job: str, by: str) -> dict[str, Any]:
+        """Let a job that a person holds have slots again."""
+        return self._wishes.release(JobName(job), by)
+
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
         self._wishes.freeze(reason)

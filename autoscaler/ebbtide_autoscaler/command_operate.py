@@ -1,50 +1,16 @@
 """``ebbtide freeze | unfreeze | drain | undrain | cancel``: what a person asks of a running pool."""
 
-import getpass
-import os
 from typing import Any
 
 import click
 
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.names import complete_jobs, complete_nodes
-from ebbtide.cli.output import json_option, print_json
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.output import json_option
+from ebbtide_autoscaler.asking import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
 from ebbtide_autoscaler.command_pool import POOL, joined, say
 from ebbtide_autoscaler.nodes import Node, choose, cluster_nodes
 from ebbtide_autoscaler.progress import NotInTime, until_done
-
-ASK_S = 15.0  # the arbiter gives up on a hung ledger after 5 s and says so
-NO_WAIT = click.option("--no-wait", is_flag=True, help="Return as soon as the pool has taken it in.")
-LIMIT = click.option("--timeout", "limit_s", default=3600.0, show_default=True, help="Seconds to wait at most.")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        return f"user {os.getuid()}"
-
-
-def _ask(method: str, *args: object) -> Any:
-    """What the arbiter answers.
-
-    Raises:
-        BadInput: it refused.
-        CommandFailed: it does not answer.
-    """
-    link = ArbiterLink()
-    if link.call("hello", timeout_s=ASK_S) is None:
-        raise CommandFailed("the arbiter does not answer: nothing was changed; see `ebbtide status`")
-    try:
-        return link.call(method, *args, timeout_s=ASK_S)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
-
-
-def _status() -> dict[str, Any] | None:
-    found: dict[str, Any] | None = ArbiterLink().call("status", timeout_s=5.0)
-    return found
 
 
 @click.command()
@@ -58,9 +24,9 @@ def freeze(reason: str, pool: str | None, as_json: bool) -> None:
     of the arbiter, and of the whole pool.
     """
     joined(pool)
-    why = f"{reason or 'no reason given'} ({_user()})"
-    _ask("freeze", why)
-    _tell(as_json, {"frozen": why}, f"frozen: {why}")
+    why = f"{reason or 'no reason given'} ({user()})"
+    ask("freeze", why)
+    tell(as_json, {"frozen": why}, f"frozen: {why}")
 
 
 @click.command()
@@ -69,15 +35,8 @@ def freeze(reason: str, pool: str | None, as_json: bool) -> None:
 def unfreeze(pool: str | None, as_json: bool) -> None:
     """Decide again after `ebbtide freeze`."""
     joined(pool)
-    _ask("unfreeze")
-    _tell(as_json, {"frozen": ""}, "decisions are made again")
-
-
-def _tell(as_json: bool, facts: dict[str, Any], line: str) -> None:
-    if as_json:
-        print_json(facts)
-    else:
-        click.echo(line)
+    ask("unfreeze")
+    tell(as_json, {"frozen": ""}, "decisions are made again")
 
 
 @click.command()
@@ -94,23 +53,23 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
     Replicas finish their requests, jobs stop at a safe point and restart elsewhere. Waits until the node is empty.
     """
     joined(pool)
-    status = _status()
-    if status is None:
+    found = pool_status()
+    if found is None:
         raise CommandFailed("the arbiter does not answer: nothing was changed; see `ebbtide status`")
-    mine = [one["node"] for one in status["nodes"]]
+    mine = [one["node"] for one in found["nodes"]]
     chosen = _choose(node, mine)
     if mine == [chosen.id] and not yes:
         raise BadInput(
             f"{chosen.label} is the pool's only node: all endpoints and jobs would wait until `ebbtide undrain`. "
             "Say --yes if that is meant"
         )
-    _ask("drain_node", chosen.id, f"{reason or 'no reason given'} ({_user()})")
+    ask("drain_node", chosen.id, f"{reason or 'no reason given'} ({user()})")
     if no_wait:
-        _tell(as_json, {"node": chosen.id, "empty": None}, f"{chosen.label} drains; see `ebbtide status`")
+        tell(as_json, {"node": chosen.id, "empty": None}, f"{chosen.label} drains; see `ebbtide status`")
         return
     try:
         until_done(
-            _status,
+            pool_status,
             done=lambda s: not left_on(s, chosen.id),
             words=lambda s: _words(s, chosen),
             say=say,
@@ -120,7 +79,7 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
         raise CommandFailed(
             f"{chosen.label} is not empty after {limit_s:g} s, and goes on draining: {error}"
         ) from error
-    _tell(as_json, {"node": chosen.id, "empty": True}, f"{chosen.label} is empty; `ebbtide undrain` gives it back")
+    tell(as_json, {"node": chosen.id, "empty": True}, f"{chosen.label} is empty; `ebbtide undrain` gives it back")
 
 
 def _choose(node: str, mine: list[str]) -> Node:
@@ -159,10 +118,10 @@ def _words(status: dict[str, Any], node: Node) -> str:
 def undrain(node: str, pool: str | None, as_json: bool) -> None:
     """Use NODE again after `ebbtide drain`."""
     joined(pool)
-    status = _status() or {"nodes": []}
-    chosen = _choose(node, [one["node"] for one in status["nodes"]])
-    _ask("undrain_node", chosen.id)
-    _tell(as_json, {"node": chosen.id}, f"{chosen.label} is used again")
+    found = pool_status() or {"nodes": []}
+    chosen = _choose(node, [one["node"] for one in found["nodes"]])
+    ask("undrain_node", chosen.id)
+    tell(as_json, {"node": chosen.id}, f"{chosen.label} is used again")
 
 
 @click.command()
@@ -178,18 +137,18 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
     killed; the steps that this costs are shown. A job whose driver was lost is over at once.
     """
     joined(pool)
-    _ask("cancel_job", job, f"cancelled by {_user()}")
+    ask("cancel_job", job, f"cancelled by {user()}")
     if no_wait:
-        now = _look(job)
+        now = look_at(job)
         if now is not None and now["state"] == "ended":
             _tell_end(as_json, now)
         else:
-            _tell(as_json, {"job": job, "state": "cancelling"}, f"job {job} will end at its next safe point")
+            tell(as_json, {"job": job, "state": "cancelling"}, f"job {job} will end at its next safe point")
         return
     try:
         last = until_done(
-            lambda: _look(job),
-            done=lambda j: j["state"] == "ended" and not j["held"],
+            lambda: look_at(job),
+            done=lambda j: j["state"] == "ended" and not j["occupies"],
             words=_job_words,
             say=say,
             limit_s=limit_s,
@@ -201,25 +160,14 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
 
 def _tell_end(as_json: bool, job: dict[str, Any]) -> None:
     facts = {key: job[key] for key in ("job", "state", "step", "durable_step", "outcome")}
-    free = f"; {len(job['held'])} slots are being proven free" if job["held"] else ""
+    free = f"; {len(job['occupies'])} slots are being proven free" if job["occupies"] else ""
     line = f"job {job['job']} is over: {job['outcome']}; step {job['step']}, durable {job['durable_step']}{free}"
-    _tell(as_json, facts, line)
-
-
-def _look(job: str) -> dict[str, Any] | None:
-    """How it stands; None: nobody says, also while an arbiter that has just begun has not looked around yet."""
-    status = _status()
-    return None if status is None or "jobs" not in status else _job(status, job)
-
-
-def _job(status: dict[str, Any], name: str) -> dict[str, Any]:
-    known: dict[str, Any] = next((one for one in status["jobs"] if one["job"] == name), {})
-    held = [slot["slot"] for slot in status["slots"] if slot["occupant"] == name]
-    blank = {"job": name, "state": "ended", "step": 0, "durable_step": 0, "outcome": "not known any more"}
-    return {**blank, **known, "held": held}
+    tell(as_json, facts, line)
 
 
 def _job_words(job: dict[str, Any]) -> str:
     if job["state"] == "ended":
-        return f"job {job['job']} has ended; {len(job['held'])} slots are being proven free" if job["held"] else ""
+        return (
+            f"job {job['job']} has ended; {len(job['occupies'])} slots are being proven free" if job["occupies"] else ""
+        )
     return f"job {job['job']} is {job['state']}"

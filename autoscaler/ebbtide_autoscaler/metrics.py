@@ -26,7 +26,7 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import Epoch, SeatId
-from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, handover, pool, training
 from ebbtide.telemetry.family import Sample
@@ -57,11 +57,10 @@ def counted(before: PoolState, event: Event) -> Iterator[Sample]:
     body = event.body
     yield Sample(arbiter.EVENTS, 1, (body.kind,))
     match body:
-        case ParkJob():
-            yield Sample(training.PREEMPTIONS, 1, ("park",))
+        case ParkJob(job=name):
+            yield Sample(training.PREEMPTIONS, 1, ("park" if before.jobs[name].held is None else "held",))
         case StopJob(job=name, preempts=True):
-            parked = before.jobs[name].state in JOB_CLAIMS_SLOTS
-            yield Sample(training.PREEMPTIONS, 1, ("park_to_restart" if parked else "restart",))
+            yield Sample(training.PREEMPTIONS, 1, (_stopped_as(before.jobs[name]),))
         case StopJob(preempts=False):
             yield Sample(training.GROWTHS, 1)
         case JobCrashed(job=name, lost_steps=lost):
@@ -82,6 +81,12 @@ def counted(before: PoolState, event: Event) -> Iterator[Sample]:
             yield Sample(pool.REPLICA_DEATHS, 1, (before.seats[seat].endpoint,))
         case SeatStopped(seat=seat) if before.seats[seat].state in COMING:
             yield Sample(pool.REPLICA_FAILURES, 1, (before.seats[seat].endpoint,))
+
+
+def _stopped_as(job: JobRecord) -> str:
+    if job.state in JOB_CLAIMS_SLOTS:
+        return "park_to_restart"
+    return "restart" if job.held is None else "held"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ POOL_GAUGES = (
     pool.REPLICAS,
     pool.REPLICAS_WANTED,
     training.JOBS,
+    training.HELD,
     training.STEP,
     training.DURABLE_STEP,
     training.WORKERS,
@@ -103,6 +104,7 @@ def _jobs(state: PoolState, seen: Seen) -> Iterator[Sample]:
     for one in JobState:
         if one is not JobState.ENDED:
             yield Sample(training.JOBS, found[one], (one.value,))
+    yield Sample(training.HELD, sum(job.held is not None for job in living))
     steps: dict[JobName, int] = {}
     slowest_s: dict[JobName, float] = {}
     for (name, rank), heard in seen.ranks.items():

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from ebbtide.pool.ids import JobName, NodeId, SlotId
-from ebbtide.pool.index import claims, nodes_with, remembered
+from ebbtide.pool.index import awaited, nodes_with, remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, SlotState
@@ -20,7 +20,7 @@ def for_replica(
 ) -> tuple[SlotId, ...]:
     """``count`` free slots of one node that is not ``busy``; () if there are none.
 
-    Slots that no parked job claims go first, so that parked jobs can come back; then the fullest node, so that
+    Slots that no parked job waits for go first, so that parked jobs can come back; then the fullest node, so that
     larger gangs find room elsewhere.
     """
     by_node: dict[NodeId, list[SlotId]] = defaultdict(list)
@@ -30,7 +30,7 @@ def for_replica(
     if not fitting:
         return ()
 
-    by_slot = claims(state.jobs)
+    by_slot = awaited(state.jobs)
 
     def claimed(slot: SlotId) -> int:
         return len(by_slot.get(slot, ()))
@@ -90,7 +90,7 @@ def may_lose(job: JobRecord) -> int:
 
 def unclaimed(state: PoolState, free: Iterable[SlotId], job: JobName) -> tuple[SlotId, ...]:
     """The free slots that no other parked job of at least this job's priority waits for."""
-    priority, claimed = state.jobs[job].spec.priority, claims(state.jobs)
+    priority, claimed = state.jobs[job].spec.priority, awaited(state.jobs)
 
     def mine(others: Iterable[JobName]) -> bool:
         return all(name == job or state.jobs[name].spec.priority < priority for name in others)

@@ -12,6 +12,7 @@ from ebbtide.pool.events import Decision, DrainSeat, GrantSeat
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import training
 from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.placement import for_replica, placing_nodes
@@ -39,6 +40,7 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
     draft = Draft(free=free[: len(free) - owed], owed=free[len(free) - owed :])
     wanted, endpoints = wants(now_s, snapshot, memory, config)
     training.vacate(state, draft)
+    put_aside(state, draft)
     for want in wanted:
         if want.want > want.now:
             _raise(now_s, state, want, draft)

@@ -12,6 +12,7 @@ from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.advance import advance
+from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import as_if_ours, traffic
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.seen import Limits, Seen
@@ -86,7 +87,9 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
 def _frozen_waits(state: PoolState) -> Iterator[tuple[str, str]]:
     """Nobody waits in silence, not for a person either."""
     for name, job in state.jobs.items():
-        if job.state in (JobState.WAITING, JobState.PARKED):
+        if job.held is not None and job.state is not JobState.ENDED:
+            yield name, f"{why_held(name, job.held)}; and the pool is frozen ({state.frozen})"
+        elif job.state in (JobState.WAITING, JobState.PARKED):
             yield name, f"waits: the pool is frozen ({state.frozen})"
     for endpoint in state.endpoints:
         yield endpoint, f"keeps the replicas it has: the pool is frozen ({state.frozen})"

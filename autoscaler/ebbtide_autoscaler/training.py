@@ -9,6 +9,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.host_memory import no_host_memory
 from ebbtide_autoscaler.placement import may_lose, packed, unclaimed
 from ebbtide_autoscaler.signals import PolicyConfig
 
@@ -67,7 +68,8 @@ def vacate(state: PoolState, draft: Draft) -> None:
             continue
         why = f"node {nodes[0][:8]} drains ({state.draining[nodes[0]]})"
         if job.state in (JobState.RUNNING, JobState.PARKED):
-            draft.moves.append(StopJob(name, f"{why}: goes on elsewhere", preempts=False))
+            then = "stays aside, held by a person" if job.held else "goes on elsewhere"
+            draft.moves.append(StopJob(name, f"{why}: {then}", preempts=False))
         elif job.state in (JobState.STARTING, JobState.RESUMING, JobState.PARKING):
             draft.waits.append((name, f"{why}: it leaves when it is {_NEXT[job.state]}"))
 
@@ -90,7 +92,7 @@ def is_owed(job: JobRecord) -> bool:
     """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum."""
     ran = job.epoch > 0 or job.restores > 0
     away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
-    return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
+    return away and not job.cancelled and job.held is None and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
 
 
 def owed(state: PoolState) -> int:
@@ -134,19 +136,10 @@ def _step_aside(
     if left >= spec.workers_min and draft.need_age_s >= config.restart_cost_s:
         why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {config.restart_cost_s:.0f} s"
         return StopJob(name, f"{for_whom}: goes on with {left} workers ({why})", preempts=True)
-    full = _no_host_memory(state, job)
+    full = no_host_memory(state, job, draft)
     if full:
         return StopJob(name, f"{for_whom}: cannot park, {full}", preempts=True)
     return ParkJob(name, f"{for_whom}: steps aside in place")
-
-
-def _no_host_memory(state: PoolState, job: JobRecord) -> str:
-    needed = Counter(state.slots[slot].slot.node for slot in job.gang)
-    for node, workers in needed.items():
-        more_bytes = workers * job.spec.host_bytes_per_worker
-        if state.parked_bytes(node) + more_bytes > state.nodes.get(node, 0):
-            return f"node {node} has no {more_bytes} bytes of host memory left for parked workers"
-    return ""
 
 
 def give(
@@ -164,7 +157,7 @@ def give(
         draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
     for job in sorted(state.jobs.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
         usable = draft.free[: max(0, len(draft.free) - config.reserve)]
-        if job.spec.name in moved:
+        if job.spec.name in moved or job.held is not None:
             continue
         if job.state is JobState.PARKED:
             _unpark(now_s, state, job, draft, config)

@@ -1,11 +1,13 @@
 """The pool's state as JSON for people and scripts: what ``ebbtide status`` prints. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ebbtide.pool.drain import drained, occupants
-from ebbtide.pool.state import PoolState, SlotRecord
+from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.outdated import is_stale
 from ebbtide_autoscaler.retry import tries
@@ -112,6 +114,13 @@ def _seat(state: PoolState, seat: Any, seen: Seen, waits: Mapping[str, str]) -> 
     }
 
 
+def _waits(job: JobRecord, waits: str | None) -> str | None:
+    """Why nothing is done for it; who holds it is known of the ledger alone, also while nobody decides."""
+    if job.held is not None and job.state is not JobState.ENDED:
+        return waits if waits and "held by" in waits else why_held(job.spec.name, job.held)
+    return waits if job.state is not JobState.RUNNING else None
+
+
 def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
     job = state.jobs[name]
     ranks = [
@@ -146,5 +155,6 @@ def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_
         "next_try_s": round(job.not_before_s - now_s, 1) if job.not_before_s > now_s else None,
         "outcome": job.outcome or None,
         "since_s": job.since_s,
-        "waits": waits.get(name) if job.state is not JobState.RUNNING else None,
+        "held": asdict(job.held) if job.held else None,
+        "waits": _waits(job, waits.get(name)),
     }

@@ -8,19 +8,45 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import asdict
 from typing import Any
 
 from ebbtide.client.messages import KeyGrant
+from ebbtide.config.nearest import did_you_mean
 from ebbtide.config.root import PoolFile
-from ebbtide.pool.events import Body, CancelJob, NodeDraining, NodeUndrained, PoolFrozen, PoolUnfrozen
-from ebbtide.pool.ids import JobName, NodeId
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.events import (
+    Body,
+    CancelJob,
+    JobHeld,
+    JobReleased,
+    NodeDraining,
+    NodeUndrained,
+    PoolFrozen,
+    PoolUnfrozen,
+)
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId
+from ebbtide.pool.retention import may_come_back
+from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.loop import Loop
 
 TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
 CONFIG_S = 30.0  # the same, and a first start of Serve: 3-14 s on 2 cores (facts/ray.md)
 KEY_CHANGE_S = 10.0  # an fsync takes milliseconds; while the ledger hangs nothing changes
+
+
+def _is_over(state: PoolState, name: JobName) -> bool:
+    return name not in state.jobs or state.jobs[name].state is JobState.ENDED
+
+
+def _not_a_job(state: PoolState, name: str) -> str:
+    """What somebody has named who meant a job."""
+    if EndpointName(name) in state.endpoints or SeatId(name) in state.seats:
+        return (
+            f"{name} is {'a replica' if '/' in name else 'an endpoint'}, no job: its replicas come and go with demand"
+        )
+    meant = did_you_mean(name, state.jobs)
+    return f"the pool knows no job {name}{f'; {meant}' if meant else ''}"
 
 
 class Wishes:
@@ -60,6 +86,60 @@ class Wishes:
         if known is None or known.incarnation != incarnation or known.state is JobState.ENDED:
             raise ValueError(f"this submission of job {name} is over already")
         self.cancel(name, reason)
+
+    def hold(self, name: JobName, reason: str, by: str) -> dict[str, Any]:
+        """Have a job step aside at its next safe point and stay there until :meth:`release`; outlives the arbiter.
+
+        Returns:
+            ``changed``: False, it was held already, and who did so stays; ``held``: who, why, since when.
+
+        Raises:
+            ValueError: no such job lives, it is being cancelled, the pool only observes, or the ledger does not answer.
+        """
+        self._loop.must_be_open()
+        if self._living(name, "park").held is not None:
+            return self._holder(name, changed=False)
+        self._must_manage()
+        self._take(JobHeld(name, by, reason), lambda state: _is_over(state, name) or state.jobs[name].held is not None)
+        self._living(name, "park")  # it may have ended at this very moment
+        return self._holder(name, changed=True)
+
+    def release(self, name: JobName, by: str) -> dict[str, Any]:
+        """Let a held job have slots again, one that was lost and is to come back too. Same answer, same errors."""
+        self._loop.must_be_open()
+        known = self._loop.world.state.jobs.get(name)
+        if known is None or known.held is None:
+            self._living(name, "resume")
+            return self._holder(name, changed=False)
+        self._must_manage()
+
+        def released(state: PoolState) -> bool:
+            return name not in state.jobs or state.jobs[name].held is None
+
+        self._take(JobReleased(name, by), released)
+        return self._holder(name, changed=True)
+
+    def _living(self, name: JobName, wish: str) -> JobRecord:
+        state = self._loop.world.state
+        known = state.jobs.get(name)
+        if known is None:
+            raise ValueError(_not_a_job(state, name))
+        if known.state is JobState.ENDED and may_come_back(known):
+            raise ValueError(f"job {name} was {known.outcome}; if the pool brings it back, {wish} it then")
+        if known.state is JobState.ENDED:
+            raise ValueError(f"job {name} is over ({known.outcome.splitlines()[0]}): there is nothing to {wish}")
+        if known.cancelled:
+            raise ValueError(f"job {name} is being cancelled: there is nothing to {wish}")
+        return known
+
+    def _must_manage(self) -> None:
+        if self._loop.file.mode == "observe":
+            raise ValueError("the pool only observes and moves no job: write `mode: manage` and run `ebbtide up` first")
+
+    def _holder(self, name: JobName, *, changed: bool) -> dict[str, Any]:
+        known = self._loop.world.state.jobs.get(name)
+        held = known.held if known is not None else None
+        return {"changed": changed, "held": asdict(held) if held is not None else None}
 
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter.

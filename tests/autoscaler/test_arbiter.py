@@ -32,6 +32,7 @@ class FakeLoop:
     def __init__(self) -> None:
         self.world = SimpleNamespace(state=PoolState())
         self.opened = True
+        self.file = SimpleNamespace(mode="manage")
         self.waits: dict[str, str] = {}
         self.reports = Reports(started_s=0.0)
         self.hangs = False

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster import ClusterRecord
-from ebbtide_autoscaler import command_operate, progress
+from ebbtide_autoscaler import asking, command_operate, progress
 from ebbtide_autoscaler.command_operate import cancel, drain, freeze, left_on, undrain, unfreeze
 from ebbtide_autoscaler.nodes import Node
 
@@ -53,10 +53,10 @@ class FakeLink:
 def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
     found = FakeLink()
     record = ClusterRecord("p", "h:1", "", "", "/s", "/f")
-    monkeypatch.setattr(command_operate, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(asking, "ArbiterLink", lambda: found)
     monkeypatch.setattr(command_operate, "joined", lambda pool: record)
     monkeypatch.setattr(command_operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
-    monkeypatch.setattr(command_operate, "_user", lambda: "me")
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.setattr(command_operate, "until_done", no_sleep(progress.until_done))
     return found
 

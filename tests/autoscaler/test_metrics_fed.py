@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ebbtide.pool.events import CancelJob, NodeDraining
+from ebbtide.pool.events import CancelJob, JobHeld, NodeDraining
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.telemetry import handover, pool, training
@@ -64,6 +64,7 @@ def test_a_working_day_moves_every_metric_of_pool_hand_overs_and_training() -> N
     loop.gateways[0].rates["chat"] = 0.0
     loop.run(200.0)  # the job grows
     loop.tell(NodeDraining(NodeId("n0"), "new disk"))
+    loop.tell(JobHeld(TRAIN, "me", "r"))
     loop.run(2.0)
     shown.look()
     loop.tell(CancelJob(TRAIN, "by me"))

@@ -68,6 +68,8 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "job_stopped": lambda b: f"job {b['job']} has stopped after step {b['step']}",
     "job_crashed": lambda b: f"job {b['job']} crashed, about {b['lost_steps']} steps to repeat: {b['why']}",
     "job_recovered": lambda b: f"job {b['job']} can be granted slots again",
+    "job_held": lambda b: f"job {b['job']} is held aside by {b['by']}: {b['reason']}",
+    "job_released": lambda b: f"job {b['job']} is released by {b['by']}: it may have slots again",
     "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
     "job_forgotten": lambda b: f"job {b['job']} is one of the oldest that are over, and leaves the list of jobs",
     "seat_landed": lambda b: f"the replica of {b['seat']} landed on its slots",

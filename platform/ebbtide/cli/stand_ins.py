@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from ebbtide.cli.names import Completer, complete_jobs, complete_keys, complete_logs, complete_nodes
 
 COMPLETE_VARIABLE = "_EBBTIDE_COMPLETE"  # the name that click looks for, made from the program's
-_FLAGS = ("--json", "--no-wait", "--rollback", "--yes", "--watch", "--follow", "--no-follow", "--rehearse")
+_FLAGS = ("--json", "--wait", "--no-wait", "--rollback", "--yes", "--watch", "--follow", "--no-follow", "--rehearse")
 _FILE = click.Path()
 
 
@@ -52,8 +52,10 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("freeze", "--reason --pool --json"),
         _KEYS,
         _stand_in("logs", "-f/--follow -n/--lines --pool --json", completes=complete_logs),
+        _stand_in("park", "--reason --wait --no-wait --timeout --pool --json", completes=complete_jobs),
         _stand_in("plan", "--json", file=True),
         _stand_in("probe", "--pool --rehearse --bytes --json", completes=complete_jobs),
+        _stand_in("resume", "--wait --no-wait --timeout --pool --json", completes=complete_jobs),
         _stand_in("status", "--watch --pool --json"),
         _stand_in("submit", "--job --follow --no-follow --json", file=True),
         _stand_in("undrain", "--pool --json", completes=complete_nodes),

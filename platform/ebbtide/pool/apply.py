@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.pool import apply_job, apply_seat, apply_slot
+from ebbtide.pool import apply_hold, apply_job, apply_seat, apply_slot
 from ebbtide.pool.events import Body, Event
 from ebbtide.pool.state import PoolState
 
 _HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     **apply_slot.HANDLERS,
     **apply_job.HANDLERS,
+    **apply_hold.HANDLERS,
     **apply_seat.HANDLERS,
 }
 

@@ -107,6 +107,7 @@ def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
     moved = _move(record, JobState.STARTING, event.at_s)
     if record.cancelled:
         raise IllegalTransition(f"job {body.job} is cancelled: no slot for it")
+    _not_held(record)
     if not record.spec.workers_min <= len(body.slots) <= record.spec.workers_max:
         raise IllegalTransition(
             f"job {body.job} cannot run on {len(body.slots)} slots: "
@@ -155,6 +156,11 @@ def _preemptible(record: JobRecord) -> None:
         raise IllegalTransition(f"job {record.spec.name} is non-preemptible: it is never asked to step aside")
 
 
+def _not_held(record: JobRecord) -> None:
+    if record.held is not None:
+        raise IllegalTransition(f"job {record.spec.name} is held by {record.held.by}: no slot for it until its release")
+
+
 def _preempted(record: JobRecord, at_s: float) -> tuple[float, ...]:
     return (*(t for t in record.preempted_s if at_s - t < PREEMPTION_WINDOW_S), at_s)
 
@@ -162,7 +168,8 @@ def _preempted(record: JobRecord, at_s: float) -> tuple[float, ...]:
 def _park(state: PoolState, event: Event, body: ParkJob) -> PoolState:
     record = job_record(state, body.job)
     moved = _move(record, JobState.PARKING, event.at_s)
-    _preemptible(record)
+    if record.held is None:  # a person's wish goes before its class, and counts against no bound on preemptions
+        _preemptible(record)
     if not record.spec.in_place:
         raise IllegalTransition(f"job {body.job} declares in_place: false: stop it instead")
     moved = replace(
@@ -170,7 +177,7 @@ def _park(state: PoolState, event: Event, body: ParkJob) -> PoolState:
         directive=record.directive + 1,
         asked_s=event.at_s,
         stopped_to_grow=False,
-        preempted_s=_preempted(record, event.at_s),
+        preempted_s=_preempted(record, event.at_s) if record.held is None else record.preempted_s,
         cause=event.id,
     )
     state = _put(reclaim(state, record.gang, event.at_s), moved)
@@ -194,6 +201,7 @@ def _parked(state: PoolState, event: Event, body: JobParked) -> PoolState:
 def _resume(state: PoolState, event: Event, body: ResumeJob) -> PoolState:
     record = job_record(state, body.job)
     moved = _move(record, JobState.RESUMING, event.at_s)
+    _not_held(record)
     epoch = state.next_epoch
     state = occupy(state, record.gang, body.job, SlotState.LEASED, event.at_s)
     return _put(state, replace(moved, epoch=epoch, directive=record.directive + 1, cause=event.id))
@@ -203,7 +211,9 @@ def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
     record = job_record(state, body.job)
     moved = _move(record, JobState.STOPPING, event.at_s)
     was_aside = record.state in (JobState.PARKED, JobState.PARKING)
-    if body.preempts:
+    # One that is aside already was asked by whoever might; a person's wish goes before its class.
+    newly = body.preempts and not was_aside and record.held is None
+    if newly:
         _preemptible(record)
     moved = replace(
         moved,
@@ -212,7 +222,7 @@ def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
         stopped_to_grow=not body.preempts,
         restarts=record.restarts + body.preempts,
         # a park that turns into a restart is one preemption, not two
-        preempted_s=_preempted(record, event.at_s) if body.preempts and not was_aside else record.preempted_s,
+        preempted_s=_preempted(record, event.at_s) if newly else record.preempted_s,
         cause=event.id,
     )
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
@@ -223,7 +233,7 @@ def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
     lost = record.state is JobState.ENDED and record.outcome.startswith("lost:")
     if record.cancelled or (record.state is JobState.ENDED and not lost):
         raise IllegalTransition(f"job {body.job} is {'cancelled' if record.cancelled else 'over'} already")
-    moved = replace(record, cancelled=True, directive=record.directive + 1, cause=event.id)
+    moved = replace(record, cancelled=True, held=None, directive=record.directive + 1, cause=event.id)
     if lost:  # it is not restored; a driver that is on its way already hears that its job is cancelled
         return _put(state, replace(moved, outcome=f"cancelled: {body.reason} (it was {record.outcome})"))
     if record.state in (JobState.WAITING, JobState.RECOVERING, JobState.STOPPING):
@@ -284,6 +294,7 @@ def _ended(state: PoolState, event: Event, body: JobEnded) -> PoolState:
         _move(record, JobState.ENDED, event.at_s),
         directive=record.directive + 1,  # a gang that outlived its driver is to stop
         outcome=f"{body.outcome}: {body.detail}",
+        held=record.held if body.outcome == "lost" else None,  # the pool may bring it back: for its holder the same job
         gang=(),
     )
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)

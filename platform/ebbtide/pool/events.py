@@ -270,6 +270,25 @@ class JobRecovered:
 
 
 @dataclass(frozen=True, slots=True)
+class JobHeld:
+    """A person wants the job aside: it parks at its next safe point and gets no slots until :class:`JobReleased`."""
+
+    job: JobName
+    by: str
+    reason: str
+    kind: Literal["job_held"] = "job_held"
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """The job may have slots again."""
+
+    job: JobName
+    by: str
+    kind: Literal["job_released"] = "job_released"
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """The job is over."""
 
@@ -378,6 +397,8 @@ Fact: TypeAlias = (
     | JobStopped
     | JobCrashed
     | JobRecovered
+    | JobHeld
+    | JobReleased
     | JobEnded
     | JobForgotten
     | SeatLanded

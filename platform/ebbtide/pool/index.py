@@ -97,6 +97,13 @@ def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName
 
 
 @remembered
+def awaited(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
+    """Of :func:`claims` those of jobs that would resume if they could: for one that a person holds nothing is kept."""
+    free_to_go = {slot: tuple(n for n in names if jobs[n].held is None) for slot, names in claims(jobs).items()}
+    return {slot: names for slot, names in free_to_go.items() if names}
+
+
+@remembered
 def occupants(slots: "Mapping[SlotId, SlotRecord]") -> frozenset[JobName | SeatId]:
     """Whoever occupies a slot, under whichever lease."""
     return frozenset(one.occupant for one in slots.values() if one.occupant is not None)

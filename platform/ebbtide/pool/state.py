@@ -26,6 +26,15 @@ class SlotRecord:
     foreign: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A person's wish that a job stays aside: who, why, and since when (seconds since 1970)."""
+
+    by: str
+    reason: str
+    since_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """A job: ``gang`` are the slots of its present lease, or, while it is parked, the slots that it claims."""
@@ -38,11 +47,12 @@ class JobRecord:
     gang_epoch: Epoch = Epoch(0)  # of the lease that the present gang was started with; parking keeps the gang
     directive: int = 0  # number of the last thing that was asked of the gang
     cancelled: bool = False
+    held: Hold | None = None  # by a person, also while it is still on its way aside; never of a cancelled job
     since_s: float = 0.0  # in this state
     submitted_s: float = 0.0
     registered_s: float = 0.0  # by its present driver; later than submitted_s when it was restored
     ran_since_s: float = 0.0  # last time it began to train
-    asked_s: float = 0.0  # last time it was asked to step aside
+    asked_s: float = 0.0  # last time it was asked to step aside, or, parked, was released by a person
     stopped_to_grow: bool = False  # the last stop was for its own good, no preemption
     preempted_s: tuple[float, ...] = ()  # times of preemptions within the last hour
     step: int = 0  # finished steps

@@ -3,6 +3,7 @@
 from ebbtide.telemetry.family import Family
 
 JOBS = Family("ebbtide_jobs", "gauge", "Jobs by state; those that ended are not counted.", ("state",))
+HELD = Family("ebbtide_jobs_held", "gauge", "Living jobs that a person holds aside, or that are on their way there.")
 STEP = Family("ebbtide_job_step", "gauge", "Steps that a living job has finished, as last reported.", ("job",))
 DURABLE_STEP = Family("ebbtide_job_durable_step", "gauge", "Finished steps that no crash can take back.", ("job",))
 WORKERS = Family("ebbtide_job_workers", "gauge", "Slots that a living job holds.", ("job",))
@@ -14,7 +15,7 @@ PREEMPTIONS = Family(
     "ebbtide_preemptions_total",
     "counter",
     "Jobs asked to step aside: park = in place, restart = by checkpoint and restart, "
-    "park_to_restart = a park that lasted too long (counted under park before).",
+    "park_to_restart = a park that lasted too long (counted under park before), held = a person asked for it.",
     ("kind",),
 )
 GROWTHS = Family(
@@ -41,6 +42,7 @@ ENDED = Family("ebbtide_jobs_ended_total", "counter", "Jobs that are over, by ou
 
 FAMILIES = (
     JOBS,
+    HELD,
     STEP,
     DURABLE_STEP,
     WORKERS,

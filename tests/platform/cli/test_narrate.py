@@ -25,6 +25,7 @@ def test_every_kind_has_a_sentence_of_its_own(kind: str) -> None:
         "reason": "r",
         "why": "w",
         "who": "w",
+        "by": "b",
         "step": 1,
         "lost_steps": 1,
         "outcome": "finished",

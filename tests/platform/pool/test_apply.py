@@ -18,8 +18,10 @@ from ebbtide.pool.events import (
     JobCrashed,
     JobDurable,
     JobEnded,
+    JobHeld,
     JobParked,
     JobRecovered,
+    JobReleased,
     JobRunning,
     JobStopped,
     JobSubmitted,
@@ -88,6 +90,8 @@ JOB_EVENTS: Mapping[Body, Mapping[JobState, JobState]] = {
     JobRecovered(JOB): {J.RECOVERING: J.WAITING},
     JobEnded(JOB, "finished", ""): {state: J.ENDED for state in J if state is not J.ENDED},
     JobDurable(JOB, 3): {state: state for state in J},
+    JobHeld(JOB, "me", "r"): {state: state for state in J if state is not J.ENDED},
+    JobReleased(JOB, "me"): {},
 }
 SEATS = SeatState
 SEAT_EVENTS: Mapping[Body, Mapping[SeatState, SeatState]] = {

@@ -26,8 +26,10 @@ from ebbtide.pool.events import (
     JobDurable,
     JobEnded,
     JobForgotten,
+    JobHeld,
     JobParked,
     JobRecovered,
+    JobReleased,
     JobRunning,
     JobStopped,
     JobSubmitted,
@@ -117,6 +119,8 @@ ANYTHING: st.SearchStrategy[Body] = st.one_of(
     st.builds(JobStopped, job, step),
     st.builds(JobCrashed, job, st.just("w"), step),
     st.builds(JobRecovered, job),
+    st.builds(JobHeld, job, st.sampled_from(["me", "you"]), st.just("r")),
+    st.builds(JobReleased, job, st.just("me")),
     st.builds(JobEnded, job, st.sampled_from(["finished", "failed", "cancelled", "lost"]), st.just("")),
     st.builds(JobForgotten, job),
     st.builds(SeatLanded, seat, st.just("a")),
@@ -137,6 +141,7 @@ class Pool(RuleBasedStateMachine):
         self.sitting: dict[str, tuple[str, int]] = {}  # slot -> who may have memory there, under which epoch
         self.epochs: set[int] = set()
         self.draining: set[str] = set()
+        self.held: dict[str, str] = {}  # job -> who holds it aside
         self.started_from: dict[str, int] = {}
         self.failures: dict[str, tuple[int, int, float]] = {}  # job -> furthest step, crashes there, no grant before
         for node in NODES:
@@ -202,7 +207,25 @@ class Pool(RuleBasedStateMachine):
             case SeatGone(seat=name):
                 assert (name, before.seats[name].epoch) not in self.sitting.values()
 
+        self.believe_holds(body)
         self.count_failures(before, body)
+
+    def believe_holds(self, body: Body) -> None:
+        """A job that a person holds gets no slots until its release, or its end; the pool may bring a lost one back."""
+        match body:
+            case JobHeld(job=name, by=who):
+                assert name not in self.held, "the first one's word stands"
+                self.held[name] = who
+            case JobReleased(job=name):
+                assert self.held.pop(name, None), "nobody held it"
+            case GrantJob(job=name) | ResumeJob(job=name):
+                assert name not in self.held, "a person holds it aside"
+            case CancelJob(job=name) | JobForgotten(job=name):
+                self.held.pop(name, None)
+            case JobEnded(job=name, outcome=outcome) if outcome != "lost":
+                self.held.pop(name, None)
+            case JobSubmitted(spec=spec, restored=False):
+                self.held.pop(spec.name, None)
 
     def count_failures(self, before: PoolState, body: Body) -> None:
         """A crash counts when its gang got no further than any before; then slots wait, each time twice as long."""
@@ -319,6 +342,11 @@ class Pool(RuleBasedStateMachine):
             record = self.state.jobs[JobName(name)]
             assert (record.furthest_step, record.failures_in_a_row) == (furthest, crashes)
             assert not crashes or record.not_before_s == not_before_s
+
+    @invariant()
+    def a_hold_stays_until_it_is_released_or_the_job_is_over(self) -> None:
+        assert {name: one.held.by for name, one in self.state.jobs.items() if one.held is not None} == self.held
+        assert not [name for name in self.held if self.state.jobs[JobName(name)].cancelled]
 
     @invariant()
     def draining_nodes_are_known_and_offer_nothing(self) -> None:

@@ -1,0 +1,43 @@
+"""Jobs that a person holds aside: they leave their slots at the next safe point, whatever is free. Pure.
+
+A person's wish goes before a job's class, its minimum runtime and its bound on preemptions, as a drain does: no step is
+lost by it. What such a job leaves belongs to everybody, and nothing is kept for its return before its release.
+"""
+
+from datetime import UTC, datetime
+
+from ebbtide.pool.events import ParkJob, StopJob
+from ebbtide.pool.ids import JobName
+from ebbtide.pool.state import Hold, JobRecord, PoolState
+from ebbtide.pool.transitions import JobState
+from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.host_memory import no_host_memory
+
+
+def put_aside(state: PoolState, draft: Draft) -> None:
+    """Have held jobs leave their slots, and say of the others who holds them."""
+    moved = draft.moved()
+    for name, job in state.jobs.items():
+        if job.held is None or name in moved:
+            continue
+        if job.state is JobState.RUNNING:
+            draft.moves.append(_aside(state, job, job.held, draft))
+        elif job.state is not JobState.ENDED:
+            draft.waits.append((name, why_held(name, job.held)))
+
+
+def why_held(name: JobName, hold: Hold) -> str:
+    """Who holds the job, since when and why, and what ends it."""
+    since = datetime.fromtimestamp(hold.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"held by {hold.by} since {since} UTC ({hold.reason}); `ebbtide resume {name}` lets it go on"
+
+
+def _aside(state: PoolState, job: JobRecord, hold: Hold, draft: Draft) -> ParkJob | StopJob:
+    """In place where it can, so that it comes back soonest; by a restart otherwise."""
+    name, who = job.spec.name, f"held by {hold.by} ({hold.reason})"
+    if not job.spec.in_place:
+        return StopJob(name, f"{who}: steps aside by a restart (in_place is off)", preempts=True)
+    full = no_host_memory(state, job, draft)
+    if full:
+        return StopJob(name, f"{who}: cannot park, {full}", preempts=True)
+    return ParkJob(name, f"{who}: steps aside in place")

@@ -1,0 +1,40 @@
+"""Events of a person who holds a job aside, and lets it go on.
+
+A hold is a wish that stays: whatever the job does meanwhile (park, stop, crash, be lost and restored), it gets no slots
+until it is released. It ends with the job, for one of the same name that is submitted later is another run.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.pool.apply_job import job_record
+from ebbtide.pool.errors import IllegalTransition
+from ebbtide.pool.events import Body, Event, JobHeld, JobReleased
+from ebbtide.pool.state import Hold, JobRecord, PoolState
+from ebbtide.pool.transitions import JobState
+
+
+def _put(state: PoolState, record: JobRecord) -> PoolState:
+    return replace(state, jobs={**state.jobs, record.spec.name: record})
+
+
+def _held(state: PoolState, event: Event, body: JobHeld) -> PoolState:
+    record = job_record(state, body.job)
+    if record.state is JobState.ENDED or record.cancelled:
+        raise IllegalTransition(f"job {body.job} is {'cancelled' if record.cancelled else 'over'}: nothing to hold")
+    if record.held is not None:
+        raise IllegalTransition(f"job {body.job} is held by {record.held.by} already")
+    return _put(state, replace(record, held=Hold(body.by, body.reason, event.at_s), cause=event.id))
+
+
+def _released(state: PoolState, event: Event, body: JobReleased) -> PoolState:
+    record = job_record(state, body.job)
+    if record.held is None:
+        raise IllegalTransition(f"job {body.job} is not held")
+    # Whether a restart elsewhere is worth its cost is told by how long it waits for its slots: from now on.
+    asked_s = event.at_s if record.state is JobState.PARKED else record.asked_s
+    return _put(state, replace(record, held=None, asked_s=asked_s, cause=event.id))
+
+
+HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {JobHeld: _held, JobReleased: _released}
