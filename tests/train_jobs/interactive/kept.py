@@ -127,6 +127,9 @@ class FakeSnapshots:
     def discard(self, image_dir: Path) -> None:
         ImagePlace(self.folder.parent).discard(int(image_dir.name))
 
+    def forget(self) -> None:
+        self.calls.append("forget")
+
     def leave_gpu(self, leader: Process) -> bool:
         if self.gpu and self.refuse:
             raise CannotPark(self.refuse)
@@ -189,6 +192,7 @@ class Kept:
             step(state, park_refused=park_refused)
 
         self.keeper._to = observed  # type: ignore[method-assign]
+        self._leader = Process(0, 0)
         self.verdict: Verdict | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -220,9 +224,10 @@ class Kept:
         return self.verdict
 
     def leader(self) -> Process:
-        known = self.place.read("leader")
-        assert known is not None
-        return Process(known["pid"], known["started"])
+        tree = self.keeper._occupation.tree
+        if tree is not None:
+            self._leader = tree.leader
+        return self._leader
 
     def holder(self) -> object:
         from ebbtide.agent.slot_lock import probe

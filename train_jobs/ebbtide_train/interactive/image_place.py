@@ -28,7 +28,7 @@ class ImagePlace:
     """The files of one session."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.folder = run_dir / FOLDER
+        self.folder = run_dir.resolve() / FOLDER  # a helper follows no links that others might turn
         self.output = self.folder / "output.log"
         self.keeper_log = self.folder / "keeper.log"
         self.touch = self.folder / "touch"
@@ -39,7 +39,8 @@ class ImagePlace:
         Raises:
             OSError: the shared directory refuses.
         """
-        (self.folder / "images").mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.folder / "images").mkdir(exist_ok=True, mode=0o700)
         self.folder.chmod(0o700)  # an image holds all that its processes had in memory
         if not self.touch.exists():
             self.touch.touch(mode=0o600)

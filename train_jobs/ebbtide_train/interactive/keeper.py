@@ -343,6 +343,7 @@ class Keeper:
     def _over(self, verdict: Verdict) -> Verdict:
         for number in self._place.numbers():
             self._snapshots.discard(self._place.image(number))
+        self._snapshots.forget()
         self._occupation.release()
         if self.state is not KeeperState.OVER:
             self._to(KeeperState.OVER)

@@ -24,7 +24,9 @@ if MYPY:  # typing itself is not loaded: what is loaded here is in every image
 
 LOOK_S = 0.5  # between looks for the keeper; also what a tree without keeper and warden may live on
 PR_SET_CHILD_SUBREAPER = 36
-WAKE = signal.SIGUSR1  # sent after a revival: a deadline taken from another machine's clock may be days away
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SAME_TICKS = 2  # start times of one process, seen from two time namespaces, differ by what was rounded
+BLOCKED = {signal.SIGCHLD, signal.SIGALRM}  # waited for, not handled
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)  # its end is that of its children
 NOT_FOUND, NOT_RUN = 127, 126  # a shell's own exit codes
 
@@ -34,7 +36,9 @@ def main(folder: str) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with open(f"{folder}/spec.json") as file:
         spec = json.load(file)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, WAKE})
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+    # No deadline: one that was taken from another machine's clock may be days away after a revival.
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     write(f"{folder}/leader.json", me())
@@ -51,7 +55,7 @@ def main(folder: str) -> int:
             write(f"{folder}/exit.json", {"code": code})
         if pid == 0:
             keeper = keeper_now(folder, keeper) or end_all()
-            signal.sigtimedwait({signal.SIGCHLD, WAKE}, LOOK_S)
+            signal.sigwait(BLOCKED)
 
 
 def start(spec: dict[str, Any]) -> int:
@@ -61,9 +65,9 @@ def start(spec: dict[str, Any]) -> int:
         return pid
     code = NOT_RUN
     try:
-        for number in (*IGNORED, WAKE):
+        for number in IGNORED:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, WAKE})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
         os.chdir(spec["cwd"])
         os.execvpe(spec["command"][0], spec["command"], spec["env"])
     except OSError as error:
@@ -85,7 +89,8 @@ def alive(keeper: dict[str, Any]) -> bool:
     """Whether that process lives. Of one in another pid namespace it is taken for granted."""
     if keeper["namespace"] != namespace():
         return True
-    return bool(keeper["boot"] == boot() and started(keeper["pid"]) == keeper["started"])
+    found = started(keeper["pid"])
+    return keeper["boot"] == boot() and found is not None and abs(found - keeper["started"]) <= SAME_TICKS
 
 
 def me() -> dict[str, Any]:
@@ -105,13 +110,26 @@ def namespace() -> str:
 
 
 def started(pid: int) -> int | None:
-    """Start time of a process that is no zombie, in ticks since boot; None if there is none."""
+    """Start time of a process that is no zombie, in ticks since boot; None if there is none.
+
+    CRIU revives in a time namespace of its own, so that no clock jumps; start times of all processes are shifted there.
+    """
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" else int(fields[19]) - shifted_ticks()
+
+
+def shifted_ticks() -> int:
+    """By how much this time namespace is ahead of the machine's; see time_namespaces(7)."""
+    try:
+        with open("/proc/self/timens_offsets") as file:
+            seconds, nanoseconds = next(line.split()[1:] for line in file if line.startswith("boottime"))
+    except (OSError, StopIteration):
+        return 0  # a kernel without time namespaces
+    return round((int(seconds) + int(nanoseconds) / 1e9) * TICKS_PER_S)
 
 
 def below(pid: int) -> list[int]:

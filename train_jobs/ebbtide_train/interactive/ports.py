@@ -36,6 +36,9 @@ class Snapshots(Protocol):
     def discard(self, image_dir: Path) -> None:
         """Remove an image that nobody needs any more; what cannot be removed now is left."""
 
+    def forget(self) -> None:
+        """The session is over; what cannot be forgotten now is left."""
+
     def leave_gpu(self, leader: Process) -> bool:
         """Take the tree off its GPU, its processes stay. False: there is no GPU here, or the driver cannot do it.
 

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from ebbtide_train.interactive.tree import Process, Tree, this_process
 
 LOOK_S = 0.2  # between looks at the tree: how long a free slot may be taken for held
 REVIVAL_S = 30.0  # a revival that was under way when the keeper died: CRIU took 3.4 s for 4 GiB (measured)
+REAP_S = 5.0  # processes that were killed end within milliseconds
 LEADER = Path(__file__).with_name("leader.py")
 MESSAGE_BYTES = 4096
 
@@ -45,7 +47,7 @@ class Warden:
         while poll.poll(LOOK_S * 1000) == [] or self._heard():
             _reap()
             if self._tree is not None and self._tree.gone():
-                return
+                return _reap_all()
         waited_s = 0.0
         while self._tree is None and waited_s < REVIVAL_S:
             self._tree = self._revived()
@@ -54,6 +56,7 @@ class Warden:
         # For ever: whoever takes a process for dead that cannot be killed gives its slot to another.
         while self._tree is not None and not self._tree.kill(patience_s=1.0):
             _reap()
+        return _reap_all()
 
     def _heard(self) -> bool:
         """Take in one message; False: the keeper is gone."""
@@ -133,10 +136,22 @@ def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
     warden.serve()
 
 
-def _reap() -> None:
-    with suppress(ChildProcessError):
+def _reap() -> bool:
+    """Wait for those that have ended; whether some have not."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _reap_all() -> None:
+    """A dead process keeps its pid until somebody waits for it, and a revival needs exactly that pid. Where nobody
+    adopts the dead (a container whose first process does not wait), it must be done here."""
+    deadline_s = time.monotonic() + REAP_S
+    while _reap() and time.monotonic() < deadline_s:
+        time.sleep(0.005)
 
 
 if __name__ == "__main__":
