@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup demo test hunts check bench bench-storage kills chaos soak clean
+.PHONY: help setup criu demo test hunts check bench bench-storage kills chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -18,6 +18,9 @@ help: ## show the targets
 	@touch $@
 
 setup: .venv/.ready ## make .venv with everything in it
+
+criu: ## put a CRIU that works on this kernel into .criu, for images of process trees and their tests
+	.ci/get-criu .criu
 
 demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.parquet replays real traffic
 	$(PY) -m benchmarks.demo $(if $(TRACE),--trace $(TRACE))

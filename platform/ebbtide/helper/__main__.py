@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.helper.adopting import adopt_orphans
 from ebbtide.helper.criu.machine import this_machine
 from ebbtide.helper.criu.program import NoCriu, find, look_at
 from ebbtide.helper.errors import HelperUnusable
@@ -43,6 +44,7 @@ def main(path: Path, criu: Path | None, fake_driver: Path | None, peer_uid: int 
         sys.exit(f"ebbtide helper: {error}")
     driver = FakeDriver(fake_driver) if fake_driver else find_driver()
     service = Service(place, tool, BoundedDriver(driver))
+    adopt_orphans()
     service.settle_all(lambda text: print(f"settled: {text}", flush=True))
     server = Server(service, path, frozenset({os.geteuid()} | ({peer_uid} if peer_uid is not None else set())))
     print(f"ready: pid {os.getpid()}", flush=True)

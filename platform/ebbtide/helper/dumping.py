@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ebbtide.agent.process import await_end, boot_id, is_alive, kill_exactly, started_ticks
+from ebbtide.agent.process import await_end, boot_id, is_alive, kill_exactly
 from ebbtide.helper.book import Entry
 from ebbtide.helper.criu.connections import holders_elsewhere, sockets_of
 from ebbtide.helper.criu.image import IMAGES, Manifest, Process, hashed_files, seal
@@ -32,7 +32,7 @@ class CameToNothing(Exception):
     """Something failed before the image stood; the message says what."""
 
 
-def check_dump(entry: Entry, image_dir: Path) -> Tree:
+def check_dump(tool: Tool, entry: Entry, image_dir: Path) -> Tree:
     """Everything that would be in the way, looked at without touching anything.
 
     Raises:
@@ -47,7 +47,7 @@ def check_dump(entry: Entry, image_dir: Path) -> Tree:
         if entry.boot != boot_id() or not is_alive(entry.pid, entry.started):
             raise ProcessLookupError(entry.pid)
         tree = look_at(entry.pid)
-        found = _objections(tree)
+        found = _objections(tree, tool)
     except (ProcessLookupError, FileNotFoundError):
         raise Refused(
             f"process {entry.pid} of {entry.name} has ended", "forget it, and register what runs now"
@@ -72,7 +72,7 @@ def dump(place: Workplace, tool: Tool, entry: Entry, image_dir: Path) -> Manifes
         Undone: it failed; the processes run on, and nothing is left at ``image_dir``.
         OSError: the journal cannot be written: the helper must end (see `journal.Journal.write`).
     """
-    check_dump(entry, image_dir)
+    check_dump(tool, entry, image_dir)
     work = image_dir.with_name(f".{image_dir.name}.{os.urandom(8).hex()}.tmp")
     operation = Operation.on(place, Op.DUMP, entry, image_dir=str(image_dir), work=str(work))
     try:
@@ -126,7 +126,7 @@ def _make(operation: Operation, tool: Tool, entry: Entry, image_dir: Path, work:
     held = Held(
         tool.criu, run,
         # --leave-stopped: the tree is ours to kill, later. --file-locks: sessions hold flocks of their own.
-        ("dump", "-t", str(entry.pid), "-D", str(work / IMAGES), "-W", str(run), "-o", "dump.log", "-v2",
+        ("dump", "-t", str(entry.pid), "-D", str(work / IMAGES), "-W", str(run), "-o", "dump.log", "-v4",
          "--leave-stopped", "--file-locks"),
     )  # fmt: skip
     try:
@@ -157,7 +157,7 @@ def _describe(operation: Operation, tool: Tool, entry: Entry, work: Path) -> Man
     except OSError as error:
         raise CameToNothing(f"the stopped tree or its image cannot be read: {error}") from error
     # What may have come between the first look and the stop; that it is stopped now is our own doing.
-    if late := [str(one) for one in _objections(tree, stopped=True)]:
+    if late := [str(one) for one in _objections(tree, tool, stopped=True)]:
         raise CameToNothing("; ".join(late))
     return Manifest(
         operation=operation.id, name=entry.name, generation=entry.generation, uid=entry.uid,
@@ -168,12 +168,7 @@ def _describe(operation: Operation, tool: Tool, entry: Entry, work: Path) -> Man
     )  # fmt: skip
 
 
-def _objections(tree: Tree, *, stopped: bool = False) -> tuple[Objection, ...]:
+def _objections(tree: Tree, tool: Tool, *, stopped: bool = False) -> tuple[Objection, ...]:
     inside = frozenset(one.pid for one in tree.members)
-    ends = Ends(sockets_of(tree.root.pid, socket_inodes(tree)), holders_elsewhere(pipes(tree), inside))
+    ends = Ends(sockets_of(tree.root.pid, socket_inodes(tree)), holders_elsewhere(pipes(tree), inside), tool.criu.takes_inet)
     return objections(tree, ends, stopped=stopped)
-
-
-def still_there(manifest: Manifest) -> tuple[int, ...]:
-    """Pids of the image that some process has now, whoever it is."""
-    return tuple(one.pid for one in manifest.processes if started_ticks(one.pid) is not None)

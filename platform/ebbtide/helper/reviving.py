@@ -9,7 +9,6 @@ from ebbtide.helper.book import Entry
 from ebbtide.helper.criu.image import ELSE, IMAGES, Manifest, Process, check_files, check_owner, read_manifest
 from ebbtide.helper.criu.needs import lacks
 from ebbtide.helper.criu.program import Held, has_finished, why_it_failed
-from ebbtide.helper.dumping import still_there
 from ebbtide.helper.errors import Refused, Undone
 from ebbtide.helper.operation import Operation, Tool, Workplace
 from ebbtide.helper.places import check_memory, check_way
@@ -17,6 +16,7 @@ from ebbtide.helper.steps import Op, Standing, Step
 from ebbtide.storage.errors import StorageError
 
 LOG = "restore.log"
+_ZOMBIE_PATIENCE_S = 3.0  # process 1 of some containers looks for its children once a second
 _CLEAR_PATIENCE_S = 10.0  # a killed process that has done nothing yet is gone in milliseconds
 
 
@@ -34,7 +34,7 @@ def check_revive(image_dir: Path, tool: Tool) -> Manifest:
             f"image {image_dir} cannot be brought back here: " + "; ".join(odd),
             "use a node like the one it was made on, or a portable checkpoint",
         )
-    if taken := still_there(manifest):
+    if taken := _taken(manifest):
         raise Refused(
             f"image {image_dir} needs pids that processes have now: {', '.join(map(str, taken[:5]))}",
             "end them (one that has ended must be waited for by its parent), or bring it back on another node",
@@ -48,6 +48,16 @@ def check_revive(image_dir: Path, tool: Tool) -> Manifest:
     check_memory(manifest.own_bytes, Path("/proc/meminfo").read_text())
     check_files(image_dir, manifest)
     return manifest
+
+
+def _taken(manifest: Manifest) -> list[int]:
+    """Pids of the image that some process has now. One that has ended is given time to be waited for."""
+    end_s = time.monotonic() + _ZOMBIE_PATIENCE_S
+    while True:
+        taken = {one.pid: started for one in manifest.processes if (started := started_ticks(one.pid)) is not None}
+        if any(is_alive(pid, started) for pid, started in taken.items()) or time.monotonic() >= end_s or not taken:
+            return list(taken)
+        time.sleep(0.01)
 
 
 def check_name(entry: Entry | None, manifest: Manifest) -> None:

@@ -30,10 +30,17 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What is at the other ends: sockets by inode; pipes (``pipe:[N]``) and a process outside that has them open."""
+    """What is at the other ends.
+
+    Attributes:
+        sockets: by inode.
+        outside: by pipe (``pipe:[N]``), a process outside that has it open.
+        takes_inet: this CRIU can dump TCP and UDP sockets.
+    """
 
     sockets: Mapping[int, Connection]
     outside: Mapping[str, int]
+    takes_inet: bool = True
 
 
 def socket_inodes(tree: Tree) -> frozenset[int]:
@@ -96,7 +103,7 @@ def _about_process(member: Member, stopped: bool) -> Iterator[Objection]:
 def _about_file(member: Member, one: Opened, ends: Ends, inodes: frozenset[int]) -> Iterator[Objection]:
     who, target = f"process {member.pid} ({member.name})", one.target
     if target.startswith("socket:["):
-        yield from _about_socket(who, ends.sockets[_inode(target)], inodes)
+        yield from _about_socket(who, ends.sockets[_inode(target)], ends, inodes)
     elif target.startswith("pipe:["):
         if target in ends.outside:
             yield Objection(
@@ -123,7 +130,7 @@ def _about_file(member: Member, one: Opened, ends: Ends, inodes: frozenset[int])
         )
 
 
-def _about_socket(who: str, one: Connection, inodes: frozenset[int]) -> Iterator[Objection]:
+def _about_socket(who: str, one: Connection, ends: Ends, inodes: frozenset[int]) -> Iterator[Objection]:
     if one.kind is Kind.UNIX and one.peer and one.peer not in inodes:
         yield Objection(
             f"{who} has a unix socket to a process outside its tree", "close it before, and connect again after"
@@ -132,6 +139,8 @@ def _about_socket(who: str, one: Connection, inodes: frozenset[int]) -> Iterator
         yield Objection(
             f"{who} has a TCP connection", "drop it at a safe point (process groups are dropped and formed anew)"
         )
+    elif one.kind in (Kind.TCP_LISTENING, Kind.UDP) and not ends.takes_inet:
+        yield Objection(f"{who} has a TCP or UDP socket", "CRIU 4.2 or later is needed for that on this kernel")
     elif one.kind is Kind.OTHER:
         yield Objection(f"{who} has a socket that CRIU cannot put into an image", "close it before")
 

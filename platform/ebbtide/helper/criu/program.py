@@ -8,6 +8,7 @@ leaves either a CRIU that never began, or one that comes to its end, with its ex
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from ebbtide.agent.process import is_alive, started_ticks
 VARIABLE = "EBBTIDE_CRIU"
 IN_CHECKOUT = Path(".criu/criu")  # where `make criu` puts it
 OLDEST = (4, 1)  # 3.17 fails on kernels 6.x: unexpected vDSO area bounds
+# From 6.16 on kernels have SO_PASSCRED for unix sockets only, and 4.1 gives up when it is not there for others.
+_TAKES_INET = (4, 2)
 _CHECK_S = 20.0  # takes 0.1 s on an idle machine
 # $0 is the folder of this run. Without our word (a pipe that is closed) nothing is begun.
 _RUNNER = 'read go || exit 97; "$@" </dev/null >"$0/output" 2>&1; echo $? >"$0/rc.tmp"; mv "$0/rc.tmp" "$0/rc"'
@@ -26,10 +29,17 @@ _RUNNER = 'read go || exit 97; "$@" </dev/null >"$0/output" 2>&1; echo $? >"$0/r
 
 @dataclass(frozen=True, slots=True)
 class Criu:
-    """A CRIU that works here."""
+    """A CRIU that works here.
+
+    Attributes:
+        path: of the program.
+        version: such as 4.2.1.
+        takes_inet: it can put TCP and UDP sockets into an image.
+    """
 
     path: Path
     version: str
+    takes_inet: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,17 @@ def look_at(path: Path) -> Criu | NoCriu:
         return NoCriu(f"{path} cannot be run: {error}")
     if checked.returncode != 0:
         return NoCriu(f"`{path} check` failed, so CRIU cannot work here: {_last_words(checked.stderr)}")
-    return Criu(path.resolve(), version)
+    takes_inet = (int(number[1]), int(number[2])) >= _TAKES_INET or _inet_has_passcred()
+    return Criu(path.resolve(), version, takes_inet)
+
+
+def _inet_has_passcred() -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)
+        except OSError:
+            return False
+    return True
 
 
 def _ask(path: Path, word: str) -> subprocess.CompletedProcess[str]:

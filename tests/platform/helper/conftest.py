@@ -1,0 +1,24 @@
+"""CRIU for the tests of this folder, or why there is none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ebbtide.helper.criu.program import Criu, NoCriu, find
+
+
+@pytest.fixture(scope="session")
+def criu() -> Criu:
+    """One that works here; tests that need it are skipped, with the reason, where none does."""
+    found = find(os.environ, Path(__file__).parents[3])
+    if isinstance(found, NoCriu):
+        pytest.skip(found.why)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that only we can write in, as images want it."""
+    tmp_path.chmod(0o700)
+    return tmp_path.resolve()
