@@ -137,6 +137,19 @@ class SlotLock:
         if log is not None:
             log.close()
 
+    def share(self) -> int:
+        """A descriptor for another process, which then keeps the lock beyond this one's death; to be closed by the
+        caller. `release` lets go for all that share it.
+
+        Raises:
+            ValueError: this process does not hold the lock.
+        """
+        if not self.held:
+            raise ValueError(
+                f"the lock of GPU {self._slot.index} is not held by this process: there is nothing to share"
+            )
+        return os.dup(self._fd)
+
     def _refuse_if_stale(self) -> None:
         """Compared under the lock: whoever had it before us has remembered its epoch by now."""
         highest = highest_epoch(self._path, self._ledger) if self._ledger else 0

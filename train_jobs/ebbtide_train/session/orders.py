@@ -5,15 +5,26 @@ same thing.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ebbtide.client.messages import JobDirective, Want
 from ebbtide_train.session.gate import Gate
-from ebbtide_train.session.group import Group
 
 _CODES = {Want.RUN: 0, Want.PARK: 1, Want.STOP: 2, Want.CANCEL: 3}
 _WANTS = {code: want for want, code in _CODES.items()}
 _logger = logging.getLogger(__name__)
+
+
+class Ranks(Protocol):
+    """The part of a group that an agreement needs; the group itself would bring torch along."""
+
+    @property
+    def rank(self) -> int: ...
+
+    def max_of(self, values: Sequence[int]) -> list[int]:
+        """Of each value the largest over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class Orders:
             return None
         return directive
 
-    def agree(self, group: Group, gate: Gate, *, checkpoint_due: bool, durable: int = 0) -> Agreed:
+    def agree(self, group: Ranks, gate: Gate, *, checkpoint_due: bool, durable: int = 0) -> Agreed:
         """One all-reduce; only rank 0's gate, clock and commits count."""
         values = [0, 0, 0, 0]
         if group.rank == 0:

@@ -1,0 +1,265 @@
+"""Keepers under test: with a gate that the test speaks through, and snapshots that are faked by processes.
+
+As a program, ``python -m tests.train_jobs.interactive.kept FOLDER LOCKS COMMAND_JSON PLAN``, it is one keeper in a
+process of its own, which kills itself at the edge that PLAN names.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.client.messages import JobDirective, Lease, RankReport, SlotRef, Want
+from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown
+from ebbtide_train.interactive.idle import IdleRules
+from ebbtide_train.interactive.idle_watch import IdleWatch
+from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
+from ebbtide_train.interactive.keeper import Keeper, Verdict
+from ebbtide_train.interactive.notices import Herald
+from ebbtide_train.interactive.spec import SessionSpec
+from ebbtide_train.interactive.states import KeeperState
+from ebbtide_train.interactive.tree import Process, Tree, this_process
+from ebbtide_train.interactive.warden import LEADER
+
+SLOT = SlotRef("here", 0)
+CHAIN = Path(__file__).with_name("chain.py")
+
+
+def lease(epoch: int) -> Lease:
+    return Lease("s", epoch, (SLOT,))
+
+
+def chain(file: Path, *, steps: int = 100_000, code: int = 0, family: bool = False) -> tuple[str, ...]:
+    more = ["family"] if family else []
+    return (sys.executable, "-I", "-S", str(CHAIN), str(file), str(steps), str(code), *more)
+
+
+@dataclass
+class FakeGate:
+    """The pool's side, spoken by the test."""
+
+    now: JobDirective
+    reports: list[RankReport] = field(default_factory=list)
+
+    def directive(self) -> JobDirective | None:
+        return self.now
+
+    def report(self, report: RankReport) -> None:
+        self.reports.append(report)
+
+    def want(self, want: Want, under: Lease | None = None) -> int:
+        self.now = JobDirective(self.now.number + 1, want, under)
+        return self.now.number
+
+
+@dataclass
+class FakeWishes:
+    """Takes everything in."""
+
+    heard: list[str] = field(default_factory=list)
+
+    def park(self, why: str) -> bool:
+        self.heard.append(f"park: {why}")
+        return True
+
+    def resume(self, why: str) -> bool:
+        self.heard.append(f"resume: {why}")
+        return True
+
+
+class NoMeter:
+    def use(self) -> float | None:
+        return None
+
+
+class FakeSnapshots:
+    """An image is a folder with COMMIT; making one kills the tree, reviving it starts the command again."""
+
+    def __init__(self, folder: Path, *, gpu: bool = False) -> None:
+        self.folder, self.gpu = folder, gpu
+        self.refuse = self.lose = self.refuse_revive = ""
+        self.calls: list[str] = []
+
+    def register(self, leader: Process) -> None:
+        self.calls.append("register")
+
+    def image(self, leader: Process, image_dir: Path) -> None:
+        self.calls.append(f"image {image_dir.name}")
+        if self.refuse:
+            raise CannotPark(self.refuse)
+        if self.lose == "before":
+            raise OutcomeUnknown("the helper does not answer")
+        if self.lose != "killed":
+            image_dir.mkdir(parents=True)
+            (image_dir / COMMIT).touch()
+        if self.lose == "committed":  # stopped, and not killed yet
+            os.kill(leader.pid, signal.SIGSTOP)
+            raise OutcomeUnknown("the helper was killed")
+        assert Tree(leader).kill(5.0)
+        if self.lose:
+            raise OutcomeUnknown("the helper was killed")
+
+    def revive(self, image_dir: Path) -> Process:
+        self.calls.append(f"revive {image_dir.name}")
+        if self.refuse_revive:
+            raise CannotRevive(self.refuse_revive)
+        with (self.folder / "output.log").open("ab") as log:
+            started = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(LEADER), str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={},
+                start_new_session=True,
+            )
+        threading.Thread(target=started.wait, daemon=True).start()
+        found = this_process(started.pid)
+        assert found is not None
+        return found
+
+    def discard(self, image_dir: Path) -> None:
+        ImagePlace(self.folder.parent).discard(int(image_dir.name))
+
+    def forget(self) -> None:
+        self.calls.append("forget")
+
+    def leave_gpu(self, leader: Process) -> bool:
+        if self.gpu and self.refuse:
+            raise CannotPark(self.refuse)
+        self.calls.append("leave_gpu") if self.gpu else None
+        return self.gpu
+
+    def return_to_gpu(self, leader: Process) -> None:
+        self.calls.append("return_to_gpu")
+
+
+class Kept:
+    """One keeper in a thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        command: Sequence[str],
+        *,
+        epoch: int = 1,
+        snapshots: object = None,
+        idle: IdleRules | None = None,
+        herald: Herald | None = None,
+        stop_s: float = 2.0,
+        edge: Callable[[KeeperState, KeeperState], None] = lambda _now, _then: None,
+    ) -> None:
+        self.place = ImagePlace(root / "run")
+        self.locks = root / "locks"
+        self.gate = FakeGate(JobDirective(0, Want.RUN, lease(epoch)))
+        self.wishes = FakeWishes()
+        self.snapshots = FakeSnapshots(self.place.folder) if snapshots is None else snapshots
+        rules = idle or IdleRules()
+        spec = SessionSpec(
+            name="s", command=tuple(command), cwd=str(root), env={"PATH": "/usr/bin:/bin"}, idle=rules, stop_s=stop_s
+        )
+        watch = IdleWatch(
+            rules,
+            session="s",
+            owner=spec.owner,
+            herald=herald or Herald(()),
+            meter=NoMeter(),
+            touched_s=self.place.touched_s,
+        )
+        self.keeper = Keeper(
+            spec,
+            self.place,
+            lease=lease(epoch),
+            incarnation="i",
+            node="here",
+            gate=self.gate,
+            lock_for=lambda given: SlotLock(self.locks, SLOT, workload="s", epoch=given.epoch, ledger="l"),
+            snapshots=self.snapshots,  # type: ignore[arg-type] # tests give fakes and the real one
+            wishes=self.wishes,
+            idle=watch,
+            slot_env=lambda _lease: {"CUDA_VISIBLE_DEVICES": "0"},
+        )
+        step = self.keeper._to
+
+        def observed(state: KeeperState, *, park_refused: str = "") -> None:
+            edge(self.keeper.state, state)
+            step(state, park_refused=park_refused)
+
+        self.keeper._to = observed  # type: ignore[method-assign]
+        self._leader = Process(0, 0)
+        self.verdict: Verdict | None = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.verdict = self.keeper.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def start(self) -> "Kept":
+        self.thread.start()
+        return self
+
+    def until(self, condition: Callable[[], object], what: str = "", timeout_s: float = 15.0) -> None:
+        until(condition, lambda: f"{what}; {self.keeper.state}, {self.verdict}, {self.error!r}", timeout_s)
+
+    def reaches(self, state: KeeperState) -> None:
+        self.until(lambda: self.keeper.state is state, f"it to be {state.value}")
+
+    def obeyed(self, number: int) -> None:
+        self.until(lambda: self.gate.reports[-1].directive >= number, f"order {number} to be carried out")
+
+    def ends(self) -> Verdict:
+        self.thread.join(20.0)
+        if self.error is not None:
+            raise self.error
+        assert self.verdict is not None, f"it is still {self.keeper.state}"
+        return self.verdict
+
+    def leader(self) -> Process:
+        tree = self.keeper._occupation.tree
+        if tree is not None:
+            self._leader = tree.leader
+        return self._leader
+
+    def holder(self) -> object:
+        from ebbtide.agent.slot_lock import probe
+
+        return probe(self.locks, SLOT)
+
+
+def until(condition: Callable[[], object], what: Callable[[], str] = str, timeout_s: float = 15.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what()}"
+        time.sleep(0.01)
+
+
+def main(root: str, command: str, plan: str) -> None:
+    """Keep a session; ``plan``: "STATE>STATE EPOCH", the edge to die at, or no edge; orders come by a file."""
+    edge, epoch = plan.split()
+
+    def die(now: KeeperState, then: KeeperState) -> None:
+        if f"{now.value}>{then.value}" == edge:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    kept = Kept(Path(root), json.loads(command), epoch=int(epoch), edge=die).start()
+    orders = Path(root) / "orders"
+    while kept.thread.is_alive():
+        said = orders.read_text().split() if orders.exists() else []
+        for word in said[kept.gate.now.number :]:
+            number = kept.gate.want(Want(word), lease(int(epoch) + kept.gate.now.number + 1) if word == "run" else None)
+            until(lambda n=number: kept.gate.reports[-1].directive >= n or not kept.thread.is_alive())  # type: ignore[misc]
+        time.sleep(0.01)
+    print(kept.verdict, kept.error)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,12 @@
+"""Interactive sessions: any process tree as a workload of the pool, parked and resumed bit for bit.
+
+To the pool a session is a job of one worker. Its rank does not train: it *keeps* a process tree that `ebbtide run`
+was given. Three processes share that work, so that each may be killed at any moment:
+
+- the **keeper** (in the Ray worker) holds the slot lock, obeys the pool, and has images made by the node's helper;
+- the **warden** (outside the tree, no child of the worker) shares the slot lock and outlives the keeper just long
+  enough to end the tree: the lock is free only when no process of the tree is left;
+- the **leader** (the tree's first process) starts the command, adopts its orphans, and writes down how it ended.
+
+Nothing here but ``session_rank`` and ``service`` knows Ray, and nothing imports torch.
+"""

@@ -1,0 +1,73 @@
+"""Taking a session off its slot and bringing it back: image or driver, and what is true when the answer was lost.
+
+An image that stands is the session: its processes are stopped from before it was written until they are killed, so
+whatever of them is still there is killed. Without one the processes are the session, and it goes on.
+"""
+
+import time
+
+from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown, SessionCrashed
+from ebbtide_train.interactive.image_place import ImagePlace
+from ebbtide_train.interactive.occupation import Occupation
+from ebbtide_train.interactive.ports import Snapshots
+from ebbtide_train.interactive.tree import Process, this_process
+
+READ_BACK_S = 30.0  # a helper that was killed is started again and finishes or undoes what it had begun
+_POLL_S = 0.05
+
+
+def image(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int) -> None:
+    """Put the tree into image ``number``. When this returns, the image stands and nothing of the tree is left.
+
+    Raises:
+        CannotPark: it runs on as before.
+        SessionCrashed: its processes are gone, and there is no image.
+    """
+    assert occupation.tree is not None, "only what runs can be put aside"
+    leader = occupation.tree.leader
+    try:
+        snapshots.image(leader, place.image(number))
+    except OutcomeUnknown as error:
+        if not _stands(place, number, leader):
+            if leader.alive():
+                raise CannotPark(f"{error}; no image stands, and it runs on") from error
+            raise SessionCrashed(f"its processes are gone, and no image of them stands: {error}") from error
+        occupation.end(0.0)
+        return
+    if not place.is_complete(number):
+        raise SessionCrashed(f"the image {place.image(number)} was reported as made, and is not there")
+    occupation.end(0.0)
+
+
+def revive(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int) -> Process:
+    """Make image ``number`` run again under a warden.
+
+    Raises:
+        CannotRevive: nothing of it runs; the image is as it was.
+    """
+    if not place.is_complete(number):
+        raise CannotRevive(f"{place.image(number)} is no whole image; the session cannot go on from it")
+    occupation.expect()
+    try:
+        leader = snapshots.revive(place.image(number))
+    except OutcomeUnknown as error:
+        known = place.read("leader") or {}
+        found = this_process(int(known.get("pid", 0)))
+        if found is not None:
+            occupation.revived(found)
+        occupation.end(0.0)  # half of it may be there; the image still is all of it
+        raise CannotRevive(f"{error}; what was there of it has been ended") from error
+    except CannotRevive:
+        occupation.left()
+        raise
+    occupation.revived(leader)
+    return leader
+
+
+def _stands(place: ImagePlace, number: int, leader: Process) -> bool:
+    deadline_s = time.monotonic() + READ_BACK_S
+    while not place.is_complete(number):
+        if not leader.alive() or time.monotonic() > deadline_s:
+            return place.is_complete(number)
+        time.sleep(_POLL_S)
+    return True

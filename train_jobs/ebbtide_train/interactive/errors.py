@@ -1,0 +1,35 @@
+"""What goes wrong with a session.
+
+::
+
+    SessionProblem
+    ├── CannotPark       it runs on as before; the message says why it cannot be taken off its slot, and what would work
+    ├── OutcomeUnknown   nobody can say whether it was taken off: look at its processes and its image, never ask again
+    ├── CannotRevive     nothing runs; the image is as it was, and may go on elsewhere
+    ├── CannotStart      nothing ran
+    └── SessionCrashed   its processes were killed under it: the next keeper falls back to its last image, if it has one
+"""
+
+
+class SessionProblem(Exception):
+    """Base of a session's failures."""
+
+
+class CannotPark(SessionProblem):
+    """Refused, and nothing has changed."""
+
+
+class OutcomeUnknown(SessionProblem):
+    """The answer was lost on its way; what really happened must be looked at."""
+
+
+class CannotRevive(SessionProblem):
+    """The image could not be brought back here; it stays as it was."""
+
+
+class CannotStart(SessionProblem):
+    """The command did not begin."""
+
+
+class SessionCrashed(SessionProblem):
+    """The tree is gone and nobody asked for it."""

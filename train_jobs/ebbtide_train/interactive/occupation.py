@@ -1,0 +1,112 @@
+"""A session's hold on its slot: the lock, the warden that shares it, and the tree that they answer for.
+
+Order is the point, as in ``session.occupancy``. Taking: lock, then warden, then processes. Leaving: processes, warden,
+and the lock last, so that whoever gets the lock next finds nothing.
+"""
+
+import os
+import time
+
+from ebbtide.client.messages import Lease
+from ebbtide_train.interactive.errors import CannotStart, SessionCrashed
+from ebbtide_train.interactive.image_place import ImagePlace
+from ebbtide_train.interactive.leader import me
+from ebbtide_train.interactive.ports import LockFor, SharedLock
+from ebbtide_train.interactive.post import Post
+from ebbtide_train.interactive.tree import Process, Tree
+
+LOCK_S = 60.0  # for a slot that the lease says is ours
+KILL_S = 10.0  # a process killed takes milliseconds; one in a system call that hangs, until that returns
+
+
+class Occupation:
+    """One session's, over all the leases that it gets from one keeper."""
+
+    def __init__(self, place: ImagePlace, lock_for: LockFor) -> None:
+        self._place, self._lock_for = place, lock_for
+        self._lock: SharedLock | None = None
+        self._post: Post | None = None
+        self.tree: Tree | None = None
+
+    def take(self, lease: Lease) -> None:
+        """Take the slot lock; a tree that stayed on the node gets its share of it."""
+        lock = self._lock_for(lease)
+        lock.acquire(LOCK_S)
+        self._lock = lock
+        if self._post is not None:
+            shared = lock.share()
+            self._post.share(shared)
+            os.close(shared)
+
+    def start(self) -> Process:
+        """Start the tree that the place describes.
+
+        Raises:
+            CannotStart: it does not run.
+        """
+        assert self._lock is not None, "no process before the lock"
+        self._place.write("keeper", me())
+        shared = self._lock.share()
+        try:
+            self._post, leader = Post.start(self._place, shared)
+        finally:
+            os.close(shared)
+        self.tree = Tree(leader)
+        return leader
+
+    def expect(self) -> None:
+        """A tree is about to be revived: from now on somebody answers for it.
+
+        Raises:
+            CannotStart: its warden does not run.
+        """
+        assert self._lock is not None, "no process before the lock"
+        self._place.write("keeper", me())
+        known = self._place.read("leader")
+        if known is None:
+            raise CannotStart(f"{self._place.folder} does not say which process led it; it cannot be revived")
+        since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        shared = self._lock.share()
+        try:
+            self._post = Post.await_revival(self._place, shared, pid=int(known["pid"]), since=since)
+        finally:
+            os.close(shared)
+
+    def revived(self, leader: Process) -> None:
+        """It runs."""
+        assert self._post is not None, "expected first"
+        self._post.watch(leader)
+        self.tree = Tree(leader)
+
+    def guarded(self) -> bool:
+        """Whether the warden lives."""
+        return self._post is not None and self._post.alive()
+
+    def end(self, stop_s: float) -> None:
+        """End every process: SIGTERM, then, after ``stop_s``, SIGKILL. Nothing happens if there is none.
+
+        Raises:
+            SessionCrashed: one of them cannot be killed; the lock stays held.
+        """
+        if self.tree is not None:
+            if stop_s > 0:
+                self.tree.terminate()
+                self.tree.wait_gone(stop_s)
+            if not self.tree.kill(KILL_S):
+                left = sorted(process.pid for process in self.tree.look())
+                raise SessionCrashed(f"processes {left} cannot be killed: the slot stays taken until they are gone")
+        self.left()
+
+    def left(self) -> None:
+        """Nothing of the tree is on this node any more."""
+        assert self.tree is None or self.tree.gone(), "a tree that lives keeps its warden"
+        self.tree = None
+        if self._post is not None:
+            self._post.close()
+            self._post = None
+
+    def release(self) -> None:
+        """Let the slot go; nothing of the session is on it any more."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
