@@ -3,17 +3,24 @@
 Nothing is published meanwhile: the shared directory refuses. What the next gang goes on from lies in host memory.
 """
 
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+from ebbtide.client.messages import Want
+from ebbtide.snapshot.regions.header import HEADER_BYTES
+from ebbtide.snapshot.regions.look import look
+from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.states import RegionState
 from ebbtide_train.compare import compare
 from ebbtide_train.control import GangPlan
 from ebbtide_train.session.gate import Away
+from ebbtide_train.session.portable import read_note
 from ebbtide_train.session.step_log import gang_lines, step_lines
 from tests.train_jobs import gangs, lent
 from tests.train_jobs.test_crash import once_durable
@@ -105,3 +112,54 @@ def test_killed_at_any_edge_of_parking_it_goes_on_from_the_step_that_counts(
         assert regions(plan) == [RegionState.EMPTY] * plan.world, "only those of the gang that has just ended"
     record_property("table", "\n".join(table))
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_gang_that_stands_still_is_not_robbed(tmp_path: Path, calm: dict[int, Path]) -> None:
+    """Its lock says that it lives; and when it goes on, it hears that it was replaced."""
+    plan = plan_of(tmp_path / "job", "parked")
+    with standing(plan) as ranks:
+        os.kill(ranks[0].pid or 0, signal.SIGSTOP)
+        goes_on(plan)
+        assert gang_lines(tmp_path / "job")[-1].restored == DURABLE
+        assert RegionState.FULL in regions(plan)
+    must_equal(tmp_path / "job", calm[1], 1)
+
+
+@pytest.mark.parametrize("at", [100, -100])
+def test_damaged_memory_is_never_used(tmp_path: Path, calm: dict[int, Path], at: int) -> None:
+    """A bit flips in a tensor, or in the description of the tensors; the hashes tell."""
+    plan = plan_of(tmp_path / "job", "parked")
+    with standing(plan):
+        [path] = lent.folder_of(tmp_path / "job").iterdir()
+        gangs.wait_until(lambda: look(path).hashed, what="its hashes")
+    with path.open("r+b") as file:
+        body_end = read_note(look(path).note or b"").body_at + HEADER_BYTES + 200
+        file.seek(HEADER_BYTES + at if at > 0 else body_end + at)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 4]))
+    goes_on(plan)
+    line = gang_lines(tmp_path / "job")[-1]
+    assert (line.restored, line.rescued, line.lost_steps) == (DURABLE, 0, STEP - DURABLE)
+    must_equal(tmp_path / "job", calm[1], 1)
+
+
+def _one_cannot_copy(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if rank == 1:
+        Region.seal = full  # type: ignore[method-assign,assignment]
+    lent.rank_main(plan, rank, wants)
+
+
+def test_if_one_rank_cannot_copy_all_run_on_in_place_and_say_why(tmp_path: Path, calm: dict[int, Path]) -> None:
+    """Nothing was freed, on any rank."""
+    plan = gangs.plan_of(tmp_path / "job", world=2, steps=8, dropout=0.1)
+    gangs.run(plan, {STEP: Away(), 7: Want.RUN}, _one_cannot_copy)
+    must_equal(tmp_path / "job", calm[2], 2)
+    for rank in (0, 1):
+        said = "\n".join(gangs.reports(plan, rank))
+        assert "parked" not in said
+        assert "refused=rank 1: [Errno 28] No space left on device" in said
+    assert regions(plan) == [RegionState.EMPTY] * 2
