@@ -150,7 +150,7 @@ class _Mover:
             step = next_step(there, {pid: goals[pid] for pid in there})
             if step is None:
                 return failed_at
-            failed = self._make(step, stop=not (on_after_failure or step.call is Call.UNLOCK))
+            failed = self._make(step, stop=not on_after_failure)
             if failed:
                 failed_at = failed_at or step.call
                 if not on_after_failure and step.call is not Call.UNLOCK:

@@ -32,7 +32,7 @@ def test_the_adapter_holds_against_a_stub_of_the_driver(tmp_path: Path) -> None:
         "no:cacheprovider",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *plain, str(HERE / "stubbed_cuda.py")],
+        [sys.executable, "-m", "pytest", *plain, "--rootdir", str(ROOT), str(HERE / "stubbed_cuda.py")],
         cwd=ROOT,
         # The plugins take longer to load than all of its tests take to run.
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
