@@ -6,6 +6,7 @@ import pytest
 
 from ebbtide.probe.memory import memory_facts
 from ebbtide.snapshot.tiers import Means
+from ebbtide.storage.doctor.machine import Machine
 from tests.platform.storage.doctor import machines
 
 GIB = 1 << 30
@@ -79,6 +80,6 @@ def test_a_node_without_shared_memory_cannot_evict(tree: machines.Tree) -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    found, facts = memory_facts(machines.Machine())
+    found, facts = memory_facts(Machine())
     assert found is not None and found > 0
     assert facts[0].id == "ram.available"

@@ -66,7 +66,7 @@ def said(monkeypatch: pytest.MonkeyPatch, stdout: str, stderr: str = "") -> None
     def run(command: Sequence[str], **_options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, stdout, stderr)
 
-    monkeypatch.setattr(rehearsal.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
 
 
 def test_bytes_that_differ_are_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
