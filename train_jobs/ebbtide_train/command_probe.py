@@ -13,7 +13,7 @@ from ebbtide.cli.probe_table import print_report
 from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.join import ClusterUnreachable, join
 from ebbtide.client.link import ArbiterLink
-from ebbtide.client.runtime_dir import runtime_dir
+from ebbtide.client.runtime_dir import helper_socket, runtime_dir
 from ebbtide.config.load import load, load_file
 from ebbtide.probe.acts import rehearse, tracked_bytes
 from ebbtide.probe.node import NodeAsk, NodeReading, read_node
@@ -126,6 +126,7 @@ def _read(asked: Asked, place: OnNode, *, here: bool) -> Place:
         is_session=asked.target.kind == "session",
         shared_dir=asked.shared_dir,
         runtime_dir=str(runtime_dir(asked.target.pool)),
+        helper=str(helper_socket(asked.target.pool)),
     )
     reading: NodeReading | str = read_node(ask) if here else read_there(place.node, ask)
     return Place(

@@ -8,3 +8,8 @@ from pathlib import Path
 def runtime_dir(pool: str) -> Path:
     """The node-local folder of ``pool``: short, since Ray's socket names must stay under 108 bytes."""
     return Path(tempfile.gettempdir()) / f"ebbtide-{os.getuid()}" / pool
+
+
+def helper_socket(pool: str) -> Path:
+    """Where the node's helper of ``pool`` listens."""
+    return runtime_dir(pool) / "helper.sock"

@@ -13,6 +13,7 @@ from ebbtide.helper.criu.objections import Ends, Objection, objections, pipes, s
 from ebbtide.helper.criu.proc_tree import Member, look_at
 from ebbtide.helper.criu.program import VARIABLE, Criu, NoCriu, find
 from ebbtide.probe.fact import Fact, hindering
+from ebbtide.probe.helper import HelperSaid
 from ebbtide.snapshot.tiers import Means
 
 _BLOCKED = hindering(Means.CRIU)
@@ -21,16 +22,15 @@ _GPU = "/dev/nvidia"
 Find = Callable[[Mapping[str, str], Path], Criu | NoCriu]
 
 
-def program_fact(environ: Mapping[str, str], checkout: Path, *, search: Find = find) -> Fact:
-    """Whether there is a CRIU that works here."""
-    where = f"{VARIABLE}, PATH, and the checkout"
-    found = search(environ, checkout)
+def program_fact(said: HelperSaid, environ: Mapping[str, str], checkout: Path, *, search: Find = find) -> Fact:
+    """Whether there is a CRIU that works here: by the helper, else by looking as it would."""
+    if said.driver is not None:
+        where, found = "the helper", Criu(Path("criu"), said.criu) if said.criu else NoCriu(said.why_not_criu)
+    else:
+        where, found = f"{VARIABLE}, PATH, and the checkout", search(environ, checkout)
     if isinstance(found, NoCriu):
-        return Fact(
-            "criu.program", found.why, where, None, _BLOCKED, f"make criu, or name one that works by {VARIABLE}"
-        )
-    what = f"CRIU {found.version} at {found.path} works on this kernel"
-    return Fact("criu.program", what, f"{found.path} check", found.version)
+        return Fact("criu.program", found.why, where, None, _BLOCKED, f"make criu, or name one by {VARIABLE}")
+    return Fact("criu.program", f"CRIU {found.version} works on this kernel", where, found.version)
 
 
 def ray_worker_fact() -> Fact:

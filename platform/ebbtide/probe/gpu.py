@@ -3,14 +3,14 @@
 Sources: NVIDIA/cuda-checkpoint README and issues 42 (MIG), 51 (aarch64), 53 and 58 (defects of single versions). Never
 supported by any driver that was found: MIG, MPS, managed memory, multicast objects of NVLS.
 
-What the driver itself says of its abilities comes from the driver port where a helper has started it: `Said`.
+What the driver itself says of its abilities is the helper's word (`Capabilities` of the driver port), if one answers.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Protocol
 
 from ebbtide.probe.fact import Fact, hindering
+from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
 from ebbtide.storage.doctor.gpu import GpuReading, read_gpu
 from ebbtide.storage.doctor.machine import Machine
@@ -24,19 +24,7 @@ _UPGRADE = f"install driver {CHECKPOINT_MAJOR} or a later one on the node"
 _BLOCKED = hindering(Means.DRIVER)
 
 
-class Said(Protocol):
-    """Of a driver's own word: the part of the driver port's ``Capabilities`` that is used here."""
-
-    @property
-    def driver(self) -> str:
-        """Which one, with versions; "" if there is none."""
-
-    @property
-    def why_not_checkpoint(self) -> str:
-        """Empty if it can checkpoint processes."""
-
-
-def gpu_facts(machine: Machine, said: Said | None = None) -> tuple[int, tuple[Fact, ...]]:
+def gpu_facts(machine: Machine, said: Capabilities | None = None) -> tuple[int, tuple[Fact, ...]]:
     """How many GPUs this node has, and what its driver and their modes allow; no GPU: one fact that says so."""
     gpu = read_gpu(machine)
     if not gpu.present:
@@ -49,14 +37,14 @@ def gpu_facts(machine: Machine, said: Said | None = None) -> tuple[int, tuple[Fa
     return len(gpu.models), (devices, _driver(gpu, said), *_modes(machine), *_defects(machine, gpu))
 
 
-def _driver(gpu: GpuReading, said: Said | None) -> Fact:
+def _driver(gpu: GpuReading, said: Capabilities | None) -> Fact:
     version = gpu.version or "of unknown version"
     if said is not None:
         what = f"driver {version} ({said.driver or 'none'})"
         if said.why_not_checkpoint:
             what = f"driver {version} cannot freeze processes: {said.why_not_checkpoint}"
-            return Fact("gpu.driver", what, "the driver itself", gpu.version, _BLOCKED, _UPGRADE)
-        return Fact("gpu.driver", f"{what} can freeze processes", "the driver itself", gpu.version)
+            return Fact("gpu.driver", what, "the driver, by the helper", gpu.version, _BLOCKED, _UPGRADE)
+        return Fact("gpu.driver", f"{what} can freeze processes", "the driver, by the helper", gpu.version)
     if not gpu.major:
         remedy = f"look on the host: cat {_DRIVER}"
         return Fact("gpu.driver", "the driver's version cannot be read", _DRIVER, None, _BLOCKED, remedy)

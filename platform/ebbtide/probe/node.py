@@ -9,7 +9,8 @@ from pathlib import Path
 from ebbtide.probe.criu import program_fact, ray_worker_fact, tree_facts
 from ebbtide.probe.disk import disk_fact
 from ebbtide.probe.fact import Fact, hindering
-from ebbtide.probe.gpu import Said, gpu_facts
+from ebbtide.probe.gpu import gpu_facts
+from ebbtide.probe.helper import ask_helper
 from ebbtide.probe.memory import memory_facts
 from ebbtide.probe.processes import Process, process_facts, read_tree
 from ebbtide.snapshot.rates_file import RatesUnusable, read_rates
@@ -29,6 +30,7 @@ class NodeAsk:
         is_session: an interactive workload: CRIU may take it; a job's ranks are Ray workers.
         shared_dir: of the pool; "" if none is named.
         runtime_dir: of the pool, the same path on each node; "" if there is none.
+        helper: where the node's helper listens.
     """
 
     pids: Mapping[int, int]
@@ -36,6 +38,7 @@ class NodeAsk:
     is_session: bool
     shared_dir: str
     runtime_dir: str
+    helper: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +64,22 @@ class NodeReading:
     facts: tuple[Fact, ...]
 
 
-def read_node(ask: NodeAsk, machine: Machine | None = None, said: Said | None = None) -> NodeReading:
-    """Read this node. Changes nothing, and takes seconds at most: what may hang has a deadline.
-
-    Args:
-        said: what the driver says of itself, if somebody has started it.
-    """
+def read_node(ask: NodeAsk, machine: Machine | None = None) -> NodeReading:
+    """Read this node. Changes nothing, and takes seconds at most: what may hang has a deadline."""
     machine = machine or Machine()
-    gpus, about_gpus = gpu_facts(machine, said)
+    said, about_helper = ask_helper(ask.helper)
+    gpus, about_gpus = gpu_facts(machine, said.driver)
     host_free, about_memory = memory_facts(machine)
     disk_free, about_disk = disk_fact(ask.shared_dir)
     rates, about_rates = _rates(ask.runtime_dir)
     trees = [read_tree(machine, pid) for pid in ask.pids.values()]
     facts = [*about_gpus, *about_memory, about_disk, *about_rates]
+    if gpus or ask.is_session:  # a job on a node without GPUs needs none
+        facts.append(about_helper)
     facts += [_gone(rank, pid) for (rank, pid), tree in zip(ask.pids.items(), trees, strict=True) if not tree]
     facts += process_facts(trees, gpus=gpus, world=ask.world)
     if ask.is_session:
-        facts.append(program_fact(machine.environ, Path.cwd()))
+        facts.append(program_fact(said, machine.environ, Path.cwd()))
         facts += tree_facts(_roots(trees))
     else:
         facts.append(ray_worker_fact())

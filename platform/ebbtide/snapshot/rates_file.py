@@ -40,7 +40,7 @@ def read_rates(folder: Path) -> Rates:
         raise _unusable(path, "it is too large")
     try:
         found = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unusable(path, f"it is no JSON ({error})") from error
     if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("rates"), dict):
         raise _unusable(path, f"it is not of version {VERSION}")
