@@ -80,9 +80,9 @@ def test_two_held_jobs_do_not_park_into_the_same_host_memory() -> None:
     assert kinds(look(state)) == ["ParkJob", "StopJob"]
 
 
-@pytest.mark.parametrize("for_s", [0.0, 1e6])
+@pytest.mark.parametrize("for_s", [0.0, 60.0])
 def test_a_held_job_is_never_resumed_restarted_started_or_grown_and_says_who_holds_it(for_s: float) -> None:
-    aside = parked(RUNNING3, at_s=NOW - 1e6)
+    aside = parked(RUNNING3, at_s=NOW - 5_000.0)
     stopped = fold(RUNNING3, StopJob(TRAIN, "r", preempts=True), *map(SlotFreed, (S0, S1, S2)), JobStopped(TRAIN, 9))
     waiting = fold(a_pool(), JobSubmitted(a_job(), "i"))
     for state in (aside, stopped, waiting):
@@ -125,8 +125,8 @@ def test_what_a_held_job_leaves_is_kept_for_nobody() -> None:
 def test_a_replica_takes_the_slots_of_a_held_job_as_gladly_as_any() -> None:
     n1 = slots(1, "n1")
     state = with_job(a_pool(nodes={"n0": 1, "n1": 1}), a_job(workers_max=1), (S0,))
-    (grant,) = look(parked(state), traffic=HELD).moves
-    assert isinstance(grant, GrantSeat) and grant.slots == n1, "so that the parked one can come back"
+    (grant,) = [m for m in look(parked(state), traffic=HELD).moves if isinstance(m, GrantSeat)]
+    assert grant.slots == n1, "so that the parked one can come back"
     (grant,) = [m for m in look(held(parked(state)), traffic=HELD).moves if isinstance(m, GrantSeat)]
     assert grant.slots == (S0,), "its claim weighs nothing"
 
