@@ -11,8 +11,11 @@ from ebbtide.pool.events import (
     Event,
     GrantJob,
     GrantSeat,
+    JobCrashed,
+    JobEnded,
     JobHeld,
     JobReleased,
+    JobRunning,
     JobStopped,
     JobSubmitted,
     NodeDraining,
@@ -30,6 +33,7 @@ from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import EndpointSignals, Memory
 from ebbtide_autoscaler.step import World, step
+from ebbtide_autoscaler.training import is_owed
 from ebbtide_autoscaler.view import view
 from tests.autoscaler.closed_loop import KNOBS, a_job
 from tests.autoscaler.test_policy import (
@@ -120,6 +124,21 @@ def test_what_a_held_job_leaves_is_kept_for_nobody() -> None:
         state = fold(state, JobSubmitted(a_job("b"), "i"))
         (start,) = look(state).moves
         assert isinstance(start, GrantJob) and len(start.slots) == 3
+
+
+def test_nothing_is_owed_to_a_released_job_before_it_has_run_again() -> None:
+    """Others may have taken its slots for good: one that was kept for it would lie idle while requests wait."""
+    firm = a_job(workload_class=WorkloadClass.NON_PREEMPTIBLE, workers_min=2, in_place=False)
+    gone = (StopJob(TRAIN, "r", preempts=True), SlotFreed(S0), SlotFreed(S1), JobStopped(TRAIN, 9))
+    aside = fold(held(with_job(a_pool(), firm, (S0, S1))), *gone, JobReleased(TRAIN, "bob"))
+    aside = with_job(aside, replace(firm, name=JobName("b")), (S1, S2))
+    assert kinds(look(aside, traffic=HELD)) == ["GrantSeat"]
+    again = with_job(a_pool(), firm, (S0, S1))
+    again = fold(again, ASIDE, JobReleased(TRAIN, "bob"), JobCrashed(TRAIN, "w", 0), SlotFreed(S0), SlotFreed(S1))
+    assert is_owed(again.jobs[TRAIN]), "it had not left its slots when it was released"
+    ran = fold(aside, JobEnded(JobName("b"), "finished", ""), SlotFreed(S1), SlotFreed(S2))
+    ran = fold(ran, GrantJob(TRAIN, (S0, S1), "r"), JobRunning(TRAIN, 9), JobCrashed(TRAIN, "w", 0))
+    assert is_owed(ran.jobs[TRAIN])
 
 
 def test_a_replica_takes_the_slots_of_a_held_job_as_gladly_as_any() -> None:
