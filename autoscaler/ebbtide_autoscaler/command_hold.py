@@ -36,7 +36,7 @@ def park(name: str, reason: str, wait: bool, limit_s: float, pool: str | None, a
     held = answer["held"] or {}
     if not answer["changed"]:
         say(f"job {name} is held already by {held.get('by')}: {held.get('reason')}")
-    found = _wait(name, _is_aside, _parks, limit_s, "is not aside") if wait else look_at(name)
+    found = _wait(name, _is_aside, _parks, limit_s, "is not aside yet") if wait else look_at(name)
     if wait and found is not None:
         _must(found["held"] is not None or found["state"] == "ended", f"job {name} was released meanwhile")
         _must(found["state"] != "ended", f"job {name} is over and was not parked: {found['outcome']}")
@@ -58,7 +58,7 @@ def resume(name: str, wait: bool, limit_s: float, pool: str | None, as_json: boo
     answer = ask("resume_job", name, user())
     if not answer["changed"]:
         say(f"job {name} is not held by a person")
-    found = _wait(name, _goes_on, _resumes, limit_s, "does not train") if wait else look_at(name)
+    found = _wait(name, _goes_on, _resumes, limit_s, "does not train yet") if wait else look_at(name)
     if wait and found is not None:
         _must(found["held"] is None, f"job {name} is held again: {found['waits']}")
         _must(found["state"] != "ended", f"job {name} is over and did not go on: {found['outcome']}")
@@ -69,7 +69,7 @@ def _wait(name: str, done: Callable[[Job], bool], words: Callable[[Job], str], l
     try:
         return until_done(lambda: look_at(name), done=done, words=words, say=say, limit_s=limit_s)
     except NotInTime as error:
-        raise CommandFailed(f"job {name} {not_yet} after {limit_s:g} s, and it still will be: {error}") from error
+        raise CommandFailed(f"job {name} {not_yet}; given up waiting for it after {limit_s:g} s: {error}") from error
 
 
 def _must(holds: bool, else_why: str) -> None:
@@ -104,8 +104,8 @@ def _resumes(job: Job) -> str:
         return ""
     if job["state"] == "running":
         return f"job {job['job']} trains on {len(job['slots'])} slots, {job['step']} steps done"
-    waits = f": {job['waits']}" if job["waits"] and job["state"] in ASIDE else ""
-    return f"job {job['job']} is {job['state']}{waits}{_still(job)}"
+    waits = job["waits"] if job["state"] in ASIDE else None  # it begins with its state, and tells of a freeze too
+    return f"job {job['job']}: {waits}" if waits else f"job {job['job']} is {job['state']}{_still(job)}"
 
 
 def _still(job: Job) -> str:

@@ -89,10 +89,13 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
 
 
 def is_owed(job: JobRecord) -> bool:
-    """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum."""
-    ran = job.epoch > 0 or job.restores > 0
+    """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum.
+
+    Not one that a person put aside: others were promised its slots meanwhile, and what is kept for it might never do.
+    """
+    ran = (job.epoch > 0 or job.restores > 0) and job.held is None and not job.stood_aside
     away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
-    return away and not job.cancelled and job.held is None and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
+    return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
 
 
 def owed(state: PoolState) -> int:

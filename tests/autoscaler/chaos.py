@@ -7,6 +7,8 @@ from random import Random
 from ebbtide.pool.events import (
     EndpointDeclared,
     JobEnded,
+    JobHeld,
+    JobReleased,
     NodeDraining,
     NodeUndrained,
     PoolFrozen,
@@ -63,6 +65,8 @@ class Chaos:
             loop.run(1.0)
         loop.run(1.0)  # what was asked last has been taken in
         self._undrain()
+        if random.random() < 0.8:
+            self._release()
         if loop.state.frozen:
             loop.tell(PoolUnfrozen())
         for spec in loop.specs.values():
@@ -103,6 +107,8 @@ class Chaos:
             self._undrain,
             self._freeze,
             self._change,
+            self._hold,
+            self._release,
         ]
 
     def _submit(self) -> None:
@@ -204,6 +210,16 @@ class Chaos:
         for node in self.loop.state.draining:
             self.loop.tell(NodeUndrained(node))
 
+    def _hold(self) -> None:
+        jobs = list(self.loop.state.jobs)
+        if jobs:
+            self.loop.tell(JobHeld(self.random.choice(jobs), "test", "r"))
+
+    def _release(self) -> None:
+        for name, job in self.loop.state.jobs.items():
+            if job.held is not None:
+                self.loop.tell(JobReleased(name, "test"))
+
     def _freeze(self) -> None:
         if self.loop.state.frozen:
             self.loop.tell(PoolUnfrozen())
@@ -246,7 +262,10 @@ class Chaos:
                 assert still or name in recent, loop.story(f"stuck: {name}")
         free = len(state.free_slots()) - loop.knobs.policy.reserve
         for job in state.jobs.values():
-            if job.state in (JobState.WAITING, JobState.PARKED):
+            if job.held is not None and job.state is not JobState.ENDED:
+                aside = job.state in (JobState.WAITING, JobState.PARKED)
+                assert aside or job.spec.name in hung, loop.story(f"{job.spec.name} is held and not aside")
+            elif job.state in (JobState.WAITING, JobState.PARKED):
                 assert free < job.spec.workers_min, loop.story(f"{job.spec.name} could run on {free} free slots")
                 assert loop.arbiter is not None and job.spec.name in loop.arbiter.waits, loop.story("waits in silence")
             wanting = any(name in str(loop.arbiter.waits) for name in loop.specs) if loop.arbiter else False

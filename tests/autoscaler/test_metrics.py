@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ebbtide.client.messages import RankPhase, RankReport
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Decision, EndpointRemoved, Event, JobCrashed
+from ebbtide.pool.events import Decision, EndpointRemoved, Event, JobCrashed, JobHeld
 from ebbtide.pool.ids import EndpointName, JobName, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
@@ -122,6 +124,20 @@ def test_a_restarted_arbiter_counts_on_where_the_ledger_stands() -> None:
         assert after[key] >= before[key], key
     assert after["ebbtide_preemptions_total", "park"] == 1
     assert after[("ebbtide_arbiter_starts_total",)] == before[("ebbtide_arbiter_starts_total",)] + 1
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_job_that_a_person_puts_aside_is_counted_apart_from_preemptions_by_the_policy(in_place: bool) -> None:
+    loop = Metered(1)
+    loop.run(3.0)
+    loop.submit(a_job(in_place=in_place))
+    loop.run(10.0)
+    assert loop.scrape()["ebbtide_jobs_held",] == 0
+    loop.tell(JobHeld(TRAIN, "me", "r"))
+    loop.run(20.0)
+    found = loop.scrape()
+    assert found["ebbtide_jobs_held",] == found["ebbtide_preemptions_total", "held"] == 1
+    assert {key[1] for key in found if key[0] == "ebbtide_preemptions_total"} == {"held"}
 
 
 def test_counting_live_and_counting_by_replay_give_the_same() -> None:

@@ -1,11 +1,14 @@
 """A replay from a snapshot ends where a replay of everything does, whatever the pool has been through."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import settings
 
 from ebbtide.client.messages import KeyGrant
+from ebbtide.pool.events import JobHeld
 from ebbtide.pool.ids import EndpointName, SlotId
+from ebbtide.pool.state import Hold
 from ebbtide_autoscaler.key_book import MadeKey, key_record
 from ebbtide_autoscaler.recovered import (
     CONFIGS_KEPT,
@@ -16,6 +19,7 @@ from ebbtide_autoscaler.recovered import (
     snapshot_of,
 )
 from ebbtide_autoscaler.signals import EndpointMemory, Memory
+from tests.platform.pool.builder import JOB, RUNNING, after, pool
 from tests.platform.pool.test_machine import Pool
 
 
@@ -95,6 +99,18 @@ def test_a_snapshot_replaces_what_was_known_and_a_torn_one_changes_nothing() -> 
     for part in [*cut[:-2], *cut]:
         other.take(part)
     assert other == before
+
+
+def test_a_snapshot_of_before_people_could_hold_jobs_holds_none_and_one_of_today_says_who_does() -> None:
+    before = Recovered()
+    before.state = after(pool(), *RUNNING, JobHeld(JOB, "ann", "new data"), at_s=5.0)
+    assert from_snapshot(parts(before)).state.jobs[JOB].held == Hold("ann", "new data", 5.0)
+    old = json.loads(json.dumps(parts(before)))
+    (jobs,) = [part["entries"] for part in old if part.get("field") == "jobs"]
+    del jobs[JOB]["held"]
+    del jobs[JOB]["stood_aside"]
+    found = from_snapshot(old).state.jobs[JOB]
+    assert found == replace(before.state.jobs[JOB], held=None)
 
 
 def test_a_copy_is_folded_on_apart() -> None:

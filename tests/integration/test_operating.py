@@ -254,12 +254,32 @@ def test_10_what_a_submitted_job_prints_is_read_and_followed(day: Day) -> None:
     end.cancel()
 
 
+def test_11_a_job_that_a_person_parks_stands_still_until_it_is_resumed(day: Day) -> None:
+    parked = answer("park", JOB, "--reason", "new data", "--json")
+    assert (parked["state"], parked["held"]["reason"]) == ("parked", "new data"), (
+        "in place, with its slot free for others"
+    )
+    assert ebbtide_here("park", JOB).exit_code == 0, "asking twice is no error"
+    step, pid = day.pool.job(JOB)["step"], day.pool.status()["arbiter"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    day.pool.wait("another arbiter", lambda: day.pool.status()["arbiter"]["pid"] != pid)
+    time.sleep(2)
+    still = day.pool.job(JOB)
+    assert (still["state"], still["step"]) == ("parked", step)
+    assert "(new data)" in ebbtide_here("why", JOB).output and "held by" in ebbtide_here("status").output
+    assert f"job {JOB} is held aside by " in ebbtide_here("events", JOB).output
+    assert ebbtide_here("park", "one", check=False).exit_code == 2, "an endpoint is no job"
+    assert answer("resume", JOB, "--json")["state"] == "running"
+    day.pool.wait("it goes on", lambda: day.pool.job(JOB)["step"] > step)
+    assert (day.pool.job(JOB)["restarts"], day.pool.job(JOB)["crashes"]) == (0, 0)
+
+
 def printers(name: str) -> set[str]:
     done = ebbtide_here("logs", name, "--json", check=False)
     return {part["what"] for part in json.loads(done.stdout)} if done.exit_code == 0 else set()
 
 
-def test_11_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_12_a_second_pool_is_refused_with_nothing_changed(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     record, pool = load_cluster(), day.pool
     before = pool.ask("config")
     assert "belongs to the pool" in refusal(day.write("other.yaml", name="other"))
@@ -294,7 +314,7 @@ def refusal(file: Path, *, apart: bool = False) -> str:
     return said
 
 
-def test_12_after_the_loss_of_the_cluster_up_brings_endpoints_and_jobs_back(day: Day) -> None:
+def test_13_after_the_loss_of_the_cluster_up_brings_endpoints_and_jobs_back(day: Day) -> None:
     day.pool.wait("a checkpoint lies there", lambda: day.pool.job(JOB)["durable_step"] > 0)
     durable = day.pool.job(JOB)["durable_step"]
     lost = load_cluster()

@@ -12,7 +12,7 @@ from ebbtide.pool.apply_job import job_record
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Event, JobHeld, JobReleased
 from ebbtide.pool.state import Hold, JobRecord, PoolState
-from ebbtide.pool.transitions import JobState
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState
 
 
 def _put(state: PoolState, record: JobRecord) -> PoolState:
@@ -34,7 +34,8 @@ def _released(state: PoolState, event: Event, body: JobReleased) -> PoolState:
         raise IllegalTransition(f"job {body.job} is not held")
     # Whether a restart elsewhere is worth its cost is told by how long it waits for its slots: from now on.
     asked_s = event.at_s if record.state is JobState.PARKED else record.asked_s
-    return _put(state, replace(record, held=None, asked_s=asked_s, cause=event.id))
+    away = record.stood_aside or record.state not in JOB_HOLDS_SLOTS
+    return _put(state, replace(record, held=None, stood_aside=away, asked_s=asked_s, cause=event.id))
 
 
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {JobHeld: _held, JobReleased: _released}

@@ -138,6 +138,7 @@ def _running(state: PoolState, event: Event, body: JobRunning) -> PoolState:
         replace(
             record,
             ran_since_s=event.at_s,
+            stood_aside=False,
             step=max(body.step, record.durable_step),
             crash_lost_steps=record.crash_lost_steps + repeats,
         ),

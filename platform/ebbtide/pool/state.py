@@ -48,6 +48,7 @@ class JobRecord:
     directive: int = 0  # number of the last thing that was asked of the gang
     cancelled: bool = False
     held: Hold | None = None  # by a person, also while it is still on its way aside; never of a cancelled job
+    stood_aside: bool = False  # it gave up its slots to a person's wish and has not run since: none is owed to it
     since_s: float = 0.0  # in this state
     submitted_s: float = 0.0
     registered_s: float = 0.0  # by its present driver; later than submitted_s when it was restored

@@ -25,7 +25,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import Hold, PoolState
-from ebbtide.pool.transitions import JobState
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState
 from tests.platform.pool.builder import JOB, JOB_IN, PARKED, RUNNING, S0, S1, SPEC, after, pool
 
 HELD, RELEASED = JobHeld(JOB, "ann", "new data"), JobReleased(JOB, "bob")
@@ -47,7 +47,8 @@ def test_a_hold_says_who_and_why_and_since_when_and_moves_nothing_by_itself(stat
     free = after(held, RELEASED, at_s=201.0)
     (was,) = before.jobs.values()
     asked_s = 201.0 if state is JobState.PARKED else was.asked_s
-    assert free.jobs[JOB] == replace(was, cause=free.jobs[JOB].cause, asked_s=asked_s)
+    aside = state not in JOB_HOLDS_SLOTS
+    assert free.jobs[JOB] == replace(was, cause=free.jobs[JOB].cause, asked_s=asked_s, stood_aside=aside)
     assert "is not held" in refusal(free, RELEASED)
     assert violations(held) == violations(free) == []
 

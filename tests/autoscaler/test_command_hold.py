@@ -1,0 +1,141 @@
+"""`ebbtide park` and `resume`: exit codes, one result, progress on stderr, and refusals that change nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ebbtide.client.cluster import ClusterRecord
+from ebbtide_autoscaler import asking, command_hold, progress
+from ebbtide_autoscaler.command_hold import park, resume
+from tests.autoscaler.test_command_operate import FakeLink, a_status, no_sleep, run
+
+ANN = {"by": "ann", "reason": "new data", "since_s": 5.0}
+
+
+def standing(state: str, held: dict[str, Any] | None, *, free: bool = True, frozen: str = "") -> dict[str, Any]:
+    found = a_status(state, occupant=None if free else "train")
+    found["jobs"][0] |= {"held": held, "waits": "parked: 1 of its slots are taken by chat/0", "slots": ["n:0"]}
+    found["arbiter"]["frozen"] = frozen
+    return found
+
+
+class Link(FakeLink):
+    """An arbiter that also answers what it was asked."""
+
+    answer: Any = None
+
+    def call(self, method: str, *args: object, timeout_s: float = 2.0) -> Any:
+        found = super().call(method, *args, timeout_s=timeout_s)
+        return self.answer if self.asked and found is None and method.endswith("_job") else found
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Link:
+    found = Link()
+    monkeypatch.setattr(asking, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(command_hold, "joined", lambda pool: ClusterRecord("p", "h:1", "", "", "/s", "/f"))
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    monkeypatch.setattr(command_hold, "until_done", no_sleep(progress.until_done))
+    found.answer = {"changed": True, "held": ANN}
+    return found
+
+
+def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) -> None:
+    states = [("running", False), ("parking", False), ("parked", False), ("parked", True)]
+    link.states = [standing(state, ANN, free=free) for state, free in states]
+    done = run(park, "train", "--reason", "new data")
+    assert (done.exit_code, link.asked) == (0, [("park_job", "train", "new data", "me")])
+    assert done.stderr.splitlines() == [
+        "job train is running: it steps aside at its next safe point",
+        "job train is parking",
+        "job train is parked in place after step 9, durable 9",
+    ]
+    assert done.stdout == "job train is parked in place after step 9, durable 9\n"
+
+
+def test_a_park_by_a_restart_says_so_and_json_says_all(link: Link) -> None:
+    link.states = [standing("stopping", ANN, free=False), standing("waiting", ANN)]
+    done = run(park, "train", "--json", "--wait")
+    assert link.asked == [("park_job", "train", "no reason given", "me")]
+    facts = {"job": "train", "changed": True, "held": ANN, "state": "waiting", "step": 9, "durable_step": 9}
+    assert (done.exit_code, json.loads(done.stdout)) == (0, facts)
+    assert "aside without a process of its own, at step 9" in done.stderr
+
+
+def test_a_resume_waits_until_the_job_trains_and_says_what_for(link: Link) -> None:
+    link.answer = {"changed": True, "held": None}
+    link.states = [standing("parked", None), None, standing("resuming", None), standing("running", None)]
+    done = run(resume, "train")
+    assert (done.exit_code, link.asked) == (0, [("resume_job", "train", "me")])
+    assert done.stderr.splitlines() == [
+        "job train: parked: 1 of its slots are taken by chat/0",
+        "the arbiter does not answer; everything that runs goes on",
+        "job train is resuming",
+        "job train trains on 1 slots, 9 steps done",
+    ]
+    assert done.stdout == "job train trains on 1 slots, 9 steps done\n"
+
+
+def test_asking_twice_is_no_error_and_says_so(link: Link) -> None:
+    link.answer, link.states = {"changed": False, "held": ANN}, [standing("parked", ANN)]
+    done = run(park, "train", "--json")
+    assert done.exit_code == 0 and "held already by ann: new data" in done.stderr
+    assert json.loads(done.stdout)["changed"] is False
+    link.answer, link.states = {"changed": False, "held": None}, [standing("running", None)]
+    done = run(resume, "train")
+    assert done.exit_code == 0 and "is not held by a person" in done.stderr
+
+
+def test_a_frozen_pool_takes_the_wish_and_says_that_nothing_moves(link: Link) -> None:
+    link.states = [standing("running", ANN, free=False, frozen="night (bob)")]
+    done = run(park, "train", "--no-wait")
+    said = "job train is running: it steps aside at its next safe point; nothing moves: night (bob)\n"
+    assert (done.exit_code, done.stdout) == (0, said)
+    late = run(park, "train", "--timeout", "0")
+    assert (
+        late.exit_code == 1
+        and "is not aside yet; given up waiting for it after 0 s" in late.stderr
+        and "nothing moves: night" in late.stderr
+    )
+    link.answer, link.states = {"changed": True, "held": None}, [standing("resuming", None, frozen="night (bob)")]
+    assert run(resume, "train", "--no-wait").stdout.endswith("; nothing moves: night (bob)\n")
+
+
+@pytest.mark.parametrize("unsaid", [None, {"arbiter": {"frozen": ""}}])
+def test_what_nobody_tells_of_is_taken_in_all_the_same(link: Link, unsaid: Any) -> None:
+    link.states = [unsaid]
+    done = run(park, "train", "--no-wait", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["state"]) == (0, None)
+    assert run(park, "train", "--no-wait").stdout == "job train: taken in; see `ebbtide status`\n"
+
+
+def ended(held: dict[str, Any] | None) -> dict[str, Any]:
+    return standing("ended", held)
+
+
+@pytest.mark.parametrize(
+    ("command", "states", "why"),
+    [
+        (park, [standing("running", ANN, free=False), ended(None)], "is over and was not parked: cancelled: by me"),
+        (park, [standing("running", ANN, free=False), standing("running", None)], "was released meanwhile"),
+        (resume, [standing("parked", None), ended(None)], "is over and did not go on: cancelled: by me"),
+        (resume, [standing("parked", None), standing("parked", ANN)], "is held again"),
+    ],
+)
+def test_what_comes_between_is_a_failure_that_says_what(link: Link, command: Any, states: list[Any], why: str) -> None:
+    link.states = states
+    done = run(command, "train")
+    assert (done.exit_code, done.stdout) == (1, "") and why in done.stderr
+
+
+@pytest.mark.parametrize("command", [park, resume])
+def test_a_refusal_is_bad_input_and_a_silent_arbiter_a_failure(link: Link, command: Any) -> None:
+    link.refusal = "the pool knows no job train"
+    refused: Result = run(command, "train")
+    assert (refused.exit_code, refused.stdout) == (2, "") and "knows no job" in refused.stderr
+    link.dead = True
+    silent = run(command, "train")
+    assert silent.exit_code == 1 and "does not answer: nothing was changed" in silent.stderr and link.asked == []
+    assert CliRunner().invoke(command, []).exit_code == 2
