@@ -170,5 +170,7 @@ def _describe(operation: Operation, tool: Tool, entry: Entry, work: Path) -> Man
 
 def _objections(tree: Tree, tool: Tool, *, stopped: bool = False) -> tuple[Objection, ...]:
     inside = frozenset(one.pid for one in tree.members)
-    ends = Ends(sockets_of(tree.root.pid, socket_inodes(tree)), holders_elsewhere(pipes(tree), inside), tool.criu.takes_inet)
+    ends = Ends(
+        sockets_of(tree.root.pid, socket_inodes(tree)), holders_elsewhere(pipes(tree), inside), tool.criu.takes_inet
+    )
     return objections(tree, ends, stopped=stopped)

@@ -54,6 +54,10 @@ class FakeGate:
     def report(self, report: RankReport) -> None:
         self.reports.append(report)
 
+    def heard(self) -> int:
+        """The number of the last order that was carried out."""
+        return self.reports[-1].directive if self.reports else 0
+
     def want(self, want: Want, under: Lease | None = None) -> int:
         self.now = JobDirective(self.now.number + 1, want, under)
         return self.now.number
@@ -214,7 +218,7 @@ class Kept:
         self.until(lambda: self.keeper.state is state, f"it to be {state.value}")
 
     def obeyed(self, number: int) -> None:
-        self.until(lambda: self.gate.reports[-1].directive >= number, f"order {number} to be carried out")
+        self.until(lambda: self.gate.heard() >= number, f"order {number} to be carried out")
 
     def ends(self) -> Verdict:
         self.thread.join(20.0)
@@ -256,7 +260,7 @@ def main(root: str, command: str, plan: str) -> None:
         said = orders.read_text().split() if orders.exists() else []
         for word in said[kept.gate.now.number :]:
             number = kept.gate.want(Want(word), lease(int(epoch) + kept.gate.now.number + 1) if word == "run" else None)
-            until(lambda n=number: kept.gate.reports[-1].directive >= n or not kept.thread.is_alive())  # type: ignore[misc]
+            until(lambda n=number: kept.gate.heard() >= n or not kept.thread.is_alive())  # type: ignore[misc]
         time.sleep(0.01)
     print(kept.verdict, kept.error)
 

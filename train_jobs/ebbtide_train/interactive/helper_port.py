@@ -1,4 +1,4 @@
-"""`Snapshots` by the node's helper. It makes the images and talks to the GPU driver; here is only what each answer means.
+"""`Snapshots` by the node's helper, which makes the images and talks to the GPU driver: what each answer means.
 
 A session's name at the helper is its own and a random part, new with each start: an image that was removed elsewhere
 leaves this node's helper with an entry of the old name, which must not be in the way.
@@ -86,7 +86,9 @@ class HelperSnapshots:
         except OutcomeUnknown as error:
             return self._settled(error)
         except (Refused, Undone, Unreachable):
-            return False  # it has nothing on a GPU, or the driver cannot: the image is the way, and says so if it is not
+            return (
+                False  # it has nothing on a GPU, or the driver cannot: the image is the way, and says so if it is not
+            )
         try:
             self._helper.checkpoint([self._name])
         except OutcomeUnknown as error:

@@ -12,11 +12,12 @@ from ebbtide_train.interactive.errors import CannotStart, SessionCrashed
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.leader import me
 from ebbtide_train.interactive.ports import LockFor, SharedLock
-from ebbtide_train.interactive.post import Post
+from ebbtide_train.interactive.post import START_S, Post
 from ebbtide_train.interactive.tree import Process, Tree
 
 LOCK_S = 60.0  # for a slot that the lease says is ours
 KILL_S = 10.0  # a process killed takes milliseconds; one in a system call that hangs, until that returns
+POLL_S = 0.01
 
 
 class Occupation:
@@ -52,6 +53,12 @@ class Occupation:
         finally:
             os.close(shared)
         self.tree = Tree(leader)
+        deadline_s = time.monotonic() + START_S
+        # What is put into an image before its leader has said who it is could not be revived.
+        while self._place.read("leader") is None:
+            if not leader.alive() or time.monotonic() > deadline_s:
+                raise CannotStart(f"its leader did not come up; see {self._place.output}")
+            time.sleep(POLL_S)
         return leader
 
     def expect(self) -> None:

@@ -1,0 +1,128 @@
+"""kill -9 of the keeper at every edge of its table: no process is left on a free slot, and the next keeper goes on.
+
+A process of its own keeps the session and kills itself right before the edge is taken; orders come to it by a file.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ebbtide.agent.slot_lock import probe
+from ebbtide.client.messages import Want
+from ebbtide_train.interactive.keeper import End
+from ebbtide_train.interactive.states import TABLE, KeeperState
+from tests.train_jobs.interactive.kept import SLOT, Kept, chain, until
+
+ROOT = Path(__file__).parents[3]
+S = KeeperState
+# Edge, the orders that lead there, and what the next keeper does.
+KILLS = {
+    (S.NEW, S.STARTING): ("", "starts"),
+    (S.STARTING, S.RUNNING): ("", "lost"),
+    (S.RUNNING, S.LEAVING): ("park", "lost"),
+    (S.LEAVING, S.ASIDE): ("park", "revives"),
+    (S.ASIDE, S.PARKED): ("park", "revives"),
+    (S.PARKED, S.RESUMING): ("park run", "revives"),
+    (S.RESUMING, S.RUNNING): ("park run", "revives"),
+    (S.RUNNING, S.ENDING): ("cancel", "lost"),
+    (S.ENDING, S.OVER): ("cancel", "starts"),
+    (S.PARKED, S.ENDING): ("park cancel", "revives"),
+    (S.NEW, S.RESUMING): ("", "revives"),
+}
+SHORT = {(S.STARTING, S.RUNNING), (S.LEAVING, S.ASIDE), (S.RESUMING, S.RUNNING)}
+ELSEWHERE = {
+    (S.NEW, S.OVER): "nothing runs and nothing is held",
+    (S.STARTING, S.OVER): "the same: the start has failed",
+    (S.RESUMING, S.OVER): "the same: the image stays",
+    (S.LEAVING, S.RUNNING): "as a kill while it runs",
+    (S.LEAVING, S.ENDING): "as a kill while it runs",
+    (S.ASIDE, S.RESUMING): "as from parked",
+    (S.ASIDE, S.OVER): "as from aside to parked",
+    (S.ASIDE, S.ENDING): "as from parked",
+    (S.PARKED, S.OVER): "as from aside to parked",
+}
+
+
+def test_every_edge_of_the_table_is_killed_at_or_said_to_be_like_another() -> None:
+    assert {*KILLS, *ELSEWHERE} == {(now, then) for now, ways in TABLE.items() for then in ways}
+    assert not {*KILLS} & {*ELSEWHERE}
+
+
+def edges() -> list[object]:
+    return [
+        pytest.param(edge, id=f"{edge[0].value}-{edge[1].value}", marks=() if edge in SHORT else pytest.mark.hunt)
+        for edge in KILLS
+    ]
+
+
+def members(root: Path) -> list[int]:
+    """Processes of the session of this folder that live, by their command lines."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if str(root) in words and ("leader.py" in words or "chain.py" in words) and "kept" not in words:
+            found += [process.pid] if process.info["status"] != psutil.STATUS_ZOMBIE else []
+    return found
+
+
+@pytest.mark.parametrize("edge", edges())
+def test_killed_at_this_edge(tmp_path: Path, edge: tuple[KeeperState, KeeperState]) -> None:
+    orders, then = KILLS[edge]
+    command = chain(tmp_path / "c", family=True)
+    if edge == (S.NEW, S.RESUMING):
+        first = Kept(tmp_path, command).start()
+        first.reaches(S.RUNNING)
+        first.gate.want(Want.STOP)
+        assert first.ends().end is End.LEFT
+    (tmp_path / "orders").write_text(orders)
+    plan = f"{edge[0].value}>{edge[1].value} 2"
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "tests.train_jobs.interactive.kept", str(tmp_path), json.dumps(command), plan], cwd=ROOT
+    )
+    assert keeper.wait(30) == -signal.SIGKILL
+
+    # At every moment: who finds the lock free finds nobody. Afterwards: the lock is free, for nobody is left.
+    def free() -> bool:
+        if probe(tmp_path / "locks", SLOT) is not None:
+            return False
+        left = members(tmp_path)
+        assert not left, f"the slot is free, and processes {left} are on it"
+        return True
+
+    until(free, lambda: f"the slot to be free; {members(tmp_path)}")
+    after = Kept(tmp_path, command, epoch=50).start()
+    if then == "lost":
+        verdict = after.ends()
+        assert verdict.end is End.FAILED and "no image of it" in verdict.text
+        return
+    after.reaches(S.RUNNING)
+    revived = any(call.startswith("revive") for call in after.snapshots.calls)  # type: ignore[attr-defined]
+    assert revived == (then == "revives")
+    after.gate.want(Want.CANCEL)
+    after.ends()
+    assert not members(tmp_path)
+
+
+def test_keeper_and_warden_killed_together_the_leader_ends_the_tree_by_itself(tmp_path: Path) -> None:
+    command = chain(tmp_path / "c", family=True)
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "tests.train_jobs.interactive.kept", str(tmp_path), json.dumps(command), "- 2"], cwd=ROOT
+    )
+    try:
+        until(lambda: len(members(tmp_path)) == 4, lambda: f"the family: {members(tmp_path)}")
+    except AssertionError:
+        keeper.kill()
+        raise
+    leader = json.loads((tmp_path / "run" / "session" / "leader.json").read_text())["pid"]
+    warden = psutil.Process(leader).parent()
+    assert warden is not None and warden.pid != keeper.pid, "Ray kills the children of a worker that it kills"
+    warden.suspend()  # it must not do it
+    keeper.kill()
+    keeper.wait()
+    warden.kill()
+    until(lambda: not members(tmp_path), lambda: f"nobody: {members(tmp_path)}", timeout_s=5.0)
