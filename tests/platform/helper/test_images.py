@@ -93,7 +93,8 @@ def train_to_the_end(helper: Helper, process: subprocess.Popen[bytes], folder: P
     for number in (1, 2):
         helper.dump("train", folder / str(number))
         process.wait()
-        assert 10 < (before := steps()) < 120
+        before = steps()
+        assert 10 < before < 120
         helper.revive(folder / str(number))
         wait_until(lambda before=before: steps() > before + 5)  # type: ignore[misc]
     wait_until(lambda: not helper.state("train")[0].alive)
