@@ -126,6 +126,7 @@ def summarize(config: PoolFile, tide: Tide, found: accounts.Account, proof: Exac
         "gpu_seconds": found.gpu_seconds(),
         "double_occupancy_s": round(double_occupancy_s(read_occupancies(shared / "occupancy")), 3),
         "all_slots_back": tide.all_slots_back,
+        "parked_and_killed": tide.parked.as_json() if tide.parked else None,
     }
 
 
@@ -136,7 +137,9 @@ def broken(summary: dict[str, Any]) -> list[str]:
     none = [f"preemptions.{kind}" for kind, count in summary["preemptions"].items() if not count]
     ways = list(summary["weights"])
     past_the_store = ["weights"] if not ways or any("vllm" in way for way in ways) else []
-    return [*zero, *true, *none, *past_the_store]
+    parked = summary["parked_and_killed"]
+    lost = ["parked_and_killed"] if not parked or parked["went_on_at_step"] != parked["parked_at_step"] else []
+    return [*zero, *true, *none, *past_the_store, *lost]
 
 
 def _print(summary: dict[str, Any], wrong: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.demo.client import Outcome, send_all
+from benchmarks.demo.parked import ParkedAndKilled, park_and_kill
 from benchmarks.demo.traffic import Request
 from benchmarks.pool_run import all_training, ebbtide, job_of, running_pool, step_of, wait
 from ebbtide.cli.narrate import clock, sentence
@@ -36,6 +37,7 @@ class Tide:
     end_s: float = 0.0  # the job was told to end
     trained_from_s: float = 0.0
     all_slots_back: bool = False
+    parked: ParkedAndKilled | None = None  # the last act
 
 
 def run_tide(config: Path, *, job: str, model: str, requests: Sequence[Request], text: str) -> Tide:
@@ -62,6 +64,9 @@ def run_tide(config: Path, *, job: str, model: str, requests: Sequence[Request],
         tide.all_slots_back = True
         last = step_of(job)
         wait("it goes on", START_S, lambda status: job_of(status, job).get("step", 0) >= last + STEPS_AFTER)
+        tide.parked = park_and_kill(record, job)
+        last = step_of(job)
+        wait("it goes on after that", START_S, lambda status: job_of(status, job).get("step", 0) >= last + STEPS_AFTER)
         tide.end_s = time.time()
         ebbtide("cancel", job)
         wait("the job has ended", START_S, lambda status: job_of(status, job).get("state") == "ended")

@@ -150,8 +150,11 @@ def test_the_demo_names_what_was_broken() -> None:
         "all_slots_back": True,
         "preemptions": {"in_place": 1, "restart": 1},
         "weights": {"ebbtide": 1, "ebbtide_flat": 2},
+        "parked_and_killed": {"parked_at_step": 7, "went_on_at_step": 7},
     }
     assert broken(good) == []
+    for became in ({"parked_at_step": 7, "went_on_at_step": 6}, None):
+        assert broken({**good, "parked_and_killed": became}) == ["parked_and_killed"]
     assert broken({**good, "lost_steps": 1}) == ["lost_steps"]
     assert broken({**good, "preemptions": {"in_place": 0, "restart": 1}}) == ["preemptions.in_place"]
     assert broken({**good, "weights": {"ebbtide": 1, "ebbtide_flat, vllm": 1}}) == ["weights"]
