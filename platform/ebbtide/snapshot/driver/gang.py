@@ -125,6 +125,9 @@ class _Mover:
                 assert isinstance(answer, ProcessState)
                 need = " or ".join(sorted(state.name for state in WAYS[self.verb].starts))
                 self.causes[pid] = DriverRefused(self.verb.value, pid, f"it is {answer.name}", f"it must be {need}")
+        if self.causes and all(isinstance(cause, DriverRefused) for cause in self.causes.values()):
+            # No driver here, or a process that does not use CUDA: not knowing its state means no danger then.
+            raise GangRefused(self.verb.value, self.seen, self.causes, "Nothing was touched; use another tier")
         if self.causes:
             raise self.error({})
 

@@ -307,8 +307,8 @@ def test_a_driver_that_lies_is_not_believed(tmp_path: Path, pids: tuple[int, ...
         move(Verb.PARK, BoundedDriver(Lying(fake, pids)), pids)
 
 
-def test_without_a_driver_nothing_is_promised(pids: tuple[int, ...]) -> None:
+def test_without_a_driver_nothing_is_touched(pids: tuple[int, ...]) -> None:
     driver = NoDriver("no CUDA driver on this machine")
     assert not driver.capabilities().can_checkpoint
-    with pytest.raises(GangUnsettled, match="no CUDA driver on this machine"):
+    with pytest.raises(GangRefused, match=r"no CUDA driver on this machine.*Nothing was touched"):
         move(Verb.PARK, BoundedDriver(driver), pids)
