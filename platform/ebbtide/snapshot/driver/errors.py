@@ -11,7 +11,7 @@
         └── DriverFailed  the driver gave it up: kill it, fall back to the last durable state
     CopyFailed            the bytes of an open operation could not be moved: it is still open; move them another way
     GangError             a verb for all ranks of a gang; says each rank's state and why
-    ├── GangRefused       all ranks are in the states that the error says, and live: use another tier
+    ├── GangRefused       all ranks are whole, and in the states that the error says: use another tier
     ├── GangUnsettled     the driver does not say where some ranks are, or some could not be led back: read back and
     │                     ask again, or kill; their GPUs may be given to nobody
     └── GangLost          some ranks are lost, so the gang is: kill the rest, fall back to the last durable state
@@ -73,7 +73,7 @@ class GangError(Exception):
     """Base of what a verb for a gang can raise.
 
     Attributes:
-        states: where each rank is now; None: not known, or no such process.
+        states: where each rank is now; None: not known, no such process, or none that uses CUDA.
         causes: what went wrong, by pid.
         moved: ranks that meanwhile were restored onto other GPUs: their next map starts from those.
     """

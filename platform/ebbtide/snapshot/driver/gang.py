@@ -42,7 +42,9 @@ class Pace:
         checkpoint_s: for copying out.
         restore_s: for copying back.
         unlock_s: for letting go.
-        read_s: for the answer of `Driver.state`, and for an unknown outcome to become known.
+        read_s: for the answer of `Driver.state`.
+        settle_s: beyond the driver's own timeout of a lock, for it to say so; and for a call that was given up to
+            come back after all.
         at_once: 1 for ranks that share memory between processes (CUDA IPC): the driver wants those one by one.
     """
 
@@ -51,6 +53,7 @@ class Pace:
     restore_s: float = 180.0
     unlock_s: float = 10.0
     read_s: float = 10.0
+    settle_s: float = 10.0
     at_once: int = 64
 
     def __post_init__(self) -> None:
@@ -59,9 +62,8 @@ class Pace:
 
     def of(self, call: Call) -> float:
         """Seconds that this call may take."""
-        slack_s = self.read_s  # beyond the driver's own timeout, for it to say so
         return {
-            Call.LOCK: self.lock_s + slack_s,
+            Call.LOCK: self.lock_s + self.settle_s,
             Call.CHECKPOINT: self.checkpoint_s,
             Call.RESTORE: self.restore_s,
             Call.UNLOCK: self.unlock_s,
@@ -125,6 +127,9 @@ class _Mover:
                 assert isinstance(answer, ProcessState)
                 need = " or ".join(sorted(state.name for state in WAYS[self.verb].starts))
                 self.causes[pid] = DriverRefused(self.verb.value, pid, f"it is {answer.name}", f"it must be {need}")
+        if self.causes and all(isinstance(cause, DriverRefused) for cause in self.causes.values()):
+            # No driver here, or a process that does not use CUDA: not knowing its state means no danger then.
+            raise GangRefused(self.verb.value, self.seen, self.causes, "Nothing was touched; use another tier")
         if self.causes:
             raise self.error({})
 
@@ -174,7 +179,7 @@ class _Mover:
             some = step.pids[first : first + self.pace.at_once]
             asks = {pid: self._ask(step.call, pid) for pid in some}
             outcomes = self.driver.calls(step.call, asks, self.pace.of(step.call))
-            end_s = time.monotonic() + self.pace.read_s
+            end_s = time.monotonic() + self.pace.settle_s
             failed += [pid for pid, error in outcomes.items() if not self._settle(step.call, pid, error, end_s)]
             if failed and stop:
                 break
@@ -199,7 +204,7 @@ class _Mover:
         target = after(before, call)
         while True:
             come_back = not self.driver.under_way(pid)  # asked first: what is read after it, stands
-            answer = self.driver.states((pid,), max(0.1, end_s - time.monotonic()))[pid]
+            answer = self.driver.states((pid,), self.pace.read_s)[pid]
             if come_back or time.monotonic() >= end_s:
                 break
             time.sleep(_POLL_S)

@@ -24,7 +24,7 @@ from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers
 
 RUNNING, LOCKED, CHECKPOINTED = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
-SOON = Pace(lock_s=0.1, read_s=0.8)
+SOON = Pace(lock_s=2, settle_s=0.3)  # enough for the ranks that do answer, on a machine with much to do
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def go_wrong(pids: tuple[int, ...], verb: Verb, began: ProcessState, faults: lis
         watched = Watched(fake, pids)
         claimed: dict[int, ProcessState | None]
         try:
-            move(verb, BoundedDriver(watched), pids, pace=Pace(read_s=5))
+            move(verb, BoundedDriver(watched), pids)
             claimed = dict.fromkeys(pids, WAYS[verb].goal)
         except GangRefused as error:
             claimed = error.states
@@ -253,7 +253,7 @@ def test_a_call_that_comes_back_while_its_state_is_read_is_not_taken_for_one_tha
     late = Late(FakeDriver(tmp_path / "book"), pids, pids[1], When.BEFORE)
     late.state = late.state_and_let
     driver = BoundedDriver(late)
-    move(Verb.PARK, driver, pids, pace=Pace(lock_s=0.1, read_s=1))
+    move(Verb.PARK, driver, pids, pace=Pace(lock_s=0.1, settle_s=2))
     assert [driver.driver.state(pid) for pid in pids] == [CHECKPOINTED] * 3
 
 
@@ -262,7 +262,7 @@ def test_a_driver_that_does_not_say_where_a_rank_is_touches_nobody(tmp_path: Pat
     watched = Watched(fake, pids)
     write_script(script_of(tmp_path / "book"), [Rule("state", Do.HANG, pid=pids[1], seconds=3)])
     with pytest.raises(GangUnsettled, match="no answer within"):
-        move(Verb.PARK, BoundedDriver(watched), pids, pace=SOON)
+        move(Verb.PARK, BoundedDriver(watched), pids, pace=Pace(read_s=0.5))
     assert watched.asked == []
 
 
@@ -307,8 +307,8 @@ def test_a_driver_that_lies_is_not_believed(tmp_path: Path, pids: tuple[int, ...
         move(Verb.PARK, BoundedDriver(Lying(fake, pids)), pids)
 
 
-def test_without_a_driver_nothing_is_promised(pids: tuple[int, ...]) -> None:
+def test_without_a_driver_nothing_is_touched(pids: tuple[int, ...]) -> None:
     driver = NoDriver("no CUDA driver on this machine")
     assert not driver.capabilities().can_checkpoint
-    with pytest.raises(GangUnsettled, match="no CUDA driver on this machine"):
+    with pytest.raises(GangRefused, match=r"no CUDA driver on this machine.*Nothing was touched"):
         move(Verb.PARK, BoundedDriver(driver), pids)
