@@ -33,16 +33,24 @@ class Agents:
         self._found_s: dict[NodeId, float] = {}  # when the handle was got, monotonic
         self._killed_s: dict[NodeId, float] = {}
 
-    def watch(self, slots: Mapping[NodeId, Sequence[SlotRef]], silent_s: Mapping[NodeId, float]) -> None:
-        """Have each node's agent watch exactly these slots.
+    def watch(
+        self,
+        slots: Mapping[NodeId, Sequence[SlotRef]],
+        silent_s: Mapping[NodeId, float],
+        host_bytes: int,
+        jobs: Sequence[str],
+    ) -> None:
+        """Have each node's agent watch exactly these slots, and lend its host memory.
 
         Args:
             slots: by node, of all living nodes of the pool.
             silent_s: for how long each node's agent has said nothing, as far as that is known.
+            host_bytes: what each node may lend.
+            jobs: all that have not ended.
         """
         for node, refs in slots.items():
             try:
-                self._handle(node, silent_s.get(node, 0.0)).watch.remote(refs)
+                self._handle(node, silent_s.get(node, 0.0)).watch.remote(refs, host_bytes, jobs)
             except PendingCallsLimitExceeded:
                 continue  # it hangs, and what it was told last is what it is told now
             except (RayError, ValueError) as error:

@@ -21,7 +21,7 @@ from ebbtide.client.seats import SeatActuator
 from ebbtide.pool.events import NodeFound, NodeLost, Slot, SlotFound
 from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import SlotState
+from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.agents import Agents
 from ebbtide_autoscaler.fence_book import FenceBook, fallen, node_of, strays
@@ -181,7 +181,9 @@ class Surroundings:
             self._found(node, entry, host_bytes, state)
         self._raylets = {node: (str(e["NodeManagerAddress"]), int(e["NodeManagerPort"])) for node, e in found.items()}
         await self._forget(alive)
-        await self._calls("agents", ANSWER_S, self._agents.watch, self._slots(found), self._silent_s(alive))
+        jobs = [str(name) for name, job in state.jobs.items() if job.state is not JobState.ENDED]
+        slots = self._slots(found)
+        await self._calls("agents", ANSWER_S, self._agents.watch, slots, self._silent_s(alive), host_bytes, jobs)
 
     def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
         """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""

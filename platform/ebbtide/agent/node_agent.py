@@ -1,11 +1,13 @@
 """The node agent: a small Ray actor on each node that proves to the arbiter who sits on the node's GPUs.
 
-A thin shell around ``watch``. It keeps nothing: after a restart the arbiter names the slots again, and until then it
-reports none; a slot that is missing in a report is not known to be free. A ``watch`` that was answered may have reached
-the actor just before its death, so it must be sent again and again. It has no
-privileges: it can signal only processes of its own user, and kills only holders of slot locks.
+A thin shell around ``watch`` and ``host_memory``. It keeps nothing: after a restart the arbiter names the slots again,
+and until then it reports none; a slot that is missing in a report is not known to be free. What it has lent it finds
+again by itself. A ``watch`` that was answered may have reached the actor just before its death, so it must be sent
+again and again. It has no privileges: it can signal only processes of its own user, and kills only holders of slot
+locks.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ebbtide.agent.forgotten_leases import end_forgotten
+from ebbtide.agent.host_memory.folder import regions_folder
+from ebbtide.agent.host_memory.hosting import Hosting
 from ebbtide.agent.identity import machine_name, slot_uuids
 from ebbtide.agent.logical_gpus import gpu_users, ray_workers
 from ebbtide.agent.nvml import GpuProcesses
@@ -22,10 +26,14 @@ from ebbtide.agent.process import is_alive
 from ebbtide.agent.watch import ReportLoop, SlotWatch
 from ebbtide.client.link import NAMESPACE, ArbiterLink
 from ebbtide.client.messages import AgentReport, SlotRef
+from ebbtide.snapshot.regions.look import RegionView
+from ebbtide.snapshot.regions.states import RegionKey
 
 SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
 RAYLET_TIMEOUT_S = 2.0  # the node's own raylet answers within milliseconds
 PENDING_CALLS_MAX = 32  # unanswered: an agent that hangs must not fill the arbiter's memory with repeated calls
+
+_log = logging.getLogger(__name__)
 
 
 class NodeAgent:
@@ -33,7 +41,9 @@ class NodeAgent:
 
     def __init__(self, node_id: str, lock_dir: str) -> None:
         gpus = GpuProcesses()
-        uuid_of = slot_uuids(machine_name(ray.get_runtime_context().get_node_labels()), gpus.uuid)
+        machine = machine_name(ray.get_runtime_context().get_node_labels())
+        uuid_of = slot_uuids(machine, gpus.uuid)
+        self._hosting = Hosting(regions_folder(Path(lock_dir).parent.name, machine))  # .../<pool>/slots
         self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of)
         link = ArbiterLink()
 
@@ -47,9 +57,30 @@ class NodeAgent:
         """Who sits on the watched slots now."""
         return self._watch.observe()
 
-    def watch(self, slots: Sequence[SlotRef]) -> None:
-        """From now on watch exactly these slots; to be called again and again."""
+    def watch(self, slots: Sequence[SlotRef], host_bytes: int, jobs: Sequence[str]) -> None:
+        """From now on watch exactly these slots; to be called again and again.
+
+        Args:
+            slots: of this node.
+            host_bytes: what may be lent to workers in all; see `lend`.
+            jobs: all that have not ended; host memory of others is taken back.
+        """
         self._watch.watch(slots)
+        self._hosting.set_budget(host_bytes)
+        for name in self._hosting.sweep(jobs):
+            _log.info("took back the host memory of %s", name)
+
+    def lend(self, job: str, lease_epoch: int, rank: int, size_bytes: int) -> str:
+        """The path of a region of this node's host memory; see `Hosting.lend`, which also says what it raises."""
+        return str(self._hosting.lend(RegionKey(job, lease_epoch, rank), size_bytes))
+
+    def regions(self) -> list[RegionView]:
+        """All regions of this node."""
+        return self._hosting.regions()
+
+    def settle(self, job: str, lease_epoch: int) -> list[str]:
+        """What gangs of a job up to that lease left here counts no more; see `Hosting.settle`."""
+        return self._hosting.settle(job, lease_epoch)
 
     def kill_holder(self, index: int, epoch_at_most: int) -> bool:
         """See :meth:`SlotWatch.kill_holder`."""

@@ -48,7 +48,7 @@ def wait_for(arbiter: Any, agent: Any, slot: SlotRef, workload: str) -> None:
     while ray.get(arbiter.last_workload.remote(), timeout=WAIT_S) != workload:
         assert time.monotonic() < end_s, f"the arbiter never heard of {workload}"
         with contextlib.suppress(ray.exceptions.RayActorError):
-            ray.get(agent.watch.remote([slot]), timeout=WAIT_S)
+            ray.get(agent.watch.remote([slot], 1 << 20, []), timeout=WAIT_S)
         time.sleep(0.05)
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     assert ray.get_actor(agent_name(node), namespace=NAMESPACE) == agent
 
     # The arbiter comes later than the agent: its first reports go nowhere.
-    ray.get(agent.watch.remote([slot]), timeout=WAIT_S)
+    ray.get(agent.watch.remote([slot], 1 << 20, []), timeout=WAIT_S)
     report = ray.get(agent.probe.remote(), timeout=WAIT_S)
     assert (report.node, report.holders) == (node, {0: None})
     slot = SlotRef(node, 0, report.uuids[0])  # under its machine's name: the lock that the agent watches

@@ -11,6 +11,7 @@ from ebbtide.snapshot.regions.header import Header, encode, slot_offset
 from ebbtide.snapshot.regions.states import RegionKey, RegionState
 
 SUFFIX = ".region"
+MAKING = ".making"  # while its memory is being taken
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
 
 
@@ -31,7 +32,7 @@ def create_region(folder: Path, key: RegionKey, size_bytes: int) -> Path:
     """
     payload = layout.rounded(size_bytes)
     path = region_path(folder, key)
-    making = path.with_suffix(".making")
+    making = path.with_suffix(MAKING)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(making)  # of somebody who was killed here
     fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
