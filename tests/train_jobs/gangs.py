@@ -70,6 +70,13 @@ def start(
     return processes
 
 
+def in_process(main: Callable[..., None], *given: object) -> None:
+    """Run a function of a test's module in a process of its own, which must end well."""
+    process = _context.Process(target=main, args=given)
+    process.start()
+    join([process])
+
+
 def run(plan: GangPlan, wants: Mapping[int, Want | Away] | None = None, main: Callable[..., None] = rank_main) -> None:
     """Run a gang to its end; every rank must end well."""
     join(start(plan, wants, main))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
-from ebbtide.snapshot.evict import discard, evict, plan, tensors_in
+from ebbtide.snapshot.evict import Stage, copy_out, discard, evict, plan, tensors_in
 from ebbtide.snapshot.host_pool import HostPool
 
 
@@ -105,3 +106,38 @@ def test_discarding_frees_without_keeping() -> None:
 def test_tensors_are_found_in_nested_containers() -> None:
     a, b = torch.ones(1), torch.ones(2)
     assert [name for name, _ in tensors_in("x", {"k": [a, (b, 3)], "n": None})] == ["x.k.0", "x.k.1.0"]
+
+
+def test_what_was_copied_is_still_there_until_it_is_freed() -> None:
+    """Several ranks agree between the two."""
+    tensor = torch.randn(100)
+    before, checked = tensor.clone(), plan(named(tensor))
+    evicted = copy_out(checked, HostPool(checked.size_bytes))
+    assert evicted.stage is Stage.COPIED and torch.equal(tensor, before)
+    with pytest.raises(ValueError, match="copied cannot become back"):
+        evicted.restore()
+    evicted.free()
+    assert tensor.untyped_storage().nbytes() == 0
+    with pytest.raises(ValueError, match="away cannot become away"):
+        evicted.free()
+    evicted.restore()
+    assert evicted.stage is Stage.BACK and torch.equal(tensor, before)
+
+
+def test_a_tensor_that_is_others_inside_is_refused_by_its_kind() -> None:
+    """As DTensor is (FSDP2), and quantized weights."""
+    with pytest.raises(NotEvictable, match=r"weird is a TwoTensor.*stop and restart"):
+        plan([("weird", TwoTensor(torch.ones(2), torch.ones(2)))])  # type: ignore[no-untyped-call]
+
+
+def test_pinned_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none without a GPU."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
+    with pytest.raises(NotEvictable, match="buffer is in pinned memory"):
+        plan([("buffer", torch.ones(2))])
+
+
+def test_a_lazy_view_is_not_taken_for_its_storage() -> None:
+    tensor = torch.randn(4, dtype=torch.complex64)
+    checked = plan(named(tensor))
+    assert checked.holds(tensor) and not checked.holds(tensor.conj()) and not checked.holds(tensor.conj().imag)
