@@ -116,7 +116,7 @@ def test_what_a_held_job_leaves_is_kept_for_nobody() -> None:
     (move,) = look(held(aside)).moves
     assert isinstance(move, GrantJob) and (move.job, move.slots) == ("b", (S0, S1, S2))
     class_ = WorkloadClass.NON_PREEMPTIBLE
-    leaving = with_job(a_pool(), a_job(workload_class=class_, in_place=False), (S0, S1, S2))
+    leaving = with_job(a_pool(), a_job(workload_class=class_, in_place=False, workers_min=3), (S0, S1, S2))
     leaving = fold(held(leaving), StopJob(TRAIN, "r", preempts=True), SlotFreed(S0), SlotFreed(S1), SlotFreed(S2))
     for state in (leaving, fold(leaving, JobStopped(TRAIN, 9))):
         (grant,) = look(state, traffic=HELD).moves

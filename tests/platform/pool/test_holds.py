@@ -95,6 +95,12 @@ def test_a_hold_outlives_a_crash_and_the_loss_of_the_driver_and_no_other_end() -
         assert refusal(after(held, over), HELD)
 
 
+def test_a_job_that_was_put_aside_has_not_come_back_before_it_runs() -> None:
+    granted = after(pool(), HELD, RELEASED, GrantJob(JOB, (S0, S1), "r"))
+    assert granted.jobs[JOB].stood_aside and after(granted, HELD, RELEASED).jobs[JOB].stood_aside
+    assert not after(granted, JobRunning(JOB, 9)).jobs[JOB].stood_aside
+
+
 def test_a_released_job_waits_for_its_slots_from_then_on() -> None:
     """Not from the night before: else it would be restarted elsewhere because a slot of its is free a second late."""
     held = after(pool(), *PARKED, HELD, at_s=100.0)
