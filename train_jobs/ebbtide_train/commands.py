@@ -19,6 +19,8 @@ from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load import load_file
 from ebbtide.config.root import PoolFile
 from ebbtide_train.dashboard import dashboard_url
+from ebbtide_train.interactive.command_run import run_command
+from ebbtide_train.interactive.command_sessions import sessions_command
 from ebbtide_train.pick import pick
 from ebbtide_train.state_lines import job_view
 from ebbtide_train.submit import OVER, Standing, Submitted, submit, watch
@@ -113,4 +115,4 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-COMMANDS = (submit_command,)
+COMMANDS = (submit_command, run_command, sessions_command)
