@@ -25,7 +25,8 @@ from ebbtide_train.state_lines import job_view
 from ebbtide_train.submit import OVER, Standing, Submitted, watch
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
+# What comes after COMMAND's first word is COMMAND's, even if an option of ours has the same name.
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--name", default=None, help="Name of the session. Default: made of the command's.")
 @click.option("--gpus", default=1, show_default=True, help="GPUs; one for now.")
