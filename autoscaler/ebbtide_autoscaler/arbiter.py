@@ -69,8 +69,9 @@ class Arbiter:
         """What a process that joins the pool needs."""
         if not self._loop.opened:
             return None
-        ledger = self._loop.ledger
-        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, ledger.epoch, ledger.ledger_id)
+        ledger, config = self._loop.ledger, self._loop.file.json
+        sessions = PoolFile.model_validate_json(config).sessions.model_dump_json() if config else ""
+        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, ledger.epoch, ledger.ledger_id, sessions)
 
     def pid(self) -> int:
         """Of this process; for tests that kill it."""

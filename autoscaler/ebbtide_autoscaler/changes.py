@@ -70,7 +70,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> tuple
     if before is None:
         return tuple(_everything(after))
     found: list[Change] = []
-    for section in ("pool", "gateway", "policy", "metrics"):
+    for section in ("pool", "gateway", "policy", "metrics", "sessions"):
         found += _fields(section, before.get(section, {}), after.get(section, {}))
     for kind in NAMED:
         found += _named(kind, before.get(kind, ()), after.get(kind, ()))

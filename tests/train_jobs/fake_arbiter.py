@@ -90,6 +90,14 @@ class FakeArbiter:
         if self._jobs[job].incarnation == incarnation and not self._jobs[job].outcome:
             self._jobs[job].outcome, self._jobs[job].detail = outcome, detail
 
+    def park_job(self, job: str, reason: str, by: str) -> dict[str, Any]:
+        self.want(job, Want.PARK)
+        return {"changed": True, "held": {"by": by, "reason": reason}}
+
+    def resume_job(self, job: str, by: str) -> dict[str, Any]:
+        self.resume(job)
+        return {"changed": True, "held": None}
+
     def cancel_job(self, job: str, reason: str) -> None:
         self.cancel(job)
 

@@ -20,6 +20,8 @@ from ebbtide.config.load import load_file
 from ebbtide.config.root import PoolFile
 from ebbtide_train.command_probe import probe
 from ebbtide_train.dashboard import dashboard_url
+from ebbtide_train.interactive.command_run import run_command
+from ebbtide_train.interactive.command_sessions import sessions_command
 from ebbtide_train.pick import pick
 from ebbtide_train.state_lines import job_view
 from ebbtide_train.submit import OVER, Standing, Submitted, submit, watch
@@ -114,4 +116,4 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-COMMANDS = (submit_command, probe)
+COMMANDS = (submit_command, probe, run_command, sessions_command)

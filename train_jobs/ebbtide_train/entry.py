@@ -10,4 +10,6 @@ from typing import Any
 
 def enter(config: dict[str, Any]) -> Any:
     """Run one rank of the job in this process; gives what its train function returned, or a ``Left``."""
+    if config["plan"].session is not None:  # it needs no torch, and is told so late for the same reason
+        return importlib.import_module("ebbtide_train.interactive.session_rank").run_rank(config["plan"])
     return importlib.import_module("ebbtide_train.worker").run_rank(config["plan"], config["args"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ebbtide.client.messages import Lease
 from ebbtide.config.job import JobSection
+from ebbtide_train.interactive.spec import SessionPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class JobPlan:
     lock_dir: str  # node-local
     ledger: str = ""  # the identity of the ledger within which lease epochs grow
     train: bytes | None = None  # the train function, pickled; None: import ``section.entrypoint``
+    session: SessionPlan | None = None  # it does not train: its one rank keeps a process tree
 
     @property
     def run_dir(self) -> Path:

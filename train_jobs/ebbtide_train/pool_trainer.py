@@ -31,6 +31,7 @@ from ebbtide_train.blame import describe
 from ebbtide_train.connect import ask, connect
 from ebbtide_train.controller_link import ControllerLink
 from ebbtide_train.errors import BadJob, JobLost, JobRefused
+from ebbtide_train.interactive.spec import SessionPlan
 from ebbtide_train.leased_trainer import LeasedTrainer
 from ebbtide_train.link import Link
 from ebbtide_train.plan import JobPlan
@@ -79,6 +80,7 @@ class PoolTrainer(LeasedTrainer):
         *,
         args: Mapping[str, Any] | None = None,
         job: JobSection | None = None,
+        session: SessionPlan | None = None,
         **settings: Any,
     ) -> None:
         """Either ``job``, or its ``settings``: see :func:`job_section`.
@@ -86,6 +88,7 @@ class PoolTrainer(LeasedTrainer):
         Args:
             train: called in every worker with ``args``; None: ``job.entrypoint`` is imported there.
             args: default: those of ``job``.
+            session: the job keeps a process tree and does not train; see ``interactive``.
 
         Raises:
             BadJob: the settings are wrong.
@@ -101,6 +104,7 @@ class PoolTrainer(LeasedTrainer):
             lock_dir=self._runtime.lock_dir,
             ledger=self._runtime.ledger,
             train=None if train is None else cloudpickle.dumps(train),
+            session=session,
         )
         self._args = dict(section.args if args is None else args)
         super().__init__(plan, self._args)
@@ -165,8 +169,12 @@ class PoolTrainer(LeasedTrainer):
                 raise
             finally:
                 self._before_run()
-            ending.outcome, ending.detail = "finished", "its train function returned"
+            ending.outcome, ending.detail = self._verdict(result)
             return result
+
+    def _verdict(self, result: Result) -> tuple[str, str]:
+        """Outcome and detail of a job whose ranks have all returned."""
+        return "finished", "its train function returned"
 
     def _register(self, *, again: bool) -> None:
         section = self._plan.section

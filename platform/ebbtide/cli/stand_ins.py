@@ -12,7 +12,18 @@ from click.shell_completion import CompletionItem
 from ebbtide.cli.names import Completer, complete_jobs, complete_keys, complete_logs, complete_nodes
 
 COMPLETE_VARIABLE = "_EBBTIDE_COMPLETE"  # the name that click looks for, made from the program's
-_FLAGS = ("--json", "--wait", "--no-wait", "--rollback", "--yes", "--watch", "--follow", "--no-follow", "--rehearse")
+_FLAGS = (
+    "--json",
+    "--wait",
+    "--no-wait",
+    "--rollback",
+    "--yes",
+    "--watch",
+    "--follow",
+    "--no-follow",
+    "--rehearse",
+    "--detach",
+)
 _FILE = click.Path()
 
 
@@ -56,6 +67,8 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("plan", "--json", file=True),
         _stand_in("probe", "--pool --rehearse --bytes --json", completes=complete_jobs),
         _stand_in("resume", "--wait --no-wait --timeout --pool --json", completes=complete_jobs),
+        _stand_in("run", "--name --gpus --detach --owner --idle-after --grace --host-memory --pool --json", file=True),
+        _stand_in("sessions", "--pool --json"),
         _stand_in("status", "--watch --pool --json"),
         _stand_in("submit", "--job --follow --no-follow --json", file=True),
         _stand_in("undrain", "--pool --json", completes=complete_nodes),

@@ -276,3 +276,4 @@ class PoolRuntime:
     lock_dir: str  # node-local, the same path on every node
     arbiter_epoch: int
     ledger: str = ""  # the ledger's identity: lease epochs grow within it
+    sessions: str = ""  # the section of the file in force, as JSON; "": nothing is said there

@@ -11,6 +11,7 @@ from ebbtide.config.metrics import MetricsSection
 from ebbtide.config.policy import PolicySection
 from ebbtide.config.pool import PoolSection
 from ebbtide.config.section import Section
+from ebbtide.config.sessions import SessionsSection
 
 
 class PoolFile(Section):
@@ -22,6 +23,7 @@ class PoolFile(Section):
     metrics: MetricsSection = Field(
         MetricsSection(), description="Where the arbiter shows how the pool does, for Prometheus."
     )
+    sessions: SessionsSection = Field(SessionsSection(), description="Interactive sessions, for `ebbtide run`.")
     endpoints: tuple[EndpointSection, ...] = Field((), description="LLMs that are served.")
     jobs: tuple[JobSection, ...] = Field((), description="Training jobs, for `ebbtide submit`.")
     keys: tuple[KeySection, ...] = Field((), description="API keys; none = anyone who reaches the port.")

@@ -72,7 +72,7 @@ class SharedLock(Protocol):
 class LockFor(Protocol):
     """The lock of the session's slot under a lease."""
 
-    def __call__(self, lease: Lease) -> SharedLock: ...
+    def __call__(self, lease: Lease, /) -> SharedLock: ...
 
 
 class Wishes(Protocol):

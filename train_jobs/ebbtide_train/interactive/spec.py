@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ebbtide_train.interactive.idle import IdleRules
+from ebbtide_train.interactive.notices import Mail, Webhook
 
 STOP_S = 10.0  # from SIGTERM to SIGKILL: what container runtimes leave by default
 
@@ -26,3 +27,11 @@ class SessionSpec:
         """Names the command: an image of another one is never revived in its place."""
         said = json.dumps([self.command, self.cwd])
         return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What the one rank of a session's job is told."""
+
+    spec: SessionSpec
+    ways: tuple[Webhook | Mail, ...] = ()  # to tell its owner
