@@ -286,6 +286,16 @@ def test_a_verb_that_does_not_fit_is_refused_before_anything_is_touched(tmp_path
     assert watched.asked == []
 
 
+def test_a_rank_that_fails_on_the_way_back_costs_the_gang(tmp_path: Path, pids: tuple[int, ...]) -> None:
+    """What went wrong first was harmless; the worse counts."""
+    write_script(
+        script_of(tmp_path / "book"),
+        [Rule("checkpoint", Do.REFUSE, pid=pids[0]), Rule("unlock", Do.FAIL, pid=pids[0])],
+    )
+    with pytest.raises(GangLost, match="it is FAILED"):
+        move(Verb.PARK, BoundedDriver(FakeDriver(tmp_path / "book")), pids)
+
+
 def test_an_adapter_that_breaks_leaves_no_rank_locked(tmp_path: Path, pids: tuple[int, ...]) -> None:
     class Broken(Watched):
         def checkpoint(self, pid: int) -> None:

@@ -1,10 +1,11 @@
 """The table of states has no hole: every state and call is decided, and nobody is stuck but in FAILED."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused
+from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, ProcessGone
 from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
 from ebbtide.snapshot.driver.states import STEADY, TABLE, Call, ProcessState, after, sources
@@ -61,3 +62,13 @@ def test_nothing_leads_out_of_failed(tmp_path: Path) -> None:
             with pytest.raises(DriverFailed, match="kill it"):
                 make(driver, call, target.pid)
         assert driver.state(target.pid) is ProcessState.FAILED
+
+
+def test_a_process_that_has_ended_is_gone_also_before_its_parent_asks(tmp_path: Path) -> None:
+    driver = FakeDriver(tmp_path / "book")
+    with sleepers(1) as (target,):
+        target.kill()
+        os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        for ask in (lambda: driver.state(target.pid), lambda: driver.lock(target.pid, 1000)):
+            with pytest.raises(ProcessGone, match="its GPU memory is free"):
+                ask()
