@@ -107,16 +107,20 @@ def _after(entry: Entry | None, line: Line, under_way: tuple[Line, ...]) -> Entr
     image_dir = str(line.facts.get("image_dir", entry.image_dir if entry else ""))
     if entry is None:  # an image of another node, or of a helper before
         return _entry(line, STANDING.get((line.op, line.step), Standing.DUMPED), image_dir, under_way=under_way)
+    gone = line.op is Op.DISCARD and line.step is Step.DONE and entry.standing is not Standing.LIVE
+    if gone and image_dir == entry.image_dir:
+        return None  # the image was all that was left of it
+    is_dumped = (line.op, line.step) == (Op.DUMP, Step.DONE)
+    if line.step in ENDS and not entry.story and not is_dumped:
+        return None  # it was known by this operation only
     if line.op is Op.DISCARD:
-        if line.step is Step.DONE and (entry.standing is not Standing.LIVE and image_dir == entry.image_dir):
-            return None  # the image was all that was left of it
-        if line.step is Step.UNDONE and not entry.story:
-            return None
         return replace(entry, under_way=under_way)
-    if line.step is Step.UNDONE and not entry.story:
-        return None
+    if line.step is Step.UNDONE:  # back to where its story left it
+        before = entry.story[-1]
+        image_dir = str(before.facts.get("image_dir", ""))
+        return replace(entry, standing=STANDING[before.op, before.step], image_dir=image_dir, under_way=())
     standing = STANDING.get((line.op, line.step), entry.standing)
-    story = (*entry.story, *entry.under_way, line) if (line.op, line.step) == (Op.DUMP, Step.DONE) else entry.story
+    story = (*entry.story, *entry.under_way, line) if is_dumped else entry.story
     return replace(
         entry, standing=standing, story=story, under_way=under_way,
         image_dir="" if standing is Standing.LIVE else image_dir,

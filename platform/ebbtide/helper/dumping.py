@@ -13,12 +13,12 @@ from pathlib import Path
 from ebbtide.agent.process import await_end, boot_id, is_alive, kill_exactly
 from ebbtide.helper.book import Entry
 from ebbtide.helper.criu.connections import holders_elsewhere, sockets_of
-from ebbtide.helper.criu.image import IMAGES, Manifest, Process, hashed_files, seal
+from ebbtide.helper.criu.image import IMAGES, Manifest, Process, hashed_files, read_manifest, seal
 from ebbtide.helper.criu.needs import needs_of
 from ebbtide.helper.criu.objections import Ends, Objection, objections, pipes, socket_inodes
 from ebbtide.helper.criu.proc_tree import Tree, descendants, look_at
 from ebbtide.helper.criu.program import Held, why_it_failed
-from ebbtide.helper.errors import Refused, Undone
+from ebbtide.helper.errors import HelperUnusable, Refused, Undone
 from ebbtide.helper.operation import Operation, Tool, Workplace
 from ebbtide.helper.places import check_room, check_way
 from ebbtide.helper.steps import Op, Standing, Step
@@ -70,19 +70,22 @@ def dump(place: Workplace, tool: Tool, entry: Entry, image_dir: Path) -> Manifes
     Raises:
         Refused: nothing was touched.
         Undone: it failed; the processes run on, and nothing is left at ``image_dir``.
-        OSError: the journal cannot be written: the helper must end (see `journal.Journal.write`).
+        HelperUnusable: the helper must end (see `journal.Journal.write`).
     """
     check_dump(tool, entry, image_dir)
     work = image_dir.with_name(f".{image_dir.name}.{os.urandom(8).hex()}.tmp")
     operation = Operation.on(place, Op.DUMP, entry, image_dir=str(image_dir), work=str(work))
     try:
         manifest = _make(operation, tool, entry, image_dir, work)
-    except (CameToNothing, StorageError) as error:
+    except (CameToNothing, StorageError, OSError) as error:
+        if stands(operation, image_dir):
+            # Renamed, and the sync of that failed. The tree must not run on beside an image that counts.
+            raise HelperUnusable(f"image {image_dir} stands, and is perhaps not durable: {error}") from error
         lead_back(operation, work)
         operation.note(Step.UNDONE, why=str(error))
         raise Undone(f"dump of {entry.name} failed, and it runs on: {error}", OTHER_TIER) from error
     except BaseException:
-        if not image_dir.exists():
+        if not stands(operation, image_dir):
             lead_back(operation, work)
         raise
     finish(operation, manifest)
@@ -93,8 +96,18 @@ def finish(operation: Operation, manifest: Manifest) -> None:
     """From PLACED on: end the processes that the image holds."""
     end_processes(manifest)
     operation.note(Step.KILLED)
-    operation.place.disk.remove_tree(operation.run)
+    with suppress(StorageError):  # what CRIU said is left over then
+        operation.place.disk.remove_tree(operation.run)
     operation.note(Step.DONE)
+
+
+def stands(operation: Operation, image_dir: Path) -> Manifest | None:
+    """The image that this very operation made, if it stands under its name, committed."""
+    try:
+        manifest = read_manifest(image_dir)
+    except Refused:
+        return None
+    return manifest if manifest.operation == operation.id else None
 
 
 def end_processes(manifest: Manifest) -> None:
@@ -108,14 +121,15 @@ def end_processes(manifest: Manifest) -> None:
 
 
 def lead_back(operation: Operation, work: Path) -> None:
-    """Let the processes run on, and remove what there is of an image. Harmless if there is nothing to do."""
+    """Let the processes run on, and remove what there is of an image, as far as the disk lets us. Harmless again."""
     line = operation.first
     if line.boot == boot_id() and is_alive(line.pid, line.started):
         for pid in (*reversed(descendants(line.pid)), line.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    operation.place.disk.remove_tree(work)
-    operation.place.disk.remove_tree(operation.run)
+    for folder in (work, operation.run):
+        with suppress(StorageError):  # the processes run: that is what counts; nobody ever takes it for an image
+            operation.place.disk.remove_tree(folder)
 
 
 def _make(operation: Operation, tool: Tool, entry: Entry, image_dir: Path, work: Path) -> Manifest:

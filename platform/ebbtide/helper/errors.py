@@ -10,7 +10,8 @@
     ├── OutcomeUnknown        it may have happened, or goes on: read back with ``state``, never ask again blindly
     ├── Lost                  processes cannot be brought back: kill the rest, fall back to the last durable state
     └── Unreachable           no helper answers there, and nothing was asked of it
-    HelperUnusable            the helper cannot start: its journal is damaged, or another one runs
+    HelperUnusable            the helper cannot start or go on: its journal is damaged or cannot be written, or
+                              another helper runs
 """
 
 from typing import ClassVar
@@ -79,7 +80,7 @@ class Unreachable(HelperError):
 
 
 class HelperUnusable(Exception):
-    """The helper cannot begin its work; the message says why and what to do."""
+    """The helper cannot begin or go on with its work; the message says why and what to do."""
 
 
 ON_THE_WIRE: dict[str, type[HelperError]] = {

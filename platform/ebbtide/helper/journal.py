@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ebbtide.helper.book import Book, Line
 from ebbtide.helper.errors import HelperUnusable
 from ebbtide.storage.durable import Disk
+from ebbtide.storage.errors import StorageError
 
 COMPACT_ABOVE_BYTES = 1 << 20  # some 3000 lines; a book of a node's workloads has a few hundred
 _HASH_CHARS = 16
@@ -58,19 +59,22 @@ class Journal:
 
         Raises:
             ValueError: the tables do not allow it; nothing was written.
-            OSError: the disk does not take it. Whether it is there is not known then: the helper must end, and
-                read it back.
+            HelperUnusable: the disk does not take it. Whether it is there is not known then: the helper must end,
+                and the next one read it back.
         """
         with self._turn:
             book = self._book.apply(line)
             raw = encode(line)
-            written = os.write(self._fd, raw)
-            if written != len(raw):
-                raise OSError(f"{self._path} took {written} of {len(raw)} bytes: make room for it")
-            os.fsync(self._fd)
-            self._book = book
-            if os.fstat(self._fd).st_size > COMPACT_ABOVE_BYTES:
-                self._compact()
+            try:
+                written = os.write(self._fd, raw)
+                if written != len(raw):
+                    raise OSError(f"it took {written} of {len(raw)} bytes")
+                os.fsync(self._fd)
+                self._book = book
+                if os.fstat(self._fd).st_size > COMPACT_ABOVE_BYTES:
+                    self._compact()
+            except (OSError, StorageError) as error:
+                raise HelperUnusable(f"{self._path} cannot be written ({error}): make room for it") from error
             return book
 
     def close(self) -> None:

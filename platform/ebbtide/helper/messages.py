@@ -12,7 +12,7 @@ from ebbtide.helper.errors import ON_THE_WIRE, HelperError, Malformed
 
 LINE_LIMIT_BYTES = 256 << 10  # 1024 names of 128 characters, twice
 _QUICK_S = 15.0  # beyond what the driver is given to answer
-# CRIU wrote 4 GiB in 18 s on a slow disk (docs/decisions/013): 60 GiB in this time. Nothing is stopped when it is over.
+# CRIU wrote 4 GiB in 18 s where the disk throttled it: 60 GiB in this time. Nothing is stopped when it is over.
 _IMAGE_S = 300.0
 _DRIVER_S = 400.0  # what `snapshot.driver.gang.Pace` may take at most for one verb, there and back
 

@@ -78,16 +78,21 @@ def revive(place: Workplace, tool: Tool, image_dir: Path, manifest: Manifest, kn
 
     Raises:
         Undone: it failed; no process of it is left, the image is as it was.
-        OSError: the journal cannot be written: the helper must end.
+        HelperUnusable: the helper must end (see `journal.Journal.write`).
     """
     before = known or dumped_entry(manifest, image_dir)
     operation = Operation.on(place, Op.REVIVE, before, image_dir=str(image_dir), dumped_by=manifest.operation)
-    place.disk.make_directory(operation.run)
-    held = Held(
-        tool.criu, operation.run,
-        # -d: processes go on without CRIU. -W: the image's own folder stays as it is.
-        ("restore", "-D", str(image_dir / IMAGES), "-W", str(operation.run), "-o", LOG, "-v4", "-d", "--file-locks"),
-    )  # fmt: skip
+    try:
+        place.disk.make_directory(operation.run)
+        held = Held(
+            tool.criu, operation.run,
+            # -d: processes go on without CRIU. -W: the image's own folder stays as it is.
+            ("restore", "-D", str(image_dir / IMAGES), "-W", str(operation.run), "-o", LOG, "-v4", "-d",
+             "--file-locks"),
+        )  # fmt: skip
+    except (StorageError, OSError) as error:
+        operation.note(Step.UNDONE, why=str(error))
+        raise Undone(f"image {image_dir} was not brought back: {error}", "make room on this node, ask again") from error
     try:
         operation.note(Step.SPAWNED, runner_pid=held.runner.pid, runner_started=held.runner.started)
         held.go()

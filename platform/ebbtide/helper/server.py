@@ -15,27 +15,30 @@ from pathlib import Path
 from ebbtide.helper.errors import Busy, HelperError, Malformed, OutcomeUnknown, Refused
 from ebbtide.helper.messages import LINE_LIMIT_BYTES, Reply, Request, parse
 from ebbtide.helper.service import Service
-from ebbtide.helper.wire import Ended, LineTooLong, Peer, TooSlow, peer_of, read_line, send_line
+from ebbtide.helper.wire import Ended, LineTooLong, Peer, TooSlow, part, peer_of, read_line, send_line
 from ebbtide.storage.errors import StorageError
 
 LINE_WAIT_S = 5.0  # our client sends its line at once
 MOST_CONNECTIONS = 64  # a node has some 8 GPUs and a few sessions; each keeper asks one thing at a time
 _BACKLOG = 64
+# How long somebody who still talks is listened to after the answer: a request that was too long, four times.
+_PARTING_BYTES, _PARTING_S = 4 * LINE_LIMIT_BYTES, 0.5
 JOURNAL_FAILED = 3  # exit code
 
 
 class Server:
     """Answers until the process ends."""
 
-    def __init__(self, service: Service, path: Path, uids: frozenset[int]) -> None:
+    def __init__(self, service: Service, path: Path, uids: frozenset[int], *, line_wait_s: float = LINE_WAIT_S) -> None:
         """Bind the socket; a dead helper's is replaced (the journal's lock says that it is dead).
 
         Args:
             service: does the work.
             path: of the socket; made with mode 0600, owned by the peer's user if that is another one.
             uids: who may ask.
+            line_wait_s: how long a request, and the taking of its answer, may be on the way.
         """
-        self._service, self._uids = service, uids
+        self._service, self._uids, self._line_wait_s = service, uids, line_wait_s
         self._seats = threading.BoundedSemaphore(MOST_CONNECTIONS)
         with suppress(FileNotFoundError):
             path.unlink()
@@ -66,7 +69,8 @@ class Server:
     def _attend(self, connection: socket.socket) -> None:
         try:
             with connection, suppress(OSError, TooSlow, Ended):
-                send_line(connection, self._reply(connection).encode(), LINE_WAIT_S)
+                send_line(connection, self._reply(connection).encode(), self._line_wait_s)
+                part(connection, _PARTING_BYTES, _PARTING_S)
         finally:
             self._seats.release()
 
@@ -76,7 +80,7 @@ class Server:
             if peer.uid not in self._uids:
                 raise Refused(f"user {peer.uid} may not ask this helper", f"ask as user {min(self._uids)}")
             try:
-                line = read_line(connection, LINE_LIMIT_BYTES, LINE_WAIT_S)
+                line = read_line(connection, LINE_LIMIT_BYTES, self._line_wait_s)
             except LineTooLong as error:
                 raise Malformed(f"the request has {error}", "name fewer workloads at once") from None
             except TooSlow as error:
@@ -102,8 +106,9 @@ class Server:
             return Reply(ok=True, result=self._service.answer(peer, request))
         except HelperError as error:
             return Reply.refusing(error)
-        except StorageError as error:
-            return Reply.refusing(Refused(str(error), "mend the filesystem"))
+        except (StorageError, OSError) as error:
+            # Of a check: what fails after an operation has begun is made `Undone` where it was begun.
+            return Reply.refusing(Refused(str(error), "mend what the message names"))
         except Exception as error:  # noqa: BLE001 - the outermost frame of all work
             # The journal could not be written, or a fault of ours: what is known here may not be what is on the disk.
             # The next helper reads back what is, so this one ends at once.

@@ -41,6 +41,7 @@ from ebbtide.helper.settling import settle
 from ebbtide.helper.steps import Op, Standing, Step
 from ebbtide.helper.wire import Peer
 from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.storage.errors import StorageError
 
 _REGISTER = "register it, with pid and start time"
 
@@ -66,8 +67,13 @@ class Service:
             held.enter_context(self._claims.claim(keys, f"settling {lines[-1].op.value}"))
 
             def work(lines: Any = lines, held: ExitStack = held) -> None:
-                with held:
+                try:
                     tell(settle(self._place, lines, lambda pid: stand(self._driver, (pid,))[pid]))
+                except (StorageError, OSError) as error:
+                    # Still claimed: nobody may begin anything on what is not settled.
+                    tell(f"{lines[-1].name}: not settled, and busy until the helper is started again: {error}")
+                    return
+                held.close()
 
             threads.append(threading.Thread(target=work, name=f"settle-{lines[-1].name}", daemon=True))
         for thread in threads:

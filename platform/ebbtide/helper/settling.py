@@ -22,7 +22,7 @@ from ebbtide.helper.book import Line
 from ebbtide.helper.criu.image import read_manifest
 from ebbtide.helper.criu.program import Runner
 from ebbtide.helper.discarding import remove_image
-from ebbtide.helper.dumping import finish, lead_back
+from ebbtide.helper.dumping import finish, lead_back, stands
 from ebbtide.helper.errors import HelperError, Refused
 from ebbtide.helper.operation import Operation, Workplace
 from ebbtide.helper.reviving import conclude
@@ -61,12 +61,8 @@ def settle(place: Workplace, lines: Sequence[Line], ask_driver: Callable[[int], 
 def _settle_dump(operation: Operation, last: Line) -> str:
     _await_runner(operation, last)
     image_dir, work = Path(last.facts["image_dir"]), Path(last.facts["work"])
-    try:
-        manifest = read_manifest(image_dir)
-        placed = manifest.operation == operation.id
-    except Refused:
-        placed = False
-    if not placed:
+    manifest = stands(operation, image_dir)
+    if manifest is None:
         lead_back(operation, work)
         operation.note(Step.UNDONE, why=_WHY)
         return f"{last.name}: its dump was called off, it runs on"

@@ -83,13 +83,11 @@ FIRST: Mapping[Op, Step] = {op: Step.INTENT if NEXT[op] else Step.DONE for op in
 STANDING: Mapping[tuple[Op, Step], Standing] = {
     (Op.REGISTER, Step.DONE): Standing.LIVE,
     (Op.DUMP, Step.INTENT): Standing.DUMPING,
-    (Op.DUMP, Step.UNDONE): Standing.LIVE,
     (Op.DUMP, Step.DONE): Standing.DUMPED,
     (Op.REVIVE, Step.INTENT): Standing.REVIVING,
-    (Op.REVIVE, Step.UNDONE): Standing.DUMPED,
     (Op.REVIVE, Step.DONE): Standing.LIVE,
 }
-"""Where a line of the journal puts the workload; lines that are not here leave it where it is."""
+"""Where a line of the journal puts the workload. UNDONE puts it back to where it was; others leave it where it is."""
 
 
 def may_follow(op: Op, last: Step | None, step: Step) -> bool:

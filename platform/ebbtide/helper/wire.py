@@ -64,6 +64,22 @@ def read_line(connection: socket.socket, limit_bytes: int, wait_s: float) -> byt
     return line
 
 
+def part(connection: socket.socket, limit_bytes: int, wait_s: float) -> None:
+    """Say that no more comes, and hear the other end out, for a while: closed on unread bytes, our answer is lost.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    connection.shutdown(socket.SHUT_WR)
+    end_s, heard = time.monotonic() + wait_s, 0
+    while heard < limit_bytes and (left_s := end_s - time.monotonic()) > 0:
+        connection.settimeout(left_s)
+        some = connection.recv(_PART_BYTES)
+        if not some:
+            return
+        heard += len(some)
+
+
 def send_line(connection: socket.socket, line: bytes, wait_s: float) -> None:
     """Send a line that ends in a line end.
 

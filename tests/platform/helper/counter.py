@@ -1,6 +1,6 @@
 """A process that counts into a file, for ever or up to a number: what was lost or repeated can be seen in the file.
 
-usage: python -I -S counter.py FILE [LAST [EXTRA]]   EXTRA: child, pipe, socketpair, listen, udp, memory
+usage: python -I -S counter.py FILE [LAST [EXTRA]]   EXTRA: child, pipe, socketpair, listen, udp; several with commas
 """
 
 import os
@@ -8,23 +8,20 @@ import socket
 import sys
 import time
 
-keep = []
-extra = sys.argv[3] if len(sys.argv) > 3 else ""
-if extra == "child" and os.fork() == 0:
+keep: list[object] = []
+extra = sys.argv[3].split(",") if len(sys.argv) > 3 else []
+if "child" in extra and os.fork() == 0:
     while True:
         time.sleep(0.01)
-elif extra == "pipe":
+if "pipe" in extra:
     keep.append(os.pipe())
-elif extra == "socketpair":
+if "socketpair" in extra:
     keep.append(socket.socketpair())
-elif extra in ("listen", "udp"):
-    kind = socket.SOCK_STREAM if extra == "listen" else socket.SOCK_DGRAM
-    keep.append(socket.socket(socket.AF_INET, kind))
-    keep[-1].bind(("127.0.0.1", 0))
-    if extra == "listen":
-        keep[-1].listen(1)
-elif extra == "memory":
-    keep.append(os.urandom(1 << 20) * 64)
+if "listen" in extra:
+    keep.append(socket.create_server(("127.0.0.1", 0)))
+if "udp" in extra:
+    keep.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    keep[-1].bind(("127.0.0.1", 0))  # type: ignore[attr-defined]
 last = int(sys.argv[2]) if len(sys.argv) > 2 else 1 << 60
 with open(sys.argv[1], "a") as file:
     for number in range(last + 1):

@@ -77,6 +77,7 @@ def counting(folder: Path, *words: str, **how: Any) -> Iterator[Counting]:
         wait_until(lambda: tree.count() > 1)
         yield tree
     finally:
+        process.kill()  # does nothing if it was waited for
         end(process.pid)
         process.wait()
 

@@ -1,0 +1,92 @@
+"""The journal on the disk: what was written is read, a torn end is cut off, damage is told."""
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.helper import journal as module
+from ebbtide.helper.book import Line
+from ebbtide.helper.errors import HelperUnusable
+from ebbtide.helper.journal import Journal, encode
+from ebbtide.helper.steps import Op, Step
+from ebbtide.storage.durable import Disk
+
+
+def line(name: str, op: Op = Op.REGISTER, step: Step = Step.DONE, operation: str = "one") -> Line:
+    return Line(
+        at_s=0.0, operation=operation, op=op, step=step, name=name, pid=100, started=7, boot="boot", generation=1, uid=0
+    )
+
+
+def written(folder: Path, *names: str) -> Path:
+    journal = Journal(folder, Disk())
+    for name in names:
+        journal.write(line(name))
+    journal.close()
+    return folder / "journal"
+
+
+def test_a_restarted_helper_knows_what_the_one_before_knew(tmp_path: Path) -> None:
+    path = written(tmp_path / "state", "a", "b")
+    again = Journal(path.parent, Disk())
+    assert set(again.book.entries) == {"a", "b"}
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("cut", [1, 20, 10_000])
+def test_a_torn_last_line_was_never_acted_upon(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path / "state", "a", "b")
+    last = len(encode(line("b")))
+    path.write_bytes(path.read_bytes()[: -min(cut, last)])
+    again = Journal(path.parent, Disk())
+    assert set(again.book.entries) == {"a"}
+    again.write(line("c"))
+    again.close()
+    assert set(Journal(path.parent, Disk()).book.entries) == {"a", "c"}
+
+
+@pytest.mark.parametrize("damage", [b'{"at_s"', b"\n", b"0" * 16 + b' {"at_s":0}'])
+def test_a_damaged_line_keeps_the_helper_from_starting(tmp_path: Path, damage: bytes) -> None:
+    path = written(tmp_path / "state", "a", "b")
+    first, _, rest = path.read_bytes().partition(b"\n")
+    path.write_bytes(first + b"\n" + damage + b"\n" + rest)
+    with pytest.raises(HelperUnusable, match="line 2 is damaged"):
+        Journal(path.parent, Disk())
+
+
+def test_one_flipped_bit_is_seen(tmp_path: Path) -> None:
+    path = written(tmp_path / "state", "a", "b")
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b'"pid":100') + 7] ^= 1  # another number: still JSON, still a line
+    path.write_bytes(raw)
+    with pytest.raises(HelperUnusable, match="the hash does not fit"):
+        Journal(path.parent, Disk())
+
+
+def test_a_second_helper_is_refused(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "state", Disk())
+    with pytest.raises(HelperUnusable, match="another helper works"):
+        Journal(tmp_path / "state", Disk())
+    first.close()
+    Journal(tmp_path / "state", Disk()).close()
+
+
+def test_a_line_that_is_not_allowed_is_not_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "state", Disk())
+    journal.write(line("a"))
+    before = (tmp_path / "state" / "journal").read_bytes()
+    with pytest.raises(ValueError, match="cannot go from"):
+        journal.write(line("a", Op.DUMP, Step.PLACED))
+    assert (tmp_path / "state" / "journal").read_bytes() == before
+
+
+def test_the_journal_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPACT_ABOVE_BYTES", 2000)
+    journal = Journal(tmp_path / "state", Disk())
+    journal.write(line("a"))
+    for number in range(50):
+        journal.write(line("a", Op.LOCK, Step.INTENT, str(number)))
+        journal.write(line("a", Op.LOCK, Step.DONE, str(number)))
+        assert (tmp_path / "state" / "journal").stat().st_size < 3000
+    journal.close()
+    assert set(Journal(tmp_path / "state", Disk()).book.entries) == {"a"}
