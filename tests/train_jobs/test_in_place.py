@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.snapshot.errors import NotEvictable
@@ -25,7 +25,7 @@ from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.in_place import obstacle
 from ebbtide_train.session.lent_memory import LentMemory
-from tests.train_jobs import gangs, lent, tiny
+from tests.train_jobs import gangs, lent
 from tests.train_jobs.test_crash import once_durable
 
 pytestmark = pytest.mark.timeout(150)
@@ -35,7 +35,8 @@ CPU = torch.device("cpu")
 def test_workers_of_a_loader_that_were_forked_are_named() -> None:
     model = nn.Linear(1, 1)
     assert obstacle(model, CPU) == ""
-    batches = iter(DataLoader(tiny.Numbers(), num_workers=1, multiprocessing_context="fork"))
+    loader = DataLoader(TensorDataset(torch.zeros(8)), num_workers=1, multiprocessing_context="fork")
+    batches = iter(loader)
     next(batches)
     [worker] = multiprocessing.active_children()
     assert f"[{worker.pid}]" in obstacle(model, CPU) and "in_place: false" in obstacle(model, CPU)
