@@ -46,6 +46,7 @@ def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) 
     states = [("running", False), ("parking", False), ("parked", False), ("parked", True)]
     link.states = [standing(state, ANN, free=free) for state, free in states]
     done = run(park, "train", "--reason", "new data")
+    assert len(link.states) == 1, "it looked until nobody was on its slots any more"
     assert (done.exit_code, link.asked) == (0, [("park_job", "train", "new data", "me")])
     assert done.stderr.splitlines() == [
         "job train is running: it steps aside at its next safe point",
@@ -126,7 +127,7 @@ def ended(held: dict[str, Any] | None) -> dict[str, Any]:
 )
 def test_what_comes_between_is_a_failure_that_says_what(link: Link, command: Any, states: list[Any], why: str) -> None:
     link.states = states
-    done = run(command, "train")
+    done = run(command, "train", "--timeout", "5")
     assert (done.exit_code, done.stdout) == (1, "") and why in done.stderr
 
 
