@@ -47,10 +47,7 @@ STATUS: dict[str, Any] = {
         job("waits", "waiting", []),
         job("careful", "running", NODES[:1], in_place=False),
         job("over", "ended", [], outcome="finished"),
-    ],
-    "sessions": [
-        {"session": "notebook", "state": "running", "node": NODES[1], "pid": 77},
-        {"session": "old", "state": "ended", "node": NODES[1], "pid": None},
+        job("notebook", "running", NODES[:1]),
     ],
     "endpoints": [{"endpoint": "chat", "seats": [{"seat": "chat/0"}]}],
     "slots": [
@@ -155,10 +152,17 @@ def test_a_job_that_does_not_want_to_park_in_place_is_told_so(pool: Asked) -> No
     assert found.nodes[0].tiers[0].why_not[0].remedy == "remove in_place: false"
 
 
-def test_a_session_is_read_as_one(pool: Asked) -> None:
+def test_a_session_is_read_by_the_leader_of_its_tree_and_not_by_its_keeper(pool: Asked, tmp_path: Path) -> None:
+    folder = tmp_path / "shared" / "train" / "notebook" / "session"
+    folder.mkdir(parents=True)
+    assert report("notebook").kind == "session" and pool.asks[NODES[0]].pids == {}
+    (folder / "leader.json").write_text('{"pid": 77, "started": 5}')
     found = report("notebook")
-    assert pool.asks[NODES[1]].is_session and pool.asks[NODES[1]].pids == {0: 77}
-    assert found.kind == "session" and found.nodes[0].tiers[3].why_not
+    assert pool.asks[NODES[0]].is_session and pool.asks[NODES[0]].pids == {0: 77}
+    assert found.nodes[0].tiers[3].why_not and found.nodes[0].tiers[5].lost_s is None
+    (folder / "leader.json").write_text("half a fi")
+    result = probe("notebook")
+    assert result.exit_code == 1 and "leader.json is damaged" in result.stderr
 
 
 def test_people_get_a_sentence_a_table_and_what_would_mend_it(pool: Asked) -> None:
@@ -183,8 +187,7 @@ def test_a_node_that_does_not_answer_is_exit_code_1_and_the_others_are_told(pool
     ("name", "told"),
     [
         ("nobody", "there is no job or session nobody in this pool"),
-        ("over", "job over has ended: finished"),
-        ("old", "session old has ended"),
+        ("over", "over has ended: finished"),
         ("chat", "chat is served: its replicas drain and end"),
         ("chat/0", "chat/0 is served"),
         ("actor of somebody", "actor of somebody is none of this pool's"),

@@ -21,6 +21,7 @@ from ebbtide.probe.rehearsal import Act, RehearsalFailed
 from ebbtide.probe.report import Place, Target, report
 from ebbtide.storage.doctor.machine import Machine
 from ebbtide_train.pick import pick
+from ebbtide_train.probe_session import session_tree
 from ebbtide_train.probe_target import NotProbed, OnNode, in_file, running
 from ebbtide_train.read_there import read_there
 
@@ -82,9 +83,11 @@ def _of_pool(name: str, pool: str | None) -> Asked:
     if status is None or "jobs" not in status:
         raise CommandFailed("the arbiter does not answer, so nobody knows where it runs; see `ebbtide status`")
     try:
-        target, places = running(status, name)
+        target, places = running(status, name, session_tree(record.shared_dir, name))
     except NotProbed as error:
         raise BadInput(str(error)) from error
+    except OSError as error:
+        raise CommandFailed(str(error)) from error
     return Asked(target, places, record.shared_dir)
 
 

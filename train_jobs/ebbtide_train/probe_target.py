@@ -1,16 +1,17 @@
 """Which workload ``ebbtide probe`` is asked about: a running one by the arbiter's status, or a job of a file. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ebbtide.config.job import JobSection
 from ebbtide.probe.fact import Fact, hindering
 from ebbtide.probe.report import Target
 from ebbtide.snapshot.tiers import Means
+from ebbtide_train.probe_session import SessionTree
 
 _CONFIG = hindering(Means.EVICT)
-_SESSION_GRACE_S = 600.0  # a session is parked when it is idle or its node goes; nobody counts seconds
+_LIVING = frozenset({"running", "starting", "resuming"})
 
 
 class NotProbed(ValueError):
@@ -27,18 +28,22 @@ class OnNode:
     budget_bytes: int | None
 
 
-def running(status: Mapping[str, Any], name: str) -> tuple[Target, tuple[OnNode, ...]]:
-    """A workload of the pool and the nodes that it is on; for a job that waits, all nodes that it could get.
+def running(
+    status: Mapping[str, Any], name: str, session: SessionTree | None = None
+) -> tuple[Target, tuple[OnNode, ...]]:
+    """A workload of the pool and the nodes that it is on; for one that waits, all nodes that it could get.
+
+    Args:
+        status: the arbiter's.
+        name: of the workload.
+        session: if it is one.
 
     Raises:
         NotProbed: there is no such workload, it has ended, or it is no job and no session.
     """
     for job in status.get("jobs", ()):
         if job["job"] == name:
-            return _job(status, job)
-    for session in status.get("sessions", ()):
-        if session["session"] == name:
-            return _session(status, session)
+            return _job(status, job) if session is None else _session(status, job, session)
     for endpoint in status.get("endpoints", ()):
         if name == endpoint["endpoint"] or any(name == seat["seat"] for seat in endpoint["seats"]):
             raise NotProbed(
@@ -54,7 +59,7 @@ def running(status: Mapping[str, Any], name: str) -> tuple[Target, tuple[OnNode,
 
 def _job(status: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Target, tuple[OnNode, ...]]:
     if job["state"] == "ended":
-        raise NotProbed(f"job {job['job']} has ended: {job.get('outcome') or 'without a word'}")
+        raise NotProbed(f"{job['job']} has ended: {job.get('outcome') or 'without a word'}")
     undone_steps = max(0, job["step"] - job["durable_step"])
     target = Target(
         kind="job",
@@ -85,21 +90,16 @@ def _job(status: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Target, tup
     return target, tuple(found)
 
 
-def _session(status: Mapping[str, Any], session: Mapping[str, Any]) -> tuple[Target, tuple[OnNode, ...]]:
-    if session["state"] == "ended":
-        raise NotProbed(f"session {session['session']} has ended")
-    target = Target(
-        kind="session",
-        name=session["session"],
-        pool=status["pool"],
-        state=session["state"],
-        worker_bytes=0,
-        grace_s=_SESSION_GRACE_S,
-        kill_loses_s=None,
-        facts=(_no_restart(),),
+def _session(
+    status: Mapping[str, Any], job: Mapping[str, Any], session: SessionTree
+) -> tuple[Target, tuple[OnNode, ...]]:
+    """In the books it is a job; of its tree nobody knows the tensors, and its leader is probed, not its keeper."""
+    as_job, places = _job(status, job)
+    target = replace(as_job, kind="session", worker_bytes=0, kill_loses_s=None, step_s=0.0, facts=(_no_restart(),))
+    lives = job["state"] in _LIVING and session.leader
+    return target, tuple(
+        replace(place, ranks={0: session.leader} if lives else {}, budget_bytes=None) for place in places
     )
-    pid = session.get("pid")
-    return target, (OnNode(session["node"], {0: pid} if pid else {}, 1, None),)
 
 
 def _no_restart() -> Fact:

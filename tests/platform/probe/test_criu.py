@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ebbtide.helper.criu.proc_tree import Opened, Tree, look_at
 from ebbtide.helper.criu.program import Criu, NoCriu
+from ebbtide.probe import criu as module
 from ebbtide.probe.criu import program_fact, ray_worker_fact, tree_facts
 from ebbtide.probe.helper import HelperSaid
 from ebbtide.snapshot.driver.port import Capabilities
@@ -91,6 +94,17 @@ def test_io_uring_is_in_the_way(tmp_path: Path) -> None:
             assert "io_uring" in why_not(pid)
     finally:
         os.close(ring)
+
+
+def test_a_gpu_is_the_drivers_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_gpu(pid: int) -> Tree:
+        root = look_at(pid).root
+        opened = (*root.opened, Opened(9, "/dev/nvidia0", 0))
+        return Tree((replace(root, opened=opened, mapped=root.mapped | {"/dev/nvidia-uvm"}),))
+
+    monkeypatch.setattr(module, "look_at", on_a_gpu)
+    with child(tmp_path) as pid:
+        assert why_not(pid) == ""
 
 
 def test_a_process_that_is_gone_is_left_to_others() -> None:

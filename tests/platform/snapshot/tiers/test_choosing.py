@@ -191,6 +191,22 @@ def test_known_cases(facts: Facts, wish: Wish, tier: Tier, reason: str) -> None:
     assert (choice.tier, choice.reason) == (tier, reason)
 
 
+@pytest.mark.parametrize("facts", [CPU, H100, replace(H100, obstacles=NO_DRIVER)])
+def test_a_node_that_goes_keeps_nothing(facts: Facts) -> None:
+    choice = choose(facts, Wish(node_goes=True, deadline_s=600))
+    assert choice.tier is Tier.EVICT_AND_SPILL
+    assert not {Tier.EVICT_AND_CUDA, Tier.CUDA_CHECKPOINT} & set(choice.fallbacks)
+    assert "; the processes end" in choice.estimates[choice.tier].way
+    assert "node that goes" in why_not(choice, Tier.EVICT_AND_CUDA)
+
+
+def test_another_number_of_workers_begins_anew() -> None:
+    choice = choose(CPU, Wish(other_workers=True))
+    assert [choice.tier, *choice.fallbacks] == [Tier.EVICT_AND_SPILL, Tier.STOP_AND_RESTART, Tier.KILL]
+    assert choice.estimates[choice.tier].resume_s > CPU.restart_s
+    assert "same number of workers only" in why_not(choice, Tier.CRIU_IMAGE)
+
+
 def why_not(choice: Choice, tier: Tier) -> str:
     return dict(choice.rejected)[tier]
 
