@@ -20,13 +20,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 STATES = ("running", "parked", "resuming", "stopping", "stuck")
 SHORT = ("resuming",)  # 20 s each
+HOST_BYTES = 1 << 28  # for two ranks of a model of some KiB
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
     with running_pool(tmp_path_factory.mktemp("pool"), nodes=2) as pool:
         agents = [start_agent(node, str(pool.lock_dir)) for node in (pool.node, *pool.others)]
-        ray.get([agent.__ray_ready__.remote() for agent in agents], timeout=START_S)
+        ray.get([agent.watch.remote([], HOST_BYTES, []) for agent in agents], timeout=START_S)
         yield pool
 
 
