@@ -135,9 +135,16 @@ class _Mover:
 
     def look_again(self) -> None:
         """Ask once more for states that did not come in time, so that those ranks can be led back as well."""
-        unknown = tuple(pid for pid, state in self.seen.items() if state is None and not self.driver.under_way(pid))
-        for pid, answer in self.driver.states(unknown, self.pace.read_s).items():
-            self._note(pid, answer)
+        end_s = time.monotonic() + self.pace.read_s
+        while unknown := tuple(pid for pid, state in self.seen.items() if state is None and self._may_still_say(pid)):
+            for pid, answer in self.driver.states(unknown, self.pace.read_s).items():
+                self._note(pid, answer)
+            if time.monotonic() >= end_s:
+                break
+            time.sleep(_POLL_S)
+
+    def _may_still_say(self, pid: int) -> bool:
+        return not self.driver.under_way(pid) and not isinstance(self.causes.get(pid), ProcessLost)
 
     def advance(self, goals: dict[int, ProcessState], *, on_after_failure: bool) -> Call | None:
         """Make steps until all ranks are at their goals, or cannot get there.

@@ -296,6 +296,17 @@ def test_a_rank_that_fails_on_the_way_back_costs_the_gang(tmp_path: Path, pids: 
         move(Verb.PARK, BoundedDriver(FakeDriver(tmp_path / "book")), pids)
 
 
+def test_a_rank_whose_state_came_late_is_led_back_as_well(tmp_path: Path, pids: tuple[int, ...]) -> None:
+    fake = FakeDriver(tmp_path / "book")
+    write_script(
+        script_of(tmp_path / "book"),
+        [Rule("lock", Do.REFUSE, pid=pids[0]), Rule("state", Do.UNKNOWN, pid=pids[1], skip=1)],
+    )
+    with pytest.raises(GangRefused):
+        move(Verb.PARK, BoundedDriver(fake), pids)
+    assert [fake.state(pid) for pid in pids] == [RUNNING] * 3
+
+
 def test_an_adapter_that_breaks_leaves_no_rank_locked(tmp_path: Path, pids: tuple[int, ...]) -> None:
     class Broken(Watched):
         def checkpoint(self, pid: int) -> None:
