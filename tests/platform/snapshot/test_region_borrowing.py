@@ -1,5 +1,6 @@
 """Who has a region: one borrower, told by a lock that no look disturbs and no forked child keeps."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -63,23 +64,26 @@ def test_a_borrower_sees_itself_as_others_do(path: Path) -> None:
     assert not look(path).borrower_lives
 
 
+def borrow_and_fork(path: Path, tell: int, *, close: bool) -> None:
+    region = fill(path)
+    if os.fork() == 0:  # as a data loader is
+        with contextlib.suppress(RegionMisused, OSError):
+            region.begin()
+        os.write(tell, f"{os.getpid()}\n".encode())
+    elif close:
+        region.close()
+    signal.pause()
+
+
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_a_forked_child_does_not_look_like_the_borrower(path: Path, end: str) -> None:
     ready, tell = os.pipe()
     borrower = os.fork()
     if borrower == 0:
-        region = fill(path)
-        loader = os.fork()  # as a data loader does
-        if loader == 0:
-            try:
-                region.begin()
-            except RegionMisused:
-                os.write(tell, f"{os.getpid()}\n".encode())
-            signal.pause()
+        try:
+            borrow_and_fork(path, tell, close=end == "close")
+        finally:
             os._exit(1)
-        signal.pause() if end == "kill" else region.close()
-        signal.pause()
-        os._exit(1)
     loader = int(os.read(ready, 20))
     try:
         if end == "kill":
@@ -89,7 +93,7 @@ def test_a_forked_child_does_not_look_like_the_borrower(path: Path, end: str) ->
         else:
             wait_until_free(path)
         assert not look(path).borrower_lives
-        assert bool((read_region(path).bytes == 7).all())
+        assert bool((read_region(path).bytes == 7).all()), "the child has begun nothing"
     finally:
         os.kill(loader, signal.SIGKILL)
         if end != "kill":

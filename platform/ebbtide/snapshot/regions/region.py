@@ -168,8 +168,8 @@ class Region:
 
     @staticmethod
     def _let_go_of_all() -> None:
-        # Without the lock of their books: another thread of the parent may have had it, and is not here to release it.
         for region in list(_borrowed):
+            region._books = threading.Lock()  # a thread that had it is not here to release it
             region._let_go()
 
 
