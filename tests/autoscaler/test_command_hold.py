@@ -43,7 +43,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
 
 
 def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) -> None:
-    states = [("running", False), ("parking", False), ("parked", False), ("parked", True)]
+    states = [("running", False), ("parking", False), ("parked", False), ("parked", False), ("parked", True)]
     link.states = [standing(state, ANN, free=free) for state, free in states]
     done = run(park, "train", "--reason", "new data")
     assert len(link.states) == 1, "it looked until nobody was on its slots any more"
