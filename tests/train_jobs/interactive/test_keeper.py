@@ -2,18 +2,22 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ebbtide.client.messages import RankPhase, Want
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
+from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.keeper import End
+from ebbtide_train.interactive.post import Post
 from ebbtide_train.interactive.states import PHASES, TABLE, KeeperState
-from ebbtide_train.interactive.tree import Tree
+from ebbtide_train.interactive.tree import Tree, this_process
 from tests.train_jobs.interactive.kept import FakeSnapshots, Kept, chain, lease
 
 
@@ -23,6 +27,32 @@ def lines(file: Path) -> int:
 
 def said(file: Path, word: str) -> bool:
     return file.exists() and word in file.read_text()
+
+
+def wardens(folder: Path) -> list[int]:
+    rows = [(process.pid, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [pid for pid, words in rows if str(folder) in words and "ebbtide_train.interactive.warden" in words]
+
+
+def test_a_warden_ends_what_was_being_revived_as_its_keeper_died(tmp_path: Path) -> None:
+    place = ImagePlace(tmp_path)
+    place.make()
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    other, half = (subprocess.Popen(["sleep", "99"], start_new_session=True) for _ in range(2))
+    try:
+        there = this_process(half.pid)
+        assert there is not None
+        late = Post.await_revival(place, lock, pid=half.pid, since=there.started + 1)
+        Post.await_revival(place, lock, pid=half.pid, since=there.started).close()
+        assert half.wait(10) == -signal.SIGKILL
+        assert other.poll() is None and late.alive(), "of another start time: not the one"
+        late.dismiss()
+        late.close()
+    finally:
+        other.kill()
+        other.wait()
+        half.kill()
+        os.close(lock)
 
 
 def running(kept: Kept, file: Path) -> None:
@@ -155,6 +185,7 @@ def test_an_image_that_cannot_be_revived_here_stays(tmp_path: Path) -> None:
     with pytest.raises(CannotRevive, match="another processor"):
         second.ends()
     assert second.holder() is None and second.place.is_complete(1)
+    second.until(lambda: not wardens(second.place.folder), "its warden to go: it must not meet the next life")
     third = Kept(tmp_path, chain(tmp_path / "c"), epoch=3).start()
     third.reaches(KeeperState.RUNNING)
     third.gate.want(Want.CANCEL)

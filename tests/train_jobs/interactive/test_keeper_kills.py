@@ -120,7 +120,7 @@ def test_keeper_and_warden_killed_together_the_leader_ends_the_tree_by_itself(tm
         raise
     leader = json.loads((tmp_path / "run" / "session" / "leader.json").read_text())["pid"]
     warden = psutil.Process(leader).parent()
-    assert warden is not None and warden.pid != keeper.pid, "Ray kills the children of a worker that it kills"
+    assert warden is not None and warden.ppid() != keeper.pid, "Ray kills the children of a worker that it kills"
     warden.suspend()  # it must not do it
     keeper.kill()
     keeper.wait()

@@ -107,10 +107,12 @@ class Occupation:
     def left(self) -> None:
         """Nothing of the tree is on this node any more."""
         assert self.tree is None or self.tree.gone(), "a tree that lives keeps its warden"
-        self.tree = None
         if self._post is not None:
+            if self.tree is None:
+                self._post.dismiss()
             self._post.close()
             self._post = None
+        self.tree = None
 
     def release(self) -> None:
         """Let the slot go; nothing of the session is on it any more."""

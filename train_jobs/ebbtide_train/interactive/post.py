@@ -78,6 +78,11 @@ class Post:
         with suppress(OSError):  # it is gone: the keeper's next look says so
             self._control.sendall(json.dumps({"watch": asdict(leader)}).encode())
 
+    def dismiss(self) -> None:
+        """Nothing was revived: whatever gets that pid from now on is not the warden's."""
+        with suppress(OSError):
+            self._control.sendall(json.dumps({"dismiss": True}).encode())
+
     def share(self, lock: int) -> None:
         """Another lock than the one so far: that of a slot taken anew, for a tree which stayed."""
         with suppress(OSError):

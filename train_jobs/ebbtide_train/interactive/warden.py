@@ -4,8 +4,9 @@ Its own process, and no child of the keeper's: Ray kills the children of a worke
 process of the tree is left, and never before: so the slot lock, which it shares, proves that the slot is free.
 
 Started by ``post``. It hears of the keeper's death by the end of their socket. Messages on it are JSON, a packet each:
-first one from here, ``{"pid", "started"}`` of the leader or ``{"error"}``; then ``{"watch": {"pid", "started"}}`` to
-here, for a tree that was revived; one that comes with a descriptor replaces the shared lock.
+first one from here, ``{"pid", "started"}`` of the leader or ``{"error"}``; then to here, of a tree that is revived,
+``{"watch": {"pid", "started"}}``, or ``{"dismiss": true}`` if nothing came of it. One that comes with a descriptor
+replaces the shared lock.
 
 Not guaranteed: if keeper and warden are killed together, the lock is free before the tree is gone: up to half a second
 later its leader notices (see ``leader``). On a real GPU NVML is asked as well.
@@ -49,7 +50,7 @@ class Warden:
             if self._tree is not None and self._tree.gone():
                 return _reap_all()
         waited_s = 0.0
-        while self._tree is None and waited_s < REVIVAL_S:
+        while self._tree is None and self._expected is not None and waited_s < REVIVAL_S:
             self._tree = self._revived()
             select.select([], [], [], LOOK_S)
             waited_s += LOOK_S
@@ -71,6 +72,7 @@ class Warden:
         if not packet:
             return False
         message = json.loads(packet)
+        self._expected = None if "dismiss" in message else self._expected
         if "watch" in message:
             self._tree = Tree(Process(**message["watch"]), above=os.getpid())
         return True
