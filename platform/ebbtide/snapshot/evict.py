@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ebbtide.snapshot import host_copy
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
 from ebbtide.snapshot.host_pool import HostPool
 
@@ -123,10 +124,9 @@ class Evicted:
 
     def restore(self) -> None:
         """Grow every storage again and copy its bytes back."""
-        for place in self._plan.places:
-            place.storage.resize_(place.size_bytes)
+        for place, device in zip(self._plan.places, _grown(self._plan), strict=True):
             raw = self._pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
-            _as_bytes(place.storage).copy_(raw, non_blocking=True)
+            host_copy.copy(device, raw)
         _wait_for(self._plan.device)
 
 
@@ -140,7 +140,7 @@ def evict(plan: Plan, pool: HostPool) -> Evicted:
         raise PoolTooSmall(f"the host pool has {pool.size_bytes} bytes, the tracked state needs {plan.size_bytes}")
     for place in plan.places:
         raw = pool.bytes[place.offset_bytes : place.offset_bytes + place.size_bytes]
-        raw.copy_(_as_bytes(place.storage), non_blocking=True)
+        host_copy.copy(raw, _as_bytes(place.storage))
     _wait_for(plan.device)  # a storage may shrink only when its bytes have arrived
     for place in plan.places:
         place.storage.resize_(0)
@@ -155,6 +155,15 @@ def discard(plan: Plan) -> None:
         place.storage.resize_(0)
     if plan.device is not None:
         torch.cuda.empty_cache()
+
+
+def _grown(plan: Plan) -> list[torch.Tensor]:
+    """All storages at their size again, as bytes."""
+    for place in plan.places:
+        place.storage.resize_(place.size_bytes)
+    grown = [_as_bytes(place.storage) for place in plan.places]
+    host_copy.ask_for_huge_pages(grown)
+    return grown
 
 
 def _as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
