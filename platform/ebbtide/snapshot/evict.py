@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ebbtide.snapshot import host_copy
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
 
 _ALIGN_BYTES = 64  # a cache line; every dtype's size divides it, so that pool views of any dtype are aligned
@@ -174,10 +175,9 @@ class Evicted:
         Raises:
             RuntimeError: the device has no room (torch's own). The pool still has everything.
         """
-        for place in self.plan.places:
-            place.storage.resize_(place.size_bytes)
+        for place, device in zip(self.plan.places, _grown(self.plan), strict=True):
             raw = self._payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
-            _as_bytes(place.storage).copy_(raw, non_blocking=True)
+            host_copy.copy(device, raw)
         _wait_for(self.plan.device)
         self._go(Stage.BACK)
 
@@ -208,7 +208,7 @@ def copy_out(plan: Plan, pool: Pool) -> Evicted:
     payload = pool.bytes
     for place in plan.places:
         raw = payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
-        raw.copy_(_as_bytes(place.storage), non_blocking=True)
+        host_copy.copy(raw, _as_bytes(place.storage))
     _wait_for(plan.device)  # a storage may shrink only when its bytes have arrived
     return Evicted(plan, payload)
 
@@ -230,6 +230,15 @@ def discard(plan: Plan) -> None:
         place.storage.resize_(0)
     if plan.device is not None:
         torch.cuda.empty_cache()
+
+
+def _grown(plan: Plan) -> list[torch.Tensor]:
+    """All storages at their size again, as bytes."""
+    for place in plan.places:
+        place.storage.resize_(place.size_bytes)
+    grown = [_as_bytes(place.storage) for place in plan.places]
+    host_copy.ask_for_huge_pages(grown)
+    return grown
 
 
 def _as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -1,0 +1,79 @@
+"""Copies between storages and host memory: every byte, and huge pages where the system has them."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.snapshot.evict import evict, plan
+from ebbtide.snapshot.host_copy import HUGE_PAGE_BYTES, Span, common, copy, edges, joined
+from ebbtide.snapshot.host_pool import HostPool
+from ebbtide.snapshot.memory import malloc_trim
+
+MIB = 1 << 20
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda at: (at[0], at[0] + at[1])))
+
+
+def cells(some: list[Span]) -> set[int]:
+    return {cell for begin, end in some for cell in range(begin, end)}
+
+
+def test_copies_every_byte_of_unaligned_and_empty_memory() -> None:
+    source = torch.arange(1000, dtype=torch.uint8)
+    target = torch.zeros(1002, dtype=torch.uint8)
+    copy(target[1:1001], source)
+    copy(target[:0], source[:0])
+    assert target.tolist() == [0, *source.tolist(), 0]
+
+
+def test_a_copy_of_unlike_lengths_writes_nothing() -> None:
+    target = torch.zeros(2, dtype=torch.uint8)
+    with pytest.raises(AssertionError):
+        copy(target, torch.ones(3, dtype=torch.uint8))
+    assert target.tolist() == [0, 0]
+
+
+@given(spans, st.integers(0, 3))
+def test_joined_spans_hold_the_same_and_are_apart(some: list[Span], apart: int) -> None:
+    found = joined(some, apart=apart)
+    assert cells(some) <= cells(found)
+    assert all(later[0] - earlier[1] > apart for earlier, later in pairwise(found))
+    if apart == 0:
+        assert cells(found) == cells(some)
+
+
+@given(spans, spans)
+def test_what_is_common_is_in_both(some: list[Span], others: list[Span]) -> None:
+    assert cells(common(joined(some), joined(others))) == cells(some) & cells(others)
+
+
+def test_edges_are_the_huge_pages_of_a_blocks_ends() -> None:
+    page = HUGE_PAGE_BYTES
+    assert edges([(3 * page + 64, 5 * page + 100)]) == {(3 * page, 4 * page), (5 * page, 6 * page)}
+    assert edges([(3 * page, 5 * page)]) == {(2 * page, 3 * page), (5 * page, 6 * page)}, "the header lies before"
+
+
+def huge_kib() -> int:
+    found = re.search(r"AnonHugePages:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("each_mib", [1, 16])
+def test_what_comes_back_lies_in_huge_pages(each_mib: int) -> None:
+    """At 1 MiB each huge page has a block's edge in it."""
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this machine gives no huge pages")
+    tensors = [torch.randint(0, 256, (each_mib * MIB,), dtype=torch.uint8) for _ in range(48 // each_mib)]
+    before = [tensor.clone() for tensor in tensors]
+    checked = plan((str(number), tensor) for number, tensor in enumerate(tensors))
+    away = evict(checked, HostPool(checked.size_bytes))
+    malloc_trim()  # as whoever parks does: blocks that the allocator keeps have their pages still
+    least_kib = huge_kib()
+    away.restore()
+    assert all(torch.equal(one, other) for one, other in zip(tensors, before, strict=True))
+    assert huge_kib() - least_kib >= 32 * 1024
