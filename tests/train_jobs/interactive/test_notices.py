@@ -184,7 +184,7 @@ def test_touched_before_the_pool_has_answered_it_is_back_at_once(tmp_path: Path)
 
 
 def test_used_after_the_warning_it_stays(tmp_path: Path, web: tuple[Sink, str]) -> None:
-    sink, url = web
+    _, url = web
     herald = Herald([Webhook(url)])
     # Warned soon, then much time: on a busy machine a process that wants the CPU does not get it for a while.
     one = idler(tmp_path, herald, rules=IdleRules(idle_after_s=20.0, warn_before_s=19.6, cpu_quiet=0.05))
