@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ebbtide.snapshot.errors import RegionBusy, SnapshotError
-from ebbtide.snapshot.regions.look import read_region
+from ebbtide.snapshot.regions.read import read_region
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.training.lineage import EpochFound
 from ebbtide.storage.training.places import RunPaths
