@@ -115,6 +115,7 @@ def test_a_started_program_does_not_keep_it(path: Path) -> None:
     program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     try:
         region.close()
+        wait_until_free(path)  # the kernel closes them one by one, and Popen returns when it has come to the first
         assert not look(path).borrower_lives
     finally:
         program.communicate(b"\n")

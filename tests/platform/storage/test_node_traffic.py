@@ -12,8 +12,8 @@ from ebbtide.storage.rate_book import TrafficClass
 from ebbtide_train.session.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[3]
-# `ebbtide doctor` measures what the filesystem can do when nobody holds back.
-MEASURES = {"platform/ebbtide/cli/doctor.py"}
+# `ebbtide doctor` and a rehearsal measure what the filesystem can do when nobody holds back.
+MEASURES = {"platform/ebbtide/cli/doctor.py", "platform/ebbtide/probe/rehearsal.py"}
 
 
 @pytest.mark.parametrize("maker", ["PosixTransport", "GdsTransport", "device_transport"])
