@@ -24,7 +24,8 @@ from tests.integration.conftest import ROOT, Pool, a_free_port, ebbtide, ebbtide
 from tests.train_jobs.interactive.chain import check
 from tests.train_jobs.interactive.kept import chain, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+# Short: tests/train_jobs/interactive, with real process trees and CRIU, and Ray played. This takes 70 s.
+pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

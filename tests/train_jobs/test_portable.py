@@ -122,6 +122,12 @@ def test_a_note_of_something_else_is_told_apart(given: object) -> None:
         read_note(note)
 
 
+def test_what_another_version_has_parked_is_told() -> None:
+    _, note, _ = parked({}, [])
+    with pytest.raises(ParkedStateUnusable, match="another version"):
+        read_note(json.dumps({**json.loads(note), "schema": 2}).encode())
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
