@@ -62,6 +62,7 @@ def kinds(store: ObjectStore) -> dict[Kind, ObjectId]:
     return {store.manifest(one).kind: one for one in store.list_objects()}
 
 
+@pytest.mark.hunt  # short: the formats in loading/test_vllm_formats.py, the caches in artefacts/; two starts take 53 s
 async def test_a_second_start_reads_the_flat_form_and_the_caches_and_says_the_same(
     tmp_path: Path, tiny_model: Path
 ) -> None:

@@ -15,6 +15,7 @@ from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
+from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stores import (
     CHUNK,
@@ -35,7 +36,7 @@ quick = pytest.fixture(quick_directory)
 MOST_CHANGES = 80
 
 
-@pytest.mark.parametrize("mode", ["fresh", "again"])
+@pytest.mark.parametrize("mode", spread(["fresh", "again"]))
 def test_a_publisher_killed_before_any_change_leaves_right_content_or_none(quick: Path, mode: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.platform.storage.publish_killer", str(quick), "1", "1", str(MOST_CHANGES), mode],

@@ -54,11 +54,11 @@ def killed(folder: Path, *words: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("first", spread(range(1, 5)))
+@pytest.mark.parametrize("first", spread(range(1, 9)))
 def test_killed_before_any_change_the_next_import_is_right_and_copies_only_what_is_missing(
     quick: Path, first: int
 ) -> None:
-    rows = killed(quick, first, 4, MOST_CHANGES)
+    rows = killed(quick, first, 8, MOST_CHANGES)
     assert not rows[0]["ended"] and rows[-1]["ended"], "all changes were tried"
     saved = 0
     for row in rows:

@@ -74,7 +74,7 @@ def test_a_save_that_is_killed_before_any_change_leaves_the_step_before_or_its_o
     assert all(one["then"] == 3 and one["left"] == [] for one in found)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("code", spread([errno.ENOSPC, errno.EDQUOT, errno.EIO]))
 def test_a_full_or_failing_disk_at_any_change_leaves_the_step_before(quick: Path, code: int) -> None:
     calls = CountedCalls()
     make_run(quick / "count", disk=Disk(calls)).save(state_at(2), epoch=1, step=2)
