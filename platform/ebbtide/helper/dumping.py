@@ -96,8 +96,7 @@ def finish(operation: Operation, manifest: Manifest) -> None:
     """From PLACED on: end the processes that the image holds."""
     end_processes(manifest)
     operation.note(Step.KILLED)
-    with suppress(StorageError):  # what CRIU said is left over then
-        operation.place.disk.remove_tree(operation.run)
+    operation.clear_run()
     operation.note(Step.DONE)
 
 
@@ -127,9 +126,9 @@ def lead_back(operation: Operation, work: Path) -> None:
         for pid in (*reversed(descendants(line.pid)), line.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    for folder in (work, operation.run):
-        with suppress(StorageError):  # the processes run: that is what counts; nobody ever takes it for an image
-            operation.place.disk.remove_tree(folder)
+    with suppress(StorageError):  # the processes run: that is what counts; nobody ever takes it for an image
+        operation.place.disk.remove_tree(work)
+    operation.clear_run()
 
 
 def _make(operation: Operation, tool: Tool, entry: Entry, image_dir: Path, work: Path) -> Manifest:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from ebbtide.helper.criu.program import Criu
 from ebbtide.helper.journal import Journal
 from ebbtide.helper.steps import Op, Step
 from ebbtide.storage.durable import Disk
+from ebbtide.storage.errors import StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ class Operation:
         """One more line. It repeats the facts of those before, so that the last line tells all."""
         under_way = self.place.journal.book.entries[self.first.name].under_way
         self.place.journal.write(self._line(step, {**under_way[-1].facts, **facts}))
+
+    def clear_run(self) -> None:
+        """Remove what CRIU said, before the line that ends the operation; what the disk keeps is left: it is small."""
+        with suppress(StorageError):
+            self.place.disk.remove_tree(self.run)
 
     def note_revived(self, pid: int, started: int, generation: int) -> None:
         """The last line of a revival: from here on these are the workload's processes."""

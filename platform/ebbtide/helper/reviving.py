@@ -1,7 +1,6 @@
 """An image becomes processes again, with the pids they had; or nothing has happened, and the image is as it was."""
 
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from ebbtide.agent.process import boot_id, command_of, is_alive, kill_exactly, started_ticks
@@ -91,6 +90,7 @@ def revive(place: Workplace, tool: Tool, image_dir: Path, manifest: Manifest, kn
              "--file-locks"),
         )  # fmt: skip
     except (StorageError, OSError) as error:
+        operation.clear_run()
         operation.note(Step.UNDONE, why=str(error))
         raise Undone(f"image {image_dir} was not brought back: {error}", "make room on this node, ask again") from error
     try:
@@ -113,14 +113,14 @@ def conclude(operation: Operation, manifest: Manifest, code: int | None, runner_
         why = why_it_failed(operation.run)
         if code is None:  # a CRIU that fails clears away by itself
             clear_away(manifest, runner_started)
-        _forget_run(operation)
+        operation.clear_run()
         operation.note(Step.UNDONE, why=why)
         raise Undone(f"image {operation.first.facts['image_dir']} was not brought back: {why}", ELSE)
     root = manifest.processes[0].pid
     started = started_ticks(root) or 0  # 0: it has ended since
     generation = max(operation.first.generation, manifest.generation) + 1
     operation.note(Step.RESTORED, revived_pid=root, revived_started=started, revived_generation=generation)
-    _forget_run(operation)
+    operation.clear_run()
     operation.note_revived(root, started, generation)
     return operation.place.journal.book.entries[manifest.name]
 
@@ -154,8 +154,3 @@ def dumped_entry(manifest: Manifest, image_dir: Path) -> Entry:
         manifest.name, root.pid, root.started, manifest.boot, manifest.generation, manifest.uid, Standing.DUMPED,
         str(image_dir),
     )  # fmt: skip
-
-
-def _forget_run(operation: Operation) -> None:
-    with suppress(StorageError):  # what CRIU said is left over then; nothing depends on it
-        operation.place.disk.remove_tree(operation.run)

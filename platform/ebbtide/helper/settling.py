@@ -71,6 +71,7 @@ def _settle_dump(operation: Operation, last: Line) -> str:
     if last.step is Step.SEALED:
         operation.note(Step.PLACED)
     if last.step is Step.KILLED:
+        operation.clear_run()
         operation.note(Step.DONE)
         return f"{last.name}: dumped"
     finish(operation, manifest)
@@ -81,6 +82,7 @@ def _settle_revive(operation: Operation, last: Line) -> str:
     _await_runner(operation, last)
     image_dir = Path(last.facts["image_dir"])
     if last.step is Step.RESTORED:
+        operation.clear_run()
         operation.note_revived(
             last.facts["revived_pid"], last.facts["revived_started"], last.facts["revived_generation"]
         )
@@ -88,10 +90,12 @@ def _settle_revive(operation: Operation, last: Line) -> str:
     try:
         manifest = read_manifest(image_dir)
     except Refused as error:
+        operation.clear_run()
         operation.note(Step.UNDONE, why=f"{_WHY}, and {error}")
         return f"{last.name}: not revived, and its image is gone"
     runner = _runner(operation, last)
     if runner is None:  # CRIU had not got its word
+        operation.clear_run()
         operation.note(Step.UNDONE, why=_WHY)
         return f"{last.name}: not revived"
     try:

@@ -6,7 +6,8 @@ A point is OPERATION/PLACE. Places: ``before STEP`` and ``after STEP`` of a line
 CRIU got its word, and ``call N``: before the N-th change of the disk (prints "too late" where there are fewer).
 Operations: dump, revive, discard; ``bad dump`` and ``bad revive``, where CRIU fails; ``full dump``, where the disk is
 full when the image is sealed; ``taken dump``, where something appears at the image's name; ``unsure dump``, where
-the rename happens and its sync fails (the helper then ends by itself: place ``itself``).
+the rename happens and its sync fails (the helper then ends by itself: place ``itself``); ``roomless dump`` and
+``roomless revive``, where no folder can be made; ``stuck discard``, where nothing can be removed.
 """
 
 import json
@@ -33,7 +34,7 @@ from ebbtide.helper.wire import Peer
 from ebbtide.snapshot.driver.bounded import BoundedDriver
 from ebbtide.snapshot.driver.none import NoDriver
 from ebbtide.storage.durable import Disk
-from ebbtide.storage.errors import TransferFailed
+from ebbtide.storage.errors import NoRoom, TransferFailed
 from tests.platform.helper.trees import Counting, counting
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 
@@ -102,6 +103,10 @@ def do(folder: Path, tool: Tool, operation: str, place: str) -> None:
         disk = TakenDisk()
     if how == "unsure":
         disk = UnsureDisk()
+    if how == "roomless":
+        disk = RoomlessDisk()
+    if how == "stuck":
+        disk = StuckDisk()
     if how == "bad":
         bad = folder / "bad-criu"
         bad.write_text("#!/bin/sh\nexit 1\n")
@@ -137,6 +142,20 @@ class TakenDisk(Disk):
         target.mkdir()
         (target / "theirs").touch()
         return super().move(source, target)
+
+
+class RoomlessDisk(Disk):
+    """No folder can be made."""
+
+    def make_directory(self, path: Path) -> None:
+        raise NoRoom(f"cannot create {path}: the filesystem is full")
+
+
+class StuckDisk(Disk):
+    """Nothing can be removed."""
+
+    def remove(self, path: Path) -> bool:
+        raise TransferFailed("remove", path, errno=5)
 
 
 class UnsureDisk(Disk):
@@ -188,7 +207,8 @@ def judge(folder: Path, tool: Tool, tree: Counting) -> str:
         assert [one.name for one in image.iterdir()] == ["theirs"], "half an image stands under its name"
     lives = entry is not None and is_alive(entry.pid, entry.started)
     left = {one.name for one in folder.iterdir()} - {"image", "state", "out", "bad-criu"}
-    assert not left and not list((folder / "state" / "runs").iterdir()), f"left over: {left}"
+    left |= {f"runs/{one.name}" for one in (folder / "state" / "runs").iterdir()}
+    assert not left, f"left over: {left}"
     if entry is None:
         assert not image.exists() and not is_alive(tree.pid, tree.started)
         return "discarded"

@@ -7,7 +7,7 @@ A call that did not come back goes on; nobody can call it off. While it does, it
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotYet
 
 from ebbtide.snapshot.driver.errors import DriverError, DriverUnknown
@@ -49,9 +49,10 @@ class BoundedDriver:
         """Whether a call that changes this process has not come back yet."""
         return self._still("change", pid)
 
-    def _still(self, kind: str, pid: int) -> bool:
+    def _still(self, kind: str, pid: int, wait_s: float = 0.0) -> bool:
+        """A question that somebody else has just asked is waited for; its answer may be too old for us."""
         future = self._under_way.get((kind, pid))
-        return future is not None and not future.done()
+        return future is not None and not wait([future], max(0.0, wait_s)).done
 
     def _ask(
         self, kind: str, call: str, asks: Mapping[int, Callable[[], ProcessState | None]], wait_s: float
@@ -60,7 +61,7 @@ class BoundedDriver:
         answers: dict[int, ProcessState | DriverError | None] = {}
         asked: dict[int, Future[ProcessState | None]] = {}
         for pid, ask in asks.items():
-            if self._still(kind, pid):
+            if self._still(kind, pid, wait_s=end_s - time.monotonic() if kind == "state" else 0.0):
                 answers[pid] = DriverUnknown(call, pid, "an earlier call has not come back", _REMEDY)
                 continue
             asked[pid] = self._under_way[kind, pid] = Future()
