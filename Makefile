@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup criu demo test hunts check bench bench-storage kills chaos soak clean
+.PHONY: help setup criu demo test hunts check bench bench-storage bench-preempt kills chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -53,6 +53,9 @@ bench: setup ## measure the line; the result goes to benchmarks/results/line.jso
 
 bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks/results/storage.json; 40 GB of disk, fio; ONLY=reads
 	$(PY) -m benchmarks.bulk $(if $(ONLY),--only $(ONLY))
+
+bench-preempt: setup ## measure every way to leave a slot; benchmarks/results/preempt.json; 20 GB of RAM and disk; ONLY=2GB
+	$(PY) -m benchmarks.preempt $(if $(ONLY),--only $(ONLY))
 
 kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
 	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json

@@ -6,21 +6,20 @@ the result, what could not be measured counts as not met, and the exit code is 1
 
 import argparse
 import os
-import shutil
 import sys
-import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from benchmarks.bulk import engine_loads, fio, outcome, peers, record, rounds, stub_driver
-from benchmarks.bulk.progress import minutes
-from benchmarks.bulk.record import Measured
+from benchmarks import record
+from benchmarks.bulk import engine_loads, fio, outcome, peers, rounds, stub_driver
 from benchmarks.bulk.weights import make_weights
+from benchmarks.parts import Run, measure
+from benchmarks.record import Book, Measured
 from benchmarks.rows import RESULTS
 
+BOOK = Book("storage", "make bench-storage", "benchmarks.bulk")
 OUT = Path("out") / "bench-storage"
 READ_BYTES, WRITE_BYTES = 8 * 10**9, 10 * 10**9
 ROUNDS, WARM_ROUNDS = 5, 3
@@ -103,25 +102,11 @@ def main(argv: Sequence[str] | None = None, parts: dict[str, Part] | None = None
         os.environ[outcome.GENTLY] = "1"
     target = OUT.parent if options.quick else results
     goals = {name: part.goals for name, part in parts.items()}
-    document: dict[str, Any] = {}
-    failed: list[str] = []
     with fio.huge_pages() as huge:
         if not huge:
             print("no huge pages can be reserved (that needs root): fio is slower than it could be", flush=True)
-        for name in chosen:
-            began = record.Began.now()
-            print(f"== {name}", flush=True)
-            measured = _measured(parts[name], options.dir.absolute() / name, quick=options.quick, huge=huge)
-            facts = record.facts(name, options.dir, began, quick=options.quick)
-            document = record.with_part(record.load(target), name, measured, facts, goals)
-            path = record.save(document, target, quick=options.quick)
-            failed += [f"{name}: {measured}"] if isinstance(measured, str) else [_told(name, g) for g in measured.gaps]
-            print(f"== {name}: {minutes(time.time() - began.at_s)}, saved in {path}", flush=True)
-    for line in _lines(document, chosen):
-        print(line)
-    for what in failed:
-        print(f"failed: {what}", file=sys.stderr)
-    return 1 if failed else 0
+        run = Run(BOOK, goals, options.dir, target, options.quick)
+        return measure(run, {name: partial(parts[name].measure, quick=options.quick, huge=huge) for name in chosen})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,42 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measured(part: Part, folder: Path, *, quick: bool, huge: bool) -> Measured | str:
-    """What it brought, or why it failed."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        return part.measure(folder, quick=quick, huge=huge)
-    except Exception as error:  # noqa: BLE001 - outermost: the other parts are worth having all the same
-        traceback.print_exc()
-        return repr(error)[:300]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _out(case: str, contest: rounds.Contest) -> list[record.Gap]:
     """Contenders that failed."""
     return [record.Gap(case, name, series.failed) for name, series in contest.series.items() if series.failed]
-
-
-def _told(part: str, gap: record.Gap) -> str:
-    return f"{part}: {gap.case}, {gap.metric}: {gap.why}"
-
-
-def _lines(document: dict[str, Any], parts: list[str]) -> list[str]:
-    """Rows and bars of these parts, for people."""
-    lines = []
-    for one in document.get("rows", ()):
-        if one["part"] in parts:
-            spread = f"({one['min']} .. {one['max']}, n={one['n']})" if one["n"] else one["failed"][:100]
-            lines.append(f"{one['case']:20} {one['metric']:60} {one['median']!s:>12} {one['unit']:8} {spread}")
-    for bar in document.get("bars", ()):
-        if bar["part"] in parts:
-            why = f" ({bar['why']})" if "why" in bar else ""
-            lines.append(
-                f"{'met   ' if bar['met'] else 'MISSED'} {bar['bar']}: {bar['value']}, goal {bar['goal']}{why}"
-            )
-    return lines
 
 
 if __name__ == "__main__":

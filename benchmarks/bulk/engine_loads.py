@@ -20,9 +20,9 @@ from statistics import median
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.bulk.progress import Progress
-from benchmarks.bulk.record import Gap, Measured
 from benchmarks.bulk.starts import Started, StartFailed, Starts, Wanted
+from benchmarks.progress import Progress
+from benchmarks.record import Gap, Measured
 from benchmarks.rows import Bar, row
 from ebbtide_serve.examples.tiny_model import make_model
 

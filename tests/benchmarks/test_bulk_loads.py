@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bulk.engine_loads import RESTORED, ROUNDS, TP2, WITHOUT, Step, measured_of, plan, run, wrong
-from benchmarks.bulk.progress import Progress, minutes
 from benchmarks.bulk.starts import Started, StartFailed, Wanted, last_useful_line, published, started
+from benchmarks.progress import Progress, minutes
 
 WHOLE = 2_000_000_000
 

@@ -1,8 +1,9 @@
-"""The result of ``make bench-storage``: one file of several parts, each measured when it was measured.
+"""A result of several parts in one file, each measured when it was measured.
 
 A part replaces its own rows and bars and nothing else, by one rename, as soon as it has ended: a run that is cut off
 keeps what it has, and one part can be measured again by itself. So each part has its own date, commit, machine and
-sizes. A bar that nobody has measured stands there as null, with the reason.
+sizes. A bar that nobody has measured stands there as null, with the reason. A bar of several parts is met if each of
+them meets it, and has the least of their values: larger must be better.
 
 Not guaranteed: two runs at the same time; the one that ends a part last may undo a part of the other.
 """
@@ -19,10 +20,17 @@ from typing import Any
 
 from benchmarks.rows import RESULTS, Bar, Row, result
 
-NAME = "storage"
-COMMAND = "make bench-storage"
 Goals = Mapping[str, Mapping[str, str]]
 """By part: each of its bars, with its goal in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Which result it is: its name, the command of the whole, and the module that measures a single part."""
+
+    name: str
+    command: str
+    module: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +58,25 @@ def unmeasured(goals: Mapping[str, str], why: str) -> list[dict[str, Any]]:
 
 
 def with_part(
-    old: Mapping[str, Any] | None, part: str, measured: Measured | str, facts: Mapping[str, Any], goals: Goals
+    book: Book,
+    old: Mapping[str, Any] | None,
+    part: str,
+    measured: Measured | str,
+    facts: Mapping[str, Any],
+    goals: Goals,
 ) -> dict[str, Any]:
     """The result with one part new. Pure but for the facts of today that ``result`` adds.
 
     Args:
+        book: of which result.
         old: what stood there; None if nothing did. Parts that are not named in ``goals`` are dropped.
         measured: the part, or why it failed.
         facts: of the run: date, commit, machine.
         goals: of all parts, in the order of the file.
     """
     before = old if old is not None and isinstance(old.get("parts"), dict) else {"parts": {}, "rows": [], "bars": []}
-    new = result(NAME, COMMAND, [], [])
+    old_bars = before.get("bars_by_part", before["bars"])
+    new = result(book.name, book.command, [], [])
     parts: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     bars: list[dict[str, Any]] = []
@@ -70,7 +85,7 @@ def with_part(
             if name in before["parts"]:
                 parts[name] = before["parts"][name]
             rows += [row for row in before["rows"] if row["part"] == name]
-            kept = [bar for bar in before["bars"] if bar["part"] == name and bar["bar"] in its_goals]
+            kept = [bar for bar in old_bars if bar["part"] == name and bar["bar"] in its_goals]
             known = {bar["bar"] for bar in kept}
             missing = {bar: goal for bar, goal in its_goals.items() if bar not in known}
             bars += kept + [{"part": name} | bar for bar in unmeasured(missing, "this part was not run yet")]
@@ -81,10 +96,34 @@ def with_part(
             parts[name] = {**facts, "sizes": measured.sizes}
             rows += [{"part": name} | row for row in _rows(measured)]
             bars += [{"part": name} | bar for bar in _bars(measured.bars, its_goals)]
-    return new | {"parts": parts, "rows": rows, "bars": bars}
+    by_part = {"bars_by_part": bars} if len({bar["bar"] for bar in bars}) < len(bars) else {}
+    return new | {"parts": parts, "rows": rows, "bars": least(bars), **by_part}
 
 
-def save(document: Mapping[str, Any], folder: Path, *, quick: bool) -> Path:
+def least(bars: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each bar once: of one that several parts have, the least value, and null as long as one part has none."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for bar in bars:
+        found.setdefault(bar["bar"], []).append(bar)
+    return [dict(same[0]) if len(same) == 1 else _least(same) for same in found.values()]
+
+
+def _least(same: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    values = {bar["part"]: bar["value"] for bar in same}
+    known = [value for value in values.values() if value is not None]
+    whys = [f"{bar['part']}: {bar['why']}" for bar in same if "why" in bar]
+    return {
+        "part": ", ".join(values),
+        "bar": same[0]["bar"],
+        "goal": same[0]["goal"],
+        "value": min(known) if len(known) == len(values) else None,
+        "met": all(bar["met"] for bar in same),
+        "values": values,
+        **({"why": "; ".join(whys)} if whys else {}),
+    }
+
+
+def save(book: Book, document: Mapping[str, Any], folder: Path, *, quick: bool) -> Path:
     """Replace the file, by one rename.
 
     Raises:
@@ -93,7 +132,7 @@ def save(document: Mapping[str, Any], folder: Path, *, quick: bool) -> Path:
     if quick and folder.resolve() == RESULTS.resolve():
         raise ValueError("what was measured with --quick is no result")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{NAME}.json"
+    path = folder / f"{book.name}.json"
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with part.open("w") as file:
@@ -106,13 +145,13 @@ def save(document: Mapping[str, Any], folder: Path, *, quick: bool) -> Path:
     return path
 
 
-def load(folder: Path) -> dict[str, Any] | None:
+def load(book: Book, folder: Path) -> dict[str, Any] | None:
     """What stands there; None if nothing does.
 
     Raises:
         ValueError: it is no JSON object. Nothing is thrown away in silence.
     """
-    path = folder / f"{NAME}.json"
+    path = folder / f"{book.name}.json"
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
@@ -142,14 +181,14 @@ class Began:
         return cls(time.time(), os.getloadavg()[0], commit(Path(__file__).parent))
 
 
-def facts(part: str, directory: Path, began: Began, *, quick: bool) -> dict[str, Any]:
+def facts(book: Book, part: str, directory: Path, began: Began, *, quick: bool) -> dict[str, Any]:
     """When, with what and on which machine a part was measured; ``directory`` is on the filesystem that was."""
-    today = result(NAME, COMMAND, [], [])
+    today = result(book.name, book.command, [], [])
     return {
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(began.at_s)),
         "seconds": round(time.time() - began.at_s),
         "commit": began.commit,
-        "command": f"python -m benchmarks.bulk --only {part}{' --quick' if quick else ''}",
+        "command": f"python -m {book.module} --only {part}{' --quick' if quick else ''}",
         "quick": quick,
         "hardware": today["hardware"],
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
