@@ -20,6 +20,8 @@ from ebbtide_train.session.step_log import gang_lines
 
 PARK_S = 60.0  # a step, a copy to host memory: well below a second on a quiet machine
 BACK_S = 180.0  # a new gang on all slots: 15 s on a quiet machine
+LOOK_S = 0.02
+ASIDE = ("parked", "waiting")
 AGENT = "ray::NodeAgent"
 
 
@@ -44,12 +46,14 @@ def park_and_kill(record: ClusterRecord, job: str) -> ParkedAndKilled:
     Raises:
         RunFailed: a step did not come about in its time.
     """
-    ebbtide("park", job, "--reason", "the demo's last act")
+    ebbtide("park", job, "--reason", "the demo's last act", "--no-wait")  # it would wait for the spill to begin, too
+    wait("it is aside", PARK_S, lambda status: job_of(status, job).get("state") in ASIDE, every_s=LOOK_S)
     parked_s, parked = time.monotonic(), _look(job)
     if parked["state"] != "parked":
         raise RunFailed(f"the job was to park in place, and is {parked['state']}: {parked['waits']}")
     step = int(parked["step"])
-    wait("what is parked has been spilled", PARK_S, lambda status: job_of(status, job).get("durable_step", 0) >= step)
+    spilled = "what is parked has been spilled"
+    wait(spilled, PARK_S, lambda status: job_of(status, job).get("durable_step", 0) >= step, every_s=LOOK_S)
     durable_s = time.monotonic() - parked_s
     ranks = [int(pid) for pid in parked["pids"].values()]
     agents = _agents(record)
