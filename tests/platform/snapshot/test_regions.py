@@ -57,9 +57,11 @@ def test_what_was_sealed_is_there_for_others_once_the_borrower_has_gone(path: Pa
 
 def test_what_was_begun_or_cleared_counts_no_more(path: Path) -> None:
     region = filled(path)
+    region.hash_payload()
     region.begin()
     assert look(path).state is RegionState.FILLING and look(path).note is None
     region.seal(b"")
+    assert not look(path).hashed, "those were of what was there before"
     region.clear()
     region.close()
     with pytest.raises(RegionDamaged, match="EMPTY, and nothing in it counts"):
