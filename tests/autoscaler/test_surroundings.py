@@ -126,7 +126,7 @@ async def test_every_agent_is_told_its_slots_with_one_call_and_started_once(scen
     for _ in range(3):
         await scene.look()
     assert sorted(scene.started) == [A, B]
-    assert scene.agents[A].watched == [([SlotRef(str(A), 0), SlotRef(str(A), 1)],)] * 3
+    assert scene.agents[A].watched == [([SlotRef(str(A), 0), SlotRef(str(A), 1)], 1000, [])] * 3
 
 
 async def test_an_agent_that_hangs_holds_up_no_other_and_is_started_anew(scene: Scene) -> None:

@@ -31,6 +31,7 @@ from ebbtide.snapshot.regions.states import RegionKey
 
 SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
 RAYLET_TIMEOUT_S = 2.0  # the node's own raylet answers within milliseconds
+CALLS_AT_ONCE = 12  # 4, since a probe must not wait behind a kill, and 8 ranks of a node that wait for host memory
 PENDING_CALLS_MAX = 32  # unanswered: an agent that hangs must not fill the arbiter's memory with repeated calls
 
 _log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ def start_agent(node_id: str, lock_dir: str) -> Any:
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
-            max_concurrency=4,  # a probe must not wait behind a kill
+            max_concurrency=CALLS_AT_ONCE,
             max_pending_calls=PENDING_CALLS_MAX,
             enable_task_events=False,  # each call would be kept by the GCS: 6 MB a minute for a pool of two nodes
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),

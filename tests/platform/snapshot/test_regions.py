@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from hypothesis import strategies as st
 
 from ebbtide.snapshot.errors import HostMemoryShort, RegionBusy, RegionDamaged, RegionMisused
 from ebbtide.snapshot.regions import header as header_module
+from ebbtide.snapshot.regions import pages
 from ebbtide.snapshot.regions.create import create_region
 from ebbtide.snapshot.regions.header import HEADER_BYTES, SLOT_BYTES, Header, encode, newest, slot_offset
-from ebbtide.snapshot.regions.look import look, read_region
+from ebbtide.snapshot.regions.look import look
+from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.states import EDGES, RegionKey, RegionState
 
@@ -67,6 +71,16 @@ def test_nothing_is_sealed_that_was_not_begun(path: Path) -> None:
     with pytest.raises(RegionMisused, match="EMPTY cannot become FULL"):
         region.seal(b"")
     assert RegionState.FULL not in EDGES[RegionState.EMPTY]
+
+
+def test_what_counts_is_not_sealed_again_and_its_note_stays(path: Path) -> None:
+    region = filled(path, note=b"first")
+    with pytest.raises(RegionMisused, match="FULL cannot become FULL"):
+        region.seal(b"other")
+    region.close()
+    assert read_region(path).note == b"first"
+    with pytest.raises(RegionMisused, match="was closed"):
+        region.begin()
 
 
 def test_hashes_of_a_payload_that_was_begun_anew_meanwhile_are_not_recorded(
@@ -138,27 +152,51 @@ def test_memory_that_is_not_there_is_refused_when_it_is_made_and_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(pages, "_populate", lambda *_: False)
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(HostMemoryShort, match=r"no room for 40960 bytes.*pool\.host_memory_per_node"):
         create_region(tmp_path, KEY, SIZE)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forked_child_keeps_nothing_of_it_alive(path: Path) -> None:
-    region = filled(path)
-    ready, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(tell, b"!")
-        signal.pause()
-        os._exit(0)
-    try:
-        os.read(ready, 1)
-        region.close()
-        assert not look(path).borrower_lives
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+ON_A_SMALL_TMPFS = """
+import os, sys
+from pathlib import Path
+from ebbtide.snapshot.errors import HostMemoryShort
+from ebbtide.snapshot.regions.create import create_region
+from ebbtide.snapshot.regions.states import RegionKey
+folder = Path(sys.argv[1])
+create_region(folder, RegionKey("a", 1, 0), 600_000)
+try:
+    create_region(folder, RegionKey("a", 1, 1), 600_000)
+except HostMemoryShort as error:
+    print(error, os.listdir(folder))
+assert "torch" not in sys.modules, "who lends memory is a small process"
+"""
+
+
+def test_a_tmpfs_that_is_full_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    mount = f'mount -t tmpfs -o size=1m none {tmp_path} && exec {sys.executable} -c "$0" {tmp_path}'
+    found = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, ON_A_SMALL_TMPFS], capture_output=True, text=True
+    )
+    if "mount:" in found.stderr or "unshare:" in found.stderr:
+        pytest.skip(f"this machine lets nobody mount a tmpfs: {found.stderr}")
+    assert found.returncode == 0, found.stderr
+    assert "has no room for 602112 bytes (No space left on device)" in found.stdout
+    assert found.stdout.endswith("['a.1.0.region']\n")
+
+
+def test_all_memory_is_there_when_it_was_made_also_on_an_older_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, works in enumerate((True, False)):
+        if not works:
+            monkeypatch.setattr(pages, "_populate", lambda *_: False)
+        monkeypatch.setattr(pages, "PIECE_BYTES", 5 << 20)  # so that the last piece is a small one
+        path = create_region(tmp_path, RegionKey("job", 3, rank), 12 << 20)
+        assert path.stat().st_blocks * 512 >= 12 << 20
+        assert not Region.open(path).bytes.any()
 
 
 headers = st.builds(
@@ -234,6 +272,7 @@ def test_a_borrower_killed_at_any_edge_leaves_all_or_nothing(path: Path, edge: s
     if edge in COUNTS:
         found = read_region(path)
         assert found.note == b"nine" and bool((found.bytes == 9).all()) and found.verified == (edge == "hashed")
+        del found  # as long as it is in use, nobody can borrow the region
     again = Region.open(path)  # and it can be used again
     again.begin()
     again.bytes.copy_(torch.arange(again.size_bytes) % 251)

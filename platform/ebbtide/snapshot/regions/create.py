@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ebbtide.snapshot.errors import HostMemoryShort
-from ebbtide.snapshot.regions import layout
+from ebbtide.snapshot.regions import layout, pages
 from ebbtide.snapshot.regions.header import Header, encode, slot_offset
 from ebbtide.snapshot.regions.states import RegionKey, RegionState
 
@@ -16,15 +16,17 @@ _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
 
 
 def region_path(folder: Path, key: RegionKey) -> Path:
-    """The file of a key. Names of jobs have no "/" (config), nor do they begin with a dot."""
+    """The file of a key. Raises ValueError if the job's name cannot be part of one; config lets none such in."""
+    if os.sep in key.job or key.job.startswith("."):
+        raise ValueError(f"{key.job!r} cannot be part of a file's name")
     return folder / f"{key.job}.{key.lease_epoch}.{key.rank}{SUFFIX}"
 
 
 def create_region(folder: Path, key: RegionKey, size_bytes: int) -> Path:
-    """A new, empty region with all its memory taken; one that had this key is replaced.
+    """A new, empty region with all its memory there; one that had this key is replaced. Some 0.3 s per GB.
 
-    ``fallocate`` takes the pages now, so that no later write can fail for want of memory: on a tmpfs that would be a
-    SIGBUS in the midst of a park.
+    The memory is taken now, so that no later write can fail for want of it: on a tmpfs that would be a SIGBUS in the
+    midst of a park.
 
     Raises:
         HostMemoryShort: the tmpfs or the machine has not that much. Nothing is left behind.
@@ -37,15 +39,16 @@ def create_region(folder: Path, key: RegionKey, size_bytes: int) -> Path:
         os.unlink(making)  # of somebody who was killed here
     fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.posix_fallocate(fd, 0, layout.least_bytes(payload))
+        pages.take(fd, layout.least_bytes(payload))
         os.pwrite(fd, encode(Header(0, key, RegionState.EMPTY, payload)), slot_offset(0))
         os.rename(making, path)
     except OSError as error:
         os.unlink(making)
         if error.errno in _NO_ROOM:
+            there = os.fstatvfs(fd)
             raise HostMemoryShort(
-                f"{folder} has no room for {payload} bytes ({error.strerror}): lower pool.host_memory_per_node, or "
-                "make its tmpfs larger (mount -o remount,size=...)"
+                f"{folder} has no room for {payload} bytes ({error.strerror}): {there.f_bavail * there.f_frsize} are "
+                "free there; lower pool.host_memory_per_node, or make its tmpfs larger (mount -o remount,size=...)"
             ) from error
         raise
     finally:

@@ -79,8 +79,7 @@ def _decode(slot: bytes) -> Header | None:
         return None
     try:
         job, epoch, rank = json.loads(body[_FIXED.size : _FIXED.size + key_bytes])
-        return Header(
-            number, RegionKey(job, epoch, rank), RegionState(state), payload, note_bytes, note_hash, bool(hashed)
-        )
-    except ValueError:
+        key = RegionKey(str(job), int(epoch), int(rank))
+        return Header(number, key, RegionState(state), payload, note_bytes, note_hash, bool(hashed))
+    except (ValueError, TypeError):
         return None

@@ -25,14 +25,15 @@ class RegionState(IntEnum):
 
 
 EDGES: Mapping[RegionState, frozenset[RegionState]] = {
-    RegionState.EMPTY: frozenset({RegionState.FILLING}),
-    RegionState.FILLING: frozenset({RegionState.FULL, RegionState.FILLING, RegionState.EMPTY}),
-    RegionState.FULL: frozenset({RegionState.FILLING, RegionState.EMPTY}),
+    RegionState.EMPTY: frozenset({RegionState.EMPTY, RegionState.FILLING}),
+    RegionState.FILLING: frozenset({RegionState.EMPTY, RegionState.FILLING, RegionState.FULL}),
+    RegionState.FULL: frozenset({RegionState.EMPTY, RegionState.FILLING}),
 }
-"""EMPTY -> FULL is missing: what counts was begun, so that no half of it was ever taken for the whole."""
+"""Into FULL leads FILLING alone: what counts was begun, so that no half of it is ever taken for the whole. FULL into
+FULL would write the new note over the one that counts."""
 
 
 def check(before: RegionState, after: RegionState) -> None:
     """Raises RegionMisused if the table has no such edge."""
-    if after not in EDGES[before] and after is not before:
+    if after not in EDGES[before]:
         raise RegionMisused(f"a region that is {before.name} cannot become {after.name}")
