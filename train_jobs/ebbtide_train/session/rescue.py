@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ebbtide.snapshot.errors import RegionBusy, SnapshotError
-from ebbtide.snapshot.regions.look import read_region
+from ebbtide.snapshot.regions.read import read_region
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.training.lineage import EpochFound
 from ebbtide.storage.training.places import RunPaths
@@ -91,7 +91,7 @@ def publish_region(path: Path, run_dir: Path, *, keep: int) -> Taken:
         region = read_region(path)
         noted = read_note(region.note)
         state = read_state(noted, region.bytes)
-    except (RegionBusy, MemoryError) as error:  # somebody looks at it just now; or its borrower lives after all
+    except (RegionBusy, MemoryError) as error:  # its borrower lives after all
         return Taken(Outcome.LATER, str(error) or "there is no memory to read it into")
     except (SnapshotError, ParkedStateUnusable, OSError) as error:
         return Taken(Outcome.USELESS, str(error))
