@@ -99,6 +99,19 @@ def test_memory_that_is_not_what_was_asked_for_is_not_used(agents: dict[str, Age
         NodeMemory("here", KEY).lend(5000)
 
 
+def test_memory_that_somebody_else_took_meanwhile_is_asked_for_again(agents: dict[str, Agent], tmp_path: Path) -> None:
+    taken = Region.open(create_region(tmp_path, RegionKey("other", 7, 1), 5000))
+    paths = [taken.path, taken.path, create_region(tmp_path, KEY, 5000)]
+    agents["here"] = Agent(lend=lambda *given: str(paths.pop(0)))
+    region = NodeMemory("here", KEY).lend(5000)
+    assert region.size_bytes >= 5000 and not paths
+    paths = [taken.path] * 9
+    with pytest.raises(PoolTooSmall, match="used by another process"):
+        NodeMemory("here", KEY).lend(5000)
+    region.close()
+    taken.close()
+
+
 def test_of_nodes_that_are_gone_nothing_is_left_and_of_silent_ones_nobody_knows(agents: dict[str, Agent]) -> None:
     left = LeftOnNodes()
     agents["gone"] = Agent(regions=raising(AssertionError("nobody is there")))

@@ -1,6 +1,5 @@
 """Host memory that the node lends: a region of this rank's own, which outlives this process with what is in it."""
 
-import time
 from pathlib import Path
 from typing import Protocol
 
@@ -9,7 +8,7 @@ from ebbtide.snapshot.host_memory import HostRegion
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.states import RegionKey
 
-LOOKED_AT_S = 1.0  # whoever looks at a region holds its lock for microseconds; longer when it is preempted
+TRIES = 3  # it may be taken back between the answer and the opening, since nobody had it yet
 
 
 class Lender(Protocol):
@@ -32,25 +31,20 @@ class LentMemory:
 
     def lend(self, size_bytes: int) -> HostRegion:
         """See `HostMemory.lend`."""
-        path = self._lender.lend(self._key, size_bytes)
-        try:
-            region = _opened(path)
-        except (SnapshotError, OSError) as error:
-            raise PoolTooSmall(f"the host memory that was lent at {path} cannot be used: {error}") from error
+        region = self._borrowed(size_bytes)
         if region.key != self._key or region.size_bytes < size_bytes:
             region.close()
-            raise PoolTooSmall(
-                f"{path} is lent to {region.key}, with {region.size_bytes} bytes: not what was asked for"
-            )
+            raise PoolTooSmall(f"{region.path} is of {region.key}, {region.size_bytes} bytes: not what was asked for")
         return region
 
-
-def _opened(path: Path) -> Region:
-    deadline_s = time.monotonic() + LOOKED_AT_S
-    while True:
-        try:
-            return Region.open(path)
-        except RegionBusy:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.001)
+    def _borrowed(self, size_bytes: int) -> Region:
+        why = ""
+        for _ in range(TRIES):
+            path = self._lender.lend(self._key, size_bytes)
+            try:
+                return Region.open(path)
+            except RegionBusy as error:
+                why = str(error)
+            except (SnapshotError, OSError) as error:
+                raise PoolTooSmall(f"the host memory lent at {path} cannot be used: {error}") from error
+        raise PoolTooSmall(f"the host memory that is lent cannot be used: {why}")

@@ -91,7 +91,7 @@ def publish_region(path: Path, run_dir: Path, *, keep: int) -> Taken:
         region = read_region(path)
         noted = read_note(region.note)
         state = read_state(noted, region.bytes)
-    except (RegionBusy, MemoryError) as error:  # somebody looks at it just now; or its borrower lives after all
+    except (RegionBusy, MemoryError) as error:  # its borrower lives after all
         return Taken(Outcome.LATER, str(error) or "there is no memory to read it into")
     except (SnapshotError, ParkedStateUnusable, OSError) as error:
         return Taken(Outcome.USELESS, str(error))
