@@ -101,6 +101,9 @@ class TouchWatch:
             now_s = self._place.touched_s()
             if now_s == seen_s:
                 continue
+            if not seen_s:  # its keeper has made the file, which is nobody's touch
+                seen_s = now_s
+                continue
             view = job_view(self._link.call("status"), self._session)
             if view is not None and (not view.get("held") or self._wishes.resume("touched by its owner")):
                 seen_s = now_s
