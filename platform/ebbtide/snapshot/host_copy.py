@@ -11,7 +11,8 @@ of each block, where the allocator has its books, and therefore almost everywher
 and 6 with those edges made huge).
 
 The figures are GB per second of one thread's CPU time, with 320 to 384 MB of tensors, on a shared machine of 2 cores;
-by the clock it is slower where the kernel waits (for 1 MiB tensors most of all), and no benchmark has measured that yet.
+by the clock it is slower where the kernel waits (for 1 MiB tensors most of all), and no benchmark has measured that
+yet.
 
 Not guaranteed: that the system gives huge pages; then it is only slower.
 """
