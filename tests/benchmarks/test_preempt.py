@@ -151,6 +151,19 @@ def test_a_job_that_was_parked_gives_the_loss_of_one_that_was_not(tmp_path: Path
     assert set(spans(story)) >= {"decision to slot free", "safe point to slot free", "slot free to durable", "resume"}
 
 
+@pytest.mark.parametrize("told", ["", "0x1.8p+1"])
+def test_who_tells_no_loss_or_another_one_is_out(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def contenders(size_bytes: int, criu: Path | None) -> dict[str, contest.Contender]:
+        return {name: lambda folder: Story(loss=told) for name in (RESTART, EVICTION)}
+
+    monkeypatch.setattr(contest, "contenders", contenders)
+    monkeypatch.setattr(contest, "_alone", lambda role, size_bytes, folder: Story(loss="0x1p0"))
+    monkeypatch.setattr(contest.fio, "missing", lambda: "no fio")
+    found = contest.run(tmp_path, 1000, 1, None)
+    assert f"the loss after it came back is {told or 'not told'}" in found.series[RESTART].failed
+    assert not found.series[EVICTION].failed, "it takes no step after"
+
+
 @pytest.mark.hunt
 @pytest.mark.timeout(300)
 def test_a_quick_run_measures_everything_and_claims_nothing(tmp_path: Path) -> None:
