@@ -15,6 +15,7 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
+from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import for_replica, placing_nodes
 from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.retry import tries
@@ -36,7 +37,7 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
     """
     state = snapshot.state
     free = list(state.free_slots())
-    owed = min(len(free), training.owed(state))
+    owed = min(len(free), sum(minima_owed(state).values()))
     draft = Draft(free=free[: len(free) - owed], owed=free[len(free) - owed :])
     wanted, endpoints = wants(now_s, snapshot, memory, config)
     training.vacate(state, draft)

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 
 from ebbtide.pool.events import GrantJob, ParkJob, ResumeJob, StopJob
 from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.index import awaited
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.host_memory import no_host_memory
+from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import may_lose, packed, unclaimed
 from ebbtide_autoscaler.signals import PolicyConfig
 
@@ -86,21 +88,6 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
         for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
             room[node] += min(here, gives)
     return any(room[node] >= count for node in state.nodes if node not in state.draining)
-
-
-def is_owed(job: JobRecord) -> bool:
-    """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum.
-
-    Not one that a person put aside: others were promised its slots meanwhile, and what is kept for it might never do.
-    """
-    ran = (job.epoch > 0 or job.restores > 0) and job.held is None and not job.stood_aside
-    away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
-    return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
-
-
-def owed(state: PoolState) -> int:
-    """Slots that replicas leave to jobs which are restarting and may never lose all of theirs."""
-    return sum(job.spec.workers_min for job in state.jobs.values() if is_owed(job))
 
 
 def _victims(state: PoolState) -> list[JobRecord]:
@@ -221,7 +208,7 @@ def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config
 
 def _start(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft, config: PolicyConfig) -> None:
     name, spec = job.spec.name, job.spec
-    if draft.contested and is_owed(job) and len(draft.owed) >= spec.workers_min:
+    if draft.contested and name in minima_owed(state) and len(draft.owed) >= spec.workers_min:
         slots = packed(state, draft.owed, spec.workers_min)
         draft.owed = [slot for slot in draft.owed if slot not in slots]
         draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
@@ -232,11 +219,20 @@ def _start(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft,
     room = unclaimed(state, usable, name)
     if len(room) < spec.workers_min:
         kept = f", {config.reserve} in reserve" if config.reserve else ""
-        draft.waits.append((name, f"waits: needs {spec.workers_min} slots, {len(room)} are free for it{kept}"))
+        claimed = _claimed_for(state, usable, room)
+        draft.waits.append((name, f"waits: needs {spec.workers_min} slots, {len(room)} are free for it{kept}{claimed}"))
         return
     slots = packed(state, room, min(len(room), spec.workers_max))
     _take(draft, slots)
     draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}"))
+
+
+def _claimed_for(state: PoolState, usable: list[SlotId], room: tuple[SlotId, ...]) -> str:
+    """Who keeps free slots from a job, in words: parked jobs that can come back on these only."""
+    claims = awaited(state.jobs)
+    kept = [slot for slot in usable if slot not in room]
+    who = sorted({name for slot in kept for name in claims.get(slot, ())})
+    return f", {len(kept)} wait for {', '.join(who)}, parked" if who else ""
 
 
 def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft) -> bool:

@@ -14,7 +14,9 @@ from ebbtide.pool.events import (
     PoolFrozen,
     PoolUnfrozen,
 )
+from ebbtide.pool.ids import SlotId
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
+from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 
@@ -266,7 +268,9 @@ class Chaos:
                 aside = job.state in (JobState.WAITING, JobState.PARKED)
                 assert aside or job.spec.name in hung, loop.story(f"{job.spec.name} is held and not aside")
             elif job.state in (JobState.WAITING, JobState.PARKED):
-                assert free < job.spec.workers_min, loop.story(f"{job.spec.name} could run on {free} free slots")
+                claimed = sum(slot in self._claimed_from(job) for slot in state.free_slots())
+                could = free - claimed
+                assert could < job.spec.workers_min, loop.story(f"{job.spec.name} could run on {could} free slots")
                 assert loop.arbiter is not None and job.spec.name in loop.arbiter.waits, loop.story("waits in silence")
             wanting = any(name in str(loop.arbiter.waits) for name in loop.specs) if loop.arbiter else False
             if job.state is JobState.RUNNING and job.spec.name not in hung and not wanting:
@@ -274,6 +278,17 @@ class Chaos:
         late_moves = [event for event in moves(loop.events) if event.at_s > loop.clock.now_s - 30.0]
         ended = any(isinstance(e.body, JobEnded) and e.at_s > loop.clock.now_s - 60.0 for e in loop.events)
         assert not late_moves or served or ended, loop.story("still moving")
+
+    def _claimed_from(self, job: JobRecord) -> set[SlotId]:
+        """Slots that other parked jobs wait for, and no job of less than their priority gets; they must be named."""
+        assert self.loop.arbiter is not None
+        others = [
+            other
+            for other in self.loop.state.jobs.values()
+            if other.state is JobState.PARKED and other is not job and other.spec.priority >= job.spec.priority
+        ]
+        said = str(self.loop.arbiter.waits.get(job.spec.name))
+        return {slot for other in others if other.spec.name in said for slot in other.gang}
 
     def _starved(self) -> bool:
         """Whether nothing may be done for held requests, and it is said: protected jobs or replicas have all slots."""

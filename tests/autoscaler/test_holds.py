@@ -30,10 +30,10 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
+from ebbtide_autoscaler.owed import is_owed
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import EndpointSignals, Memory
 from ebbtide_autoscaler.step import World, step
-from ebbtide_autoscaler.training import is_owed
 from ebbtide_autoscaler.view import view
 from tests.autoscaler.closed_loop import KNOBS, a_job
 from tests.autoscaler.test_policy import (

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.bulk import fio
 from benchmarks.bulk.fio import Ceiling
 from benchmarks.preempt import __main__ as preempt
 from benchmarks.preempt import contest, image, judge, steady
@@ -158,7 +159,7 @@ def test_who_tells_no_loss_or_another_one_is_out(told: str, tmp_path: Path, monk
 
     monkeypatch.setattr(contest, "contenders", contenders)
     monkeypatch.setattr(contest, "_alone", lambda role, size_bytes, folder: Story(loss="0x1p0"))
-    monkeypatch.setattr(contest.fio, "missing", lambda: "no fio")
+    monkeypatch.setattr(fio, "missing", lambda: "no fio")
     found = contest.run(tmp_path, 1000, 1, None)
     assert f"the loss after it came back is {told or 'not told'}" in found.series[RESTART].failed
     assert not found.series[EVICTION].failed, "it takes no step after"
