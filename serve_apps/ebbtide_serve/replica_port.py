@@ -36,6 +36,7 @@ class PortServer:
         """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio sets it not in all cases
         listener.bind((self._host, 0))
         listener.listen(2048)
         host = f"[{self._host}]" if family == socket.AF_INET6 else self._host

@@ -178,6 +178,9 @@ async def _bind(settings: GatewaySettings, patience_s: float) -> socket.socket:
                 # drains. Elsewhere a second gateway on the port is a mistake that must show.
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by connections
+            # Inherited too. asyncio sets it itself, but not on what a listener without a protocol number accepts; then
+            # a body waits for the delayed ACK of its headers: 40 ms.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listener.bind(address)
             listener.listen(BACKLOG)  # here, since only listening proves that the port is ours alone
         except OSError as error:
