@@ -17,9 +17,9 @@ import ray
 
 from ebbtide.client.cluster import load_cluster
 from ebbtide.client.join import join
+from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
 from ebbtide.helper.criu.program import NoCriu, find
-from ebbtide_train.interactive.session_rank import HELPER_SOCKET
 from tests.integration.conftest import ROOT, Pool, a_free_port, ebbtide, ebbtide_here
 from tests.train_jobs.interactive.chain import check
 from tests.train_jobs.interactive.kept import chain, until

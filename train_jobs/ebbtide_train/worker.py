@@ -4,6 +4,7 @@ Runs in a Ray Train worker, after the backend has given it its place. A gang tha
 ``Left`` to its controller; whatever is raised counts as a crash.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,15 +13,20 @@ from typing import Any
 import torch
 from ray import cloudpickle
 
+from ebbtide.agent.process import started_ticks
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease
+from ebbtide.client.runtime_dir import HELPER_SOCKET
+from ebbtide.helper.client import Helper
 from ebbtide.snapshot.regions.states import RegionKey
 from ebbtide_train.control import load_function
+from ebbtide_train.frozen_context import FrozenContext
 from ebbtide_train.node_memory import LeftOnNodes, NodeMemory
 from ebbtide_train.plan import JobPlan, Left, my_place
 from ebbtide_train.rank_gate import RankGate
 from ebbtide_train.session.current import activate
+from ebbtide_train.session.device_context import DeviceContext
 from ebbtide_train.session.errors import Cancelled, Leaving
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
@@ -44,7 +50,14 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> object:
     try:
         settings = _settings(plan)
         memory = NodeMemory(settings.node, RegionKey(settings.job, settings.lease.epoch, settings.rank))
-        session = TrainingSession(settings, gate, lock_for=_lock_for(plan), memory=memory, left_behind=LeftOnNodes())
+        session = TrainingSession(
+            settings,
+            gate,
+            lock_for=_lock_for(plan),
+            memory=memory,
+            left_behind=LeftOnNodes(),
+            context=_context(plan, settings) if torch.cuda.is_available() else None,
+        )
         with activate(session):
             returned = _train_function(plan)(args)
         flush_s = DONE_WORD_S
@@ -75,6 +88,22 @@ def _settings(plan: JobPlan) -> SessionSettings:
         in_place=section.in_place,
         meeting_root=_meeting_root(plan),
     )
+
+
+def _context(plan: JobPlan, settings: SessionSettings) -> DeviceContext:
+    started = started_ticks(os.getpid())
+    assert started is not None, "this process lives"
+
+    def warm_up() -> None:
+        torch.zeros(1, device="cuda")
+
+    def let_go() -> None:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    helper = Helper(Path(plan.lock_dir).parent / HELPER_SOCKET)
+    name = f"{settings.job}/{settings.rank}"
+    return FrozenContext(helper, name, pid=os.getpid(), started=started, warm_up=warm_up, let_go=let_go)
 
 
 def _meeting_root(plan: JobPlan) -> Path | None:

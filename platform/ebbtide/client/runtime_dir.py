@@ -4,6 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
+HELPER_SOCKET = "helper.sock"  # beside the slot locks' folder
+
 
 def runtime_dir(pool: str) -> Path:
     """The node-local folder of ``pool``: short, since Ray's socket names must stay under 108 bytes."""
@@ -12,4 +14,4 @@ def runtime_dir(pool: str) -> Path:
 
 def helper_socket(pool: str) -> Path:
     """Where the node's helper of ``pool`` listens."""
-    return runtime_dir(pool) / "helper.sock"
+    return runtime_dir(pool) / HELPER_SOCKET

@@ -10,6 +10,7 @@ from pathlib import Path
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease
+from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
 from ebbtide_train.interactive.gpu_use import NvmlMeter
 from ebbtide_train.interactive.helper_port import HelperSnapshots
@@ -22,7 +23,6 @@ from ebbtide_train.interactive.session_env import base_env, is_gpu, slot_env
 from ebbtide_train.plan import JobPlan, Left, my_place
 from ebbtide_train.rank_gate import RankGate
 
-HELPER_SOCKET = "helper.sock"  # beside the slot locks, which are node-local
 LAST_WORD_S = 15.0  # the arbiter counts a gang that left without its last report as crashed
 DONE_WORD_S = 2.0  # after the end the controller and the driver speak for it
 

@@ -3,8 +3,8 @@
 Order is the point of this module. Taking: lock, then memory, then group. Leaving: DDP, group, memory, and the lock
 last, so that whoever gets the lock next finds the memory gone.
 
-On a GPU the CUDA context stays after everything tracked has left, so there the lock is kept until the process exits,
-and parking in place is refused: nothing here could prove the GPU empty. (The CUDA checkpoint tier will.)
+On a GPU the CUDA context stays after everything tracked has left. Where the driver can take it off (`device_context`)
+that comes before the lock; else parking in place is refused, and the lock is kept until the process exits.
 """
 
 import gc
@@ -18,6 +18,7 @@ from ebbtide.snapshot.errors import NotEvictable, SnapshotError
 from ebbtide.snapshot.evict import discard, plan
 from ebbtide.snapshot.host_memory import HostMemory
 from ebbtide.snapshot.memory import malloc_trim
+from ebbtide_train.session.device_context import ContextStays, DeviceContext, NothingStays
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.host_state import HostState
 from ebbtide_train.session.in_place import obstacle
@@ -54,13 +55,17 @@ class NoLock:
 class Occupancy:
     """One rank's hold on its slot."""
 
-    def __init__(self, settings: SessionSettings, lock_for: LockFor, memory: HostMemory) -> None:
+    def __init__(
+        self, settings: SessionSettings, lock_for: LockFor, memory: HostMemory, context: DeviceContext | None = None
+    ) -> None:
+        """Nothing is taken yet; ``context``: by default one that nobody takes off a GPU."""
         self._settings = settings
         self._lock_for = lock_for
         self._lock: Lock | None = None
         self._formations = 0
         self.host = HostState(memory)
         self.device = _device(settings.device)
+        self.context = context or (ContextStays() if self.device.type == "cuda" else NothingStays())
         self.group: Group | None = None
 
     def take_slot(self, lease: Lease) -> None:
@@ -97,8 +102,8 @@ class Occupancy:
         """
         if not self._settings.in_place:
             return "the job is configured not to park in place"
-        if self.device.type == "cuda":
-            return "on a GPU the CUDA context would stay on the slot; stop and restart instead"
+        if why := self.context.refusal():
+            return why
         if why := obstacle(tracked.model, self.device):
             return why
         try:
@@ -121,21 +126,31 @@ class Occupancy:
             return {}, str(error) or type(error).__name__
 
     def vacate(self, prepared: Prepared) -> None:
-        """Leave the slot in place; every rank has copied."""
+        """Leave the slot in place; every rank has copied.
+
+        Raises:
+            GangBroken: the context cannot leave; then the lock is kept, and this process must end.
+        """
         self._drop_group(prepared)
         self.host.free()
+        self.context.freeze()
         self._trim_and_release()
 
     def come_back(self, prepared: Prepared, lease: Lease) -> Group:
-        """Take the slot again and put everything back where it was. Host memory keeps its copy."""
+        """Take the slot again and put everything back where it was. Host memory keeps its copy.
+
+        Raises:
+            GangBroken: the context cannot come back; then this process must end.
+        """
         self.take_slot(lease)
+        self.context.thaw()
         self.host.put_back()
         group = self.form_group(lease.epoch)
         self.wrap(prepared, init_sync=False)  # every rank has its own bits back
         return group
 
     def leave(self, prepared: Prepared | None, tracked: Tracked | None, *, drop_state: bool) -> None:
-        """Leave for good: with ``drop_state`` the tracked tensors go at once and, on the CPU, the lock with them.
+        """Leave for good: with ``drop_state`` the tracked tensors go at once, and the lock with them if nothing stays.
 
         Whatever cannot be dropped here keeps the lock until this process exits.
         """
@@ -164,7 +179,7 @@ class Occupancy:
 
     def _trim_and_release(self) -> None:
         malloc_trim()
-        if self.device.type == "cpu" and self._lock is not None:
+        if not self.context.occupies and self._lock is not None:
             self._lock.release()
             self._lock = None
 

@@ -27,6 +27,7 @@ from ebbtide.client.messages import RankPhase
 from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
+from ebbtide_train.session.device_context import DeviceContext
 from ebbtide_train.session.durability import Durability
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.gate import Gate
@@ -60,6 +61,7 @@ class TrainingSession:
         store: CheckpointStore | None = None,
         memory: HostMemory | None = None,
         left_behind: LeftBehind | None = None,
+        context: DeviceContext | None = None,
     ) -> None:
         """Nothing is taken yet.
 
@@ -70,13 +72,13 @@ class TrainingSession:
             store: of its checkpoints.
             memory: where state is parked; by default that of this process, and it goes with it.
             left_behind: what earlier gangs have parked; only rank 0 looks.
+            context: of this process on its GPU; by default nobody can take it off.
         """
         self.settings = settings
         self._left_behind = left_behind or NothingLeft()
         self._store = store or CheckpointStore(settings.run_dir, keep=settings.keep_checkpoints)
-        self._member = Member(
-            settings, gate, Occupancy(settings, lock_for, memory or OwnMemory()), Durability(settings, self._store)
-        )
+        occupancy = Occupancy(settings, lock_for, memory or OwnMemory(), context)
+        self._member = Member(settings, gate, occupancy, Durability(settings, self._store))
         self._log: StepLog | None = None
         self._restored_rng: torch.Tensor | None = None
 
@@ -183,6 +185,8 @@ class TrainingSession:
             sweep(settings)
         self._member.say(RankPhase.STARTING)
         self._member.occupancy.take_slot(settings.lease)
+        if settings.in_place:
+            self._member.occupancy.context.rehearse()
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS: needed for reproducible results
             torch.use_deterministic_algorithms(True)
@@ -202,6 +206,7 @@ class TrainingSession:
                 member.say(RankPhase.DONE)
         if self._log is not None:
             self._log.close()
+        member.occupancy.context.close()
         member.durability.wait(self.settings.last_commit_s)
         self._store.settle(SETTLE_S)
         self._store.close()
