@@ -32,13 +32,15 @@ RAY_HUNTS = $(shell grep -lE 'mark\.hunt' $(RAY_TESTS))
 each_alone = for module in $(2); do \
 	echo "$$module"; $(PY) -m pytest -q -m '$(1)' $$module || [ $$? = $(NONE_CHOSEN) ] || exit 1; done
 NONE_CHOSEN := 5
+# On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled.
+TOGETHER ?= 4
 
 test: setup ## all tests that need no GPU, long ones in a short form
-	$(PY) -m pytest -n 2 --dist loadfile -m 'not ray and not hunt'
+	$(PY) -m pytest -n $(TOGETHER) --dist loadfile -m 'not ray and not hunt'
 	@$(call each_alone,ray and not hunt,$(RAY_TESTS))
 
 hunts: setup ## what takes too long for that, in its long form
-	$(PY) -m pytest -n 2 --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ]
+	$(PY) -m pytest -n $(TOGETHER) --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ]
 	@$(call each_alone,ray and hunt,$(RAY_HUNTS))
 
 check: setup ## format, lint, types, import contracts, file lengths
