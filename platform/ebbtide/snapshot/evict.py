@@ -150,10 +150,10 @@ EDGES: Mapping[Stage, frozenset[Stage]] = {
 class Evicted:
     """Storages of which the pool has a copy; made by `copy_out`. The pool must stay as it is until they are back."""
 
-    def __init__(self, plan: Plan, payload: torch.Tensor) -> None:
+    def __init__(self, plan: Plan, payload: torch.Tensor, threads: int) -> None:
         self.plan = plan
         self.stage = Stage.COPIED
-        self._payload = payload
+        self._payload, self._threads = payload, threads
 
     @property
     def size_bytes(self) -> int:
@@ -175,9 +175,7 @@ class Evicted:
         Raises:
             RuntimeError: the device has no room (torch's own). The pool still has everything.
         """
-        for place, device in zip(self.plan.places, _grown(self.plan), strict=True):
-            raw = self._payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
-            host_copy.copy(device, raw)
+        host_copy.copy_all(list(zip(_grown(self.plan), _pieces(self.plan, self._payload), strict=True)), self._threads)
         _wait_for(self.plan.device)
         self._go(Stage.BACK)
 
@@ -197,8 +195,13 @@ class Pool(Protocol):
     def bytes(self) -> torch.Tensor: ...
 
 
-def copy_out(plan: Plan, pool: Pool) -> Evicted:
+def copy_out(plan: Plan, pool: Pool, *, threads: int = 1) -> Evicted:
     """Copy every storage of the plan to the pool, and free none: that is for `Evicted.free`.
+
+    Args:
+        plan: made just now.
+        pool: as large as the plan at least.
+        threads: copy so many parts at once, also on the way back; for memory of a CPU.
 
     Raises:
         PoolTooSmall: the pool cannot hold the plan. Nothing was touched.
@@ -206,20 +209,19 @@ def copy_out(plan: Plan, pool: Pool) -> Evicted:
     if pool.size_bytes < plan.size_bytes:
         raise PoolTooSmall(f"the host pool has {pool.size_bytes} bytes, the tracked state needs {plan.size_bytes}")
     payload = pool.bytes
-    for place in plan.places:
-        raw = payload[place.offset_bytes : place.offset_bytes + place.size_bytes]
-        host_copy.copy(raw, _as_bytes(place.storage))
+    storages = [_as_bytes(place.storage) for place in plan.places]
+    host_copy.copy_all(list(zip(_pieces(plan, payload), storages, strict=True)), threads)
     _wait_for(plan.device)  # a storage may shrink only when its bytes have arrived
-    return Evicted(plan, payload)
+    return Evicted(plan, payload, threads)
 
 
-def evict(plan: Plan, pool: Pool) -> Evicted:
-    """Copy every storage of the plan to the pool, then shrink it to nothing.
+def evict(plan: Plan, pool: Pool, *, threads: int = 1) -> Evicted:
+    """Copy every storage of the plan to the pool, then shrink it to nothing; as `copy_out`.
 
     Raises:
         PoolTooSmall: the pool cannot hold the plan. Nothing was touched.
     """
-    evicted = copy_out(plan, pool)
+    evicted = copy_out(plan, pool, threads=threads)
     evicted.free()
     return evicted
 
@@ -239,6 +241,11 @@ def _grown(plan: Plan) -> list[torch.Tensor]:
     grown = [_as_bytes(place.storage) for place in plan.places]
     host_copy.ask_for_huge_pages(grown)
     return grown
+
+
+def _pieces(plan: Plan, payload: torch.Tensor) -> list[torch.Tensor]:
+    """The payload's part of each place."""
+    return [payload[place.offset_bytes : place.offset_bytes + place.size_bytes] for place in plan.places]
 
 
 def _as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:

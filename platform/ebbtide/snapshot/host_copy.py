@@ -10,15 +10,16 @@ that counts. So huge pages are asked for. Where a page is there already none com
 of each block, where the allocator has its books, and therefore almost everywhere if tensors are small (1 MiB: 1.7 GB/s,
 and 6 with those edges made huge).
 
-The figures are GB per second of one thread's CPU time, with 320 to 384 MB of tensors, on a shared machine of 2 cores;
-by the clock it is slower where the kernel waits (for 1 MiB tensors most of all), and no benchmark has measured that
-yet.
+The figures are GB per second of one thread's CPU time, with 320 to 384 MB of tensors, on a shared machine of 2 cores.
+By the clock, and with several threads: docs/measured.md, Preemption.
 
 Not guaranteed: that the system gives huge pages; then it is only slower.
 """
 
 import ctypes
 import mmap
+import os
+import threading
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -27,24 +28,77 @@ HUGE_PAGE_BYTES = 2 << 20  # of x86-64, and of arm64 with pages of 4 KiB; elsewh
 _NEIGHBOURS_BYTES = 8192  # glibc's books of a block, and what alignment (torch: 64 bytes or a page) leaves between two
 _BOOKS_BYTES = 16  # glibc's header lies right before a block, that of the next one right behind it
 _MADV_COLLAPSE = 25  # <asm-generic/mman-common.h>, since Linux 6.1; Python has no name for it yet
+THREADS_MOST = 4  # two did all that the memory of a machine with two cores can; more were not tried
+LEAST_SHARE_BYTES = 16 << 20  # less is copied sooner (2 ms) than threads that share a processor are scheduled
 _libc = ctypes.CDLL(None, use_errno=True)
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""A target and its source."""
 
 Span = tuple[int, int]
 """Addresses from the first to the one after the last."""
 
 
-def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy all bytes; with a GPU on either side the copy may still be under way when this returns.
+def copy_all(pairs: Sequence[Pair], threads: int = 1) -> None:
+    """Copy all bytes of each pair; with a GPU on either side the copies may still be under way when this returns.
 
     Args:
-        target: flat, uint8.
-        source: flat, uint8, as long as ``target``; they do not overlap.
+        pairs: targets with their sources: flat, uint8, equally long; no two memories overlap.
+        threads: between CPU memories so many copy at once. One gets 12 GB/s here and two 16, and into memory that was
+            just grown, where the kernel clears pages at the same time, 5 and 10.
     """
-    assert target.numel() == source.numel() and target.dtype == source.dtype == torch.uint8
-    if target.device.type == source.device.type == "cpu":
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), target.numel())
-    else:
-        target.copy_(source, non_blocking=True)
+    assert all(target.numel() == source.numel() for target, source in pairs)
+    on_cpu = [pair for pair in pairs if pair[0].device.type == pair[1].device.type == "cpu"]
+    mine, helpers = [], []
+    for number, part in enumerate(shares(on_cpu, threads)):
+        helper = threading.Thread(target=_copy_part, args=(part,), name=f"copy-{number}", daemon=True)
+        try:
+            if number:  # the first part is this thread's own
+                helper.start()
+                helpers.append(helper)
+                continue
+        except RuntimeError:  # "can't start new thread"
+            pass
+        mine += part
+    _copy_part(mine)
+    for helper in helpers:
+        helper.join()
+    for target, source in pairs:
+        if target.device.type != "cpu" or source.device.type != "cpu":
+            target.copy_(source, non_blocking=True)
+
+
+def threads_for(ranks_here: int) -> int:
+    """How many threads of a rank should copy while its gang parks, when nobody here computes: its share of the cores.
+
+    Args:
+        ranks_here: of the gang, on this node.
+    """
+    return max(1, min(THREADS_MOST, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
+
+
+def shares(pairs: Sequence[Pair], count: int) -> list[list[Pair]]:
+    """The pairs in at most ``count`` parts of about equally many bytes, each in one piece as far as that goes: long
+    copies are the fast ones."""
+    share_bytes = max(LEAST_SHARE_BYTES, -(-sum(target.numel() for target, _ in pairs) // count))
+    found: list[list[Pair]] = []
+    room = 0
+    for target, source in pairs:
+        begin = 0
+        while begin < target.numel():
+            if not room:
+                found.append([])
+                room = share_bytes
+            end = min(target.numel(), begin + room)
+            found[-1].append((target[begin:end], source[begin:end]))
+            room -= end - begin
+            begin = end
+    return found
+
+
+def _copy_part(part: Iterable[Pair]) -> None:
+    for target, source in part:
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), target.numel())  # without the interpreter's lock
 
 
 def ask_for_huge_pages(memories: Sequence[torch.Tensor]) -> None:

@@ -1,6 +1,8 @@
 """Copies between storages and host memory: every byte, and huge pages where the system has them."""
 
+import os
 import re
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.snapshot import host_copy
 from ebbtide.snapshot.evict import evict, plan
-from ebbtide.snapshot.host_copy import HUGE_PAGE_BYTES, Span, common, copy, edges, joined
+from ebbtide.snapshot.host_copy import HUGE_PAGE_BYTES, Span, common, copy_all, edges, joined, shares, threads_for
 from ebbtide.snapshot.host_pool import HostPool
 from ebbtide.snapshot.memory import malloc_trim
 
@@ -25,16 +28,48 @@ def cells(some: list[Span]) -> set[int]:
 def test_copies_every_byte_of_unaligned_and_empty_memory() -> None:
     source = torch.arange(1000, dtype=torch.uint8)
     target = torch.zeros(1002, dtype=torch.uint8)
-    copy(target[1:1001], source)
-    copy(target[:0], source[:0])
+    copy_all([(target[1:1001], source), (target[:0], source[:0])])
     assert target.tolist() == [0, *source.tolist(), 0]
 
 
 def test_a_copy_of_unlike_lengths_writes_nothing() -> None:
-    target = torch.zeros(2, dtype=torch.uint8)
+    one, target = torch.zeros(3, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8)
     with pytest.raises(AssertionError):
-        copy(target, torch.ones(3, dtype=torch.uint8))
-    assert target.tolist() == [0, 0]
+        copy_all([(one, torch.ones(3, dtype=torch.uint8)), (target, torch.ones(3, dtype=torch.uint8))])
+    assert one.tolist() + target.tolist() == [0] * 5
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(1, 5))
+def test_all_shares_together_are_all_bytes_once_and_none_is_larger_than_it_should_be(
+    sizes: list[int], count: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_copy, "LEAST_SHARE_BYTES", 1)
+        source = torch.arange(sum(sizes), dtype=torch.uint8)
+        target = torch.full_like(source, 255)
+        pairs = list(zip(torch.split(target, sizes), torch.split(source, sizes), strict=True))
+        found = shares(pairs, count)
+        assert len(found) <= count
+        assert all(sum(part.numel() for part, _ in share) <= -(-sum(sizes) // count) for share in found)
+        copy_all(pairs, count)
+    assert target.tolist() == source.tolist()
+
+
+def test_where_no_thread_is_to_be_had_one_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(host_copy, "LEAST_SHARE_BYTES", 1)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    source = torch.arange(100, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    copy_all([(target, source)], 3)
+    assert target.tolist() == source.tolist()
+
+
+def test_ranks_share_the_cores_of_their_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert [threads_for(ranks) for ranks in (1, 2, 3, 8, 9, 0)] == [4, 4, 2, 1, 1, 4]
 
 
 @given(spans, st.integers(0, 3))

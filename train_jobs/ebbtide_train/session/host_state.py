@@ -65,8 +65,9 @@ EDGES: Mapping[Stage, frozenset[Stage]] = {
 class HostState:
     """One rank's parked state; used by one thread."""
 
-    def __init__(self, memory: HostMemory) -> None:
-        """Nothing is lent yet."""
+    def __init__(self, memory: HostMemory, threads: int = 1) -> None:
+        """Nothing is lent yet; ``threads`` copy at once."""
+        self._threads = threads
         self.stage = Stage.NONE
         self._memory = memory
         self._region: HostRegion | None = None
@@ -107,7 +108,7 @@ class HostState:
         region, state = self._region, dict[str, object]()
         region.begin()
         try:
-            evicted = copy_out(plan, region)
+            evicted = copy_out(plan, region, threads=self._threads)
             if portable is not None:
                 state, note = portable.put(plan, region.bytes)
             region.seal(note)

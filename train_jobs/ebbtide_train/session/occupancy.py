@@ -16,6 +16,7 @@ import torch
 from ebbtide.client.messages import Lease
 from ebbtide.snapshot.errors import NotEvictable, SnapshotError
 from ebbtide.snapshot.evict import discard, plan
+from ebbtide.snapshot.host_copy import threads_for
 from ebbtide.snapshot.host_memory import HostMemory
 from ebbtide.snapshot.memory import malloc_trim
 from ebbtide_train.session.device_context import ContextStays, DeviceContext, NothingStays
@@ -63,7 +64,7 @@ class Occupancy:
         self._lock_for = lock_for
         self._lock: Lock | None = None
         self._formations = 0
-        self.host = HostState(memory)
+        self.host = HostState(memory, threads_for(sum(slot.node == settings.node for slot in settings.lease.slots)))
         self.device = _device(settings.device)
         self.context = context or (ContextStays() if self.device.type == "cuda" else NothingStays())
         self.group: Group | None = None
