@@ -58,11 +58,13 @@ def test_an_image_can_be_copied_and_brought_back_from_there_by_another_helper(fo
             assert not (folder / "other" / "copy").exists()
 
 
-def test_a_training_process_goes_on_bit_for_bit(folder: Path, criu: Criu) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_training_process_goes_on_bit_for_bit(folder: Path, criu: Criu, ranks: int) -> None:
+    """One rank; and two that exchange their gradients, dumped in the middle of it and gone until they are revived."""
     steps, out = 120, folder / "parked"
     with (folder / "log").open("ab") as log, helping(folder, criu) as running:
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("training.py")), str(folder), str(steps)],
+            [sys.executable, str(Path(__file__).with_name("training.py")), str(folder), str(steps), str(ranks)],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
@@ -74,11 +76,14 @@ def test_a_training_process_goes_on_bit_for_bit(folder: Path, criu: Criu) -> Non
             assert 20 <= done < steps - 20
             running.helper.revive(folder / "image")
             await_lines(out, steps)
+            for rank in range(1, ranks):
+                await_lines(folder / f"parked-{rank}", steps)
         finally:
             process.kill()
             end(process.pid)
             process.wait()
-    assert out.read_bytes() == (folder / "undisturbed").read_bytes()
+    for end_of_name in ("", "-1")[:ranks]:
+        assert (folder / f"parked{end_of_name}").read_bytes() == (folder / f"undisturbed{end_of_name}").read_bytes()
 
 
 def lines(path: Path) -> int:
