@@ -113,7 +113,7 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
     if job.state is JobState.PARKING:
         refused = next((r.park_refused for r in ranks.values() if r.park_refused), "")
         if refused:
-            return StopJob(name, f"cannot park in place: {refused}", preempts=True)
+            return StopJob(name, f"cannot park in place: {refused}{_then(job)}", preempts=True)
         parked = complete and all(r.phase is RankPhase.PARKED for r in ranks.values())
         if parked and not held:
             return JobParked(name, step)
@@ -129,6 +129,11 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
         why = f"it did not step aside within its grace of {job.spec.grace_s:g} s"
         return JobCrashed(name, why, _lost_steps(job, seen, ranks))
     return None
+
+
+def _then(job: JobRecord) -> str:
+    """What it falls on to, of the tiers that its park named."""
+    return f"; tried {job.tiers[0]}, goes on to {job.tiers[1]}" if len(job.tiers) > 1 else ""
 
 
 def _gang_lost(job: JobRecord, seen: Seen) -> bool:

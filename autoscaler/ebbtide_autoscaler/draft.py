@@ -1,10 +1,12 @@
 """The decision as it grows within one call of the policy; it never leaves that call."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ebbtide.pool.events import GrantSeat, Move
-from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.ids import JobName, NodeId, SlotId
 from ebbtide.pool.state import PoolState
+from ebbtide.snapshot.tiers.aside import StepAside
 
 
 @dataclass(slots=True)
@@ -21,7 +23,14 @@ class Draft:
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     need_age_s: float = 0.0  # how long the neediest endpoint has been busy
     contested: bool = False  # a replica waits for slots: jobs take nothing now
+    asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known
+    expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows
     placing: set[NodeId] = field(default_factory=set)  # nodes on which a replica of this decision is placed
+
+    def restart_costs_s(self, job: JobName, assumed_s: float) -> float:
+        """What a restart costs ``job`` more than a park."""
+        aside = self.asides.get(job)
+        return assumed_s if aside is None else aside.restart_costs_s
 
     def grant(self, state: PoolState, move: GrantSeat) -> None:
         """Promise a replica its slots."""

@@ -3,7 +3,8 @@
 Serving first, training on what is left. Least disruption first: a free slot, then a job that steps aside in place,
 then a job that goes on with fewer workers. How long a need will last is guessed by how long it has lasted already
 (whoever pays at most as much for waiting as for acting pays at most twice the optimum, whatever comes: the ski-rental
-rule), so a job parks at once, and is restarted smaller when it has been parked for as long as a restart costs.
+rule), so a job parks at once, and is restarted smaller when it has been parked for as long as a restart costs. Where
+the pool has seen enough preemptions (``away``) it is restarted as soon as it is parked if such usually last that long.
 """
 
 from dataclasses import replace
@@ -11,6 +12,7 @@ from dataclasses import replace
 from ebbtide.pool.events import Decision, DrainSeat, GrantSeat
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import training
+from ebbtide_autoscaler.away import expected_s, noted
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.lack import note_lack
@@ -38,7 +40,12 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
     state = snapshot.state
     free = list(state.free_slots())
     owed = min(len(free), sum(minima_owed(state).values()))
-    draft = Draft(free=free[: len(free) - owed], owed=free[len(free) - owed :])
+    draft = Draft(
+        free=free[: len(free) - owed],
+        owed=free[len(free) - owed :],
+        asides=snapshot.asides,
+        expected_s=expected_s(memory.away, now_s),
+    )
     wanted, endpoints = wants(now_s, snapshot, memory, config)
     training.vacate(state, draft)
     put_aside(state, draft)
@@ -51,7 +58,9 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
     training.reclaim(now_s, state, draft, config)
     grow_since_s = training.give(now_s, state, draft, config, memory.grow_since_s)
     decision = Decision(moves=tuple(draft.moves), waits=tuple(draft.waits))
-    return decision, replace(memory, endpoints=endpoints, grow_since_s=grow_since_s)
+    worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in state.jobs}
+    away = noted(memory.away, now_s, state, draft.moves, worth_s)
+    return decision, replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
 
 
 def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
+from ebbtide.snapshot.tiers.aside import StepAside
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Snapshot:
 
     state: PoolState
     traffic: Mapping[EndpointName, EndpointSignals] = field(default_factory=dict)
+    asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # of a job that is not there nothing is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class PolicyConfig:
     """The policy's knobs, from the pool's file; the reasons of the defaults stand there."""
 
     reserve: int = 0  # slots that jobs leave free
-    restart_cost_s: float = 20.0
+    restart_cost_s: float = 20.0  # assumed: of a restart, the reading of the checkpoint left out
     grow_after_s: float = 10.0
     up_after_s: float = 1.0
 
@@ -56,8 +58,17 @@ class EndpointMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """A preemption that is over: when it ended, and for how long the job had to do without its slots."""
+
+    at_s: float
+    lasted_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What the policy carries from tick to tick. It changes only when a condition begins or ends."""
 
     endpoints: Mapping[EndpointName, EndpointMemory] = field(default_factory=dict)
     grow_since_s: Mapping[JobName, float] = field(default_factory=dict)  # a larger gang has been possible since
+    away: tuple[Away, ...] = ()  # the last ones, oldest first

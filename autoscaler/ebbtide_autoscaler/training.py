@@ -9,6 +9,7 @@ from ebbtide.pool.index import awaited
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide.snapshot.tiers import Tier
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.host_memory import no_host_memory
 from ebbtide_autoscaler.owed import minima_owed
@@ -26,7 +27,7 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
     held_back: list[str] = []
     moved = draft.moved()
     missing -= sum(_useful(state, draft, job) for name, job in state.jobs.items() if name in moved)
-    for job in _victims(state):
+    for job in _victims(state, draft):
         if missing <= 0:
             break
         useful = _useful(state, draft, job)
@@ -83,17 +84,22 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
     """Whether one node could come to have ``count`` free slots: those free, on their way, or of jobs that may go."""
     room = Counter(state.slots[slot].slot.node for slot in draft.free)
     room.update(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
-    for job in _victims(state):
+    for job in _victims(state, draft):
         gives = 0 if protected(now_s, job) else may_lose(job)
         for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
             room[node] += min(here, gives)
     return any(room[node] >= count for node in state.nodes if node not in state.draining)
 
 
-def _victims(state: PoolState) -> list[JobRecord]:
-    """Running jobs, those that should step aside first first."""
+def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
+    """Running jobs, those that should step aside first first; one that would lose work only after its equals."""
+
+    def loses(job: JobRecord) -> bool:
+        aside = draft.asides.get(job.spec.name)
+        return aside is not None and aside.tier is Tier.KILL
+
     running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
-    return sorted(running, key=lambda job: (job.spec.priority, len(job.gang), -job.ran_since_s))
+    return sorted(running, key=lambda job: (job.spec.priority, loses(job), len(job.gang), -job.ran_since_s))
 
 
 def protected(now_s: float, job: JobRecord) -> str:
@@ -113,7 +119,10 @@ def protected(now_s: float, job: JobRecord) -> str:
 def _step_aside(
     state: PoolState, job: JobRecord, missing: int, draft: Draft, config: PolicyConfig
 ) -> ParkJob | StopJob | None:
-    """Park in place, unless the need has proven long, the job cannot, or it must not lose all its workers."""
+    """Park in place, unless the need has proven long, the job cannot, or it must not lose all its workers.
+
+    What it cannot, and what each way costs, is the cost model's word (``asides``).
+    """
     name, spec = job.spec.name, job.spec
     for_whom = f"{missing} slots for {draft.missing_for}"
     left = len(job.gang) - missing
@@ -123,13 +132,18 @@ def _step_aside(
         return StopJob(name, f"{for_whom}: goes on with {left} workers (semi-preemptible)", preempts=True)
     if not spec.in_place:
         return StopJob(name, f"{for_whom}: steps aside by a restart (in_place is off)", preempts=True)
-    if left >= spec.workers_min and draft.need_age_s >= config.restart_cost_s:
-        why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {config.restart_cost_s:.0f} s"
+    cost_s, aside = draft.restart_costs_s(name, config.restart_cost_s), draft.asides.get(name)
+    if left >= spec.workers_min and draft.need_age_s >= cost_s:
+        why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
         return StopJob(name, f"{for_whom}: goes on with {left} workers ({why})", preempts=True)
     full = no_host_memory(state, job, draft)
     if full:
         return StopJob(name, f"{for_whom}: cannot park, {full}", preempts=True)
-    return ParkJob(name, f"{for_whom}: steps aside in place")
+    if aside is None:
+        return ParkJob(name, f"{for_whom}: steps aside in place")
+    if not aside.parks:
+        return StopJob(name, f"{for_whom}: cannot park in place, {aside.why_not_park}; {aside.words}", preempts=True)
+    return ParkJob(name, f"{for_whom}: {aside.words}", aside.tiers)
 
 
 def give(
@@ -192,14 +206,16 @@ def _unpark(now_s: float, state: PoolState, job: JobRecord, draft: Draft, config
     who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
     lacks = f"{len(missing)} of its slots are taken by {who}" if missing else "its slots are free"
     kept = f", {config.reserve} slots are kept free as the reserve" if config.reserve else ""
-    if parked_s < config.restart_cost_s:
+    cost_s, usual_s = draft.restart_costs_s(name, config.restart_cost_s), draft.expected_s or 0.0
+    if max(parked_s, usual_s) < cost_s:
         draft.waits.append((name, f"parked: {lacks}{kept}"))
         return
     others = unclaimed(state, draft.free, name)
     room = min(len(others), max(0, len(draft.free) - config.reserve))
     if room >= job.spec.workers_min:
         count = min(room, job.spec.workers_max)
-        why = f"parked for {parked_s:.0f} s, a restart costs {config.restart_cost_s:.0f} s"
+        usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
+        why = f"parked for {parked_s:.0f} s{usual}, a restart costs {cost_s:.0f} s"
         draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
         _take(draft, others[:count])
     else:

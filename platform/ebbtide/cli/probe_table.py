@@ -6,8 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide.cli.output import console
-from ebbtide.probe.report import IN_WORDS, NodeReport, ProbeReport, TierLine
-from ebbtide.snapshot.tiers.words import gigabytes, seconds
+from ebbtide.probe.report import NodeReport, ProbeReport, TierLine
+from ebbtide.snapshot.tiers.words import IN_WORDS, gigabytes, seconds
 
 
 def print_report(found: ProbeReport) -> None:

@@ -256,6 +256,15 @@ class LockHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeMeans:
+    """What a node has for state that leaves its slots; read anew every few seconds."""
+
+    host_free_bytes: int | None = None  # that can be taken without anybody being killed for it; None: not known
+    rates: tuple[tuple[str, float], ...] = ()  # measured bytes per second, by lane of the cost model
+    helper: bool = False  # its socket is there: who listens is asked when it matters
+
+
+@dataclass(frozen=True, slots=True)
 class AgentReport:
     """The node agent's proof of who sits on the node's GPUs; sent on every change and once a second."""
 
@@ -264,6 +273,7 @@ class AgentReport:
     holders: Mapping[int, LockHolder | None]  # by GPU index; None: the lock is free
     sent_boot_s: float = 0.0
     uuids: Mapping[int, str] = field(default_factory=dict)  # by GPU index: NVML's, or made of machine and index
+    means: NodeMeans = NodeMeans()
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------------

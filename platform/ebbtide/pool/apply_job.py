@@ -179,6 +179,7 @@ def _park(state: PoolState, event: Event, body: ParkJob) -> PoolState:
         asked_s=event.at_s,
         stopped_to_grow=False,
         preempted_s=_preempted(record, event.at_s) if record.held is None else record.preempted_s,
+        tiers=body.tiers,
         cause=event.id,
     )
     state = _put(reclaim(state, record.gang, event.at_s), moved)

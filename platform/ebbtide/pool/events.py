@@ -37,10 +37,14 @@ class GrantJob:
 
 @dataclass(frozen=True, slots=True)
 class ParkJob:
-    """Ask a running job to step aside in place."""
+    """Ask a running job to step aside in place.
+
+    ``tiers``: what it is to try, by name, this first; each falls back to the next. Empty: nobody has reckoned.
+    """
 
     job: JobName
     reason: str
+    tiers: tuple[str, ...] = ()
     kind: Literal["park_job"] = "park_job"
 
 
@@ -206,11 +210,13 @@ class JobSubmitted:
     """A driver registered this job; ``incarnation`` tells this submission from earlier ones of the same name.
 
     ``restored``: the arbiter itself submitted it again, after its driver was lost.
+    ``aside``: how it would step aside, as far as that could be told then; "": it could not.
     """
 
     spec: JobSpec
     incarnation: str
     restored: bool = False
+    aside: str = ""
     kind: Literal["job_submitted"] = "job_submitted"
 
 

@@ -69,6 +69,7 @@ class JobRecord:
     last_error: str = ""  # why it crashed last
     restores: int = 0  # in a row, by the arbiter itself, without a durable step in between
     outcome: str = ""
+    tiers: tuple[str, ...] = ()  # of its last park: what it was to try, by name, in that order
     cause: RecordId | None = None  # the last move made on it
 
 

@@ -13,18 +13,8 @@ from ebbtide.probe.fact import Fact, Value, obstacles
 from ebbtide.probe.node import NodeReading
 from ebbtide.probe.rehearsal import Act
 from ebbtide.snapshot.tiers import Choice, Facts, Hindrance, Lane, Rates, Tier, Wish, choose, together
-from ebbtide.snapshot.tiers.words import seconds
-
-REMAINDER_BYTES = 1 << 30  # assumed, per GPU: CUDA context, workspaces of cuBLAS and NCCL, stray tensors
-
-IN_WORDS: Mapping[Tier, str] = {
-    Tier.EVICT_AND_CUDA: "park in place",
-    Tier.CUDA_CHECKPOINT: "CUDA checkpoint",
-    Tier.EVICT_AND_SPILL: "evict and spill",
-    Tier.STOP_AND_RESTART: "stop and restart",
-    Tier.CRIU_IMAGE: "CRIU image",
-    Tier.KILL: "kill at the deadline",
-}
+from ebbtide.snapshot.tiers.model import REMAINDER_BYTES
+from ebbtide.snapshot.tiers.words import IN_WORDS, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from ebbtide.snapshot.tiers.rates import Rates
 
 RESTART_S = 20.0  # start of the workers, imports, process groups: 10-20 s on CPUs; the default of jobs' min_runtime_s
 EXIT_S = 2.0  # assumed: a process with a CUDA context and mapped host memory needs about a second to be gone
+REMAINDER_BYTES = 1 << 30  # assumed, per GPU: CUDA context, workspaces of cuBLAS and NCCL, stray tensors
 DEADLINE_S = 30.0  # the default of jobs' grace_s
 
 

@@ -1,4 +1,17 @@
-"""Bytes and seconds as the reasons of a choice write them. Pure."""
+"""Tiers, bytes and seconds as the reasons of a choice write them. Pure."""
+
+from collections.abc import Mapping
+
+from ebbtide.snapshot.tiers.model import Tier
+
+IN_WORDS: Mapping[Tier, str] = {
+    Tier.EVICT_AND_CUDA: "park in place",
+    Tier.CUDA_CHECKPOINT: "CUDA checkpoint",
+    Tier.EVICT_AND_SPILL: "evict and spill",
+    Tier.STOP_AND_RESTART: "stop and restart",
+    Tier.CRIU_IMAGE: "CRIU image",
+    Tier.KILL: "kill at the deadline",
+}
 
 
 def gigabytes(size_bytes: float) -> str:

@@ -1,0 +1,108 @@
+"""How each job of the pool would step aside, from the ledger and the last reports. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ebbtide.client.messages import NodeMeans, RankReport
+from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.spec import JobSpec
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.snapshot.tiers.aside import Asks, StepAside, There, step_aside
+from ebbtide_autoscaler.seen import Seen
+
+_UNSAID = NodeMeans()
+_GPU = ("GPU-", "MIG-")  # so NVML's uuids begin; a logical GPU is named after its machine
+
+
+def asides(
+    state: PoolState, seen: Seen, *, restart_s: float, expected_s: float | None = None
+) -> Mapping[JobName, StepAside]:
+    """Of every living job; those that no node of the pool could hold are left out.
+
+    Args:
+        restart_s: what a restart is assumed to cost, the reading of the checkpoint left out.
+        expected_s: how long a job has to do without its slots; None: nobody knows.
+    """
+    found = {}
+    for name, job in state.jobs.items():
+        if job.state is JobState.ENDED:
+            continue
+        said = _said(job, seen)
+        asks = _asks(job, said, restart_s, expected_s)
+        places = _on_gang(state, seen, job) if job.gang else _anywhere(state, seen, job.spec)
+        if places:
+            found[name] = step_aside(asks, places)
+    return found
+
+
+def at_admission(state: PoolState, seen: Seen, spec: JobSpec, *, restart_s: float) -> StepAside | None:
+    """Of a job that is just submitted, by what it declares; None: the pool has no node yet."""
+    places = _anywhere(state, seen, spec)
+    return step_aside(declared(spec, restart_s), places) if places else None
+
+
+def declared(spec: JobSpec, restart_s: float) -> Asks:
+    """What the job's file says of it."""
+    return Asks(
+        worker_bytes=spec.host_bytes_per_worker, in_place=spec.in_place, grace_s=spec.grace_s, restart_s=restart_s
+    )
+
+
+def _said(job: JobRecord, seen: Seen) -> list[RankReport]:
+    """The last word of each of its ranks, of this submission."""
+    heard = (seen.ranks.get((job.spec.name, rank)) for rank in range(len(job.gang)))
+    return [one.report for one in heard if one is not None and one.report.incarnation == job.incarnation]
+
+
+def _asks(job: JobRecord, said: list[RankReport], restart_s: float, expected_s: float | None) -> Asks:
+    spec, step_s = job.spec, max((report.step_s for report in said), default=0.0)
+    undone = max([job.step, *(report.step for report in said)]) - job.durable_step
+    return Asks(
+        worker_bytes=max((report.tracked_bytes for report in said), default=0) or spec.host_bytes_per_worker,
+        in_place=spec.in_place,
+        hindered=next((report.in_place_hindered for report in said if report.in_place_hindered), ""),
+        unwritten=next((report.commit_error for report in said if report.commit_error), ""),
+        grace_s=spec.grace_s,
+        # Rounded, so that the same question is asked again and again: only its answer's second digit depends on these.
+        step_s=round(step_s, 1),
+        kill_loses_s=float(round(undone * step_s, -1)) if said else 60.0,
+        restart_s=restart_s,
+        expected_s=expected_s,
+    )
+
+
+def _on_gang(state: PoolState, seen: Seen, job: JobRecord) -> tuple[There, ...]:
+    """Where its gang is. What it has of the budget while it is parked is its own already."""
+    workers = Counter(state.slots[slot].slot.node for slot in job.gang)
+    takes = job.state in (JobState.PARKING, JobState.PARKED, JobState.RESUMING)
+    found = []
+    for node in sorted(workers):
+        left = state.nodes.get(node, 0) - state.parked_bytes(node)
+        left += workers[node] * job.spec.host_bytes_per_worker if takes else 0
+        found.append(_there(state, seen, node, workers[node], max(0, left)))
+    return tuple(found)
+
+
+def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
+    """Every node of the pool: it may get any. What others have parked there now says nothing of the time when it runs.
+
+    As many of its workers as it needs at least, and as the node has slots.
+    """
+    room = Counter(one.slot.node for one in state.slots.values() if one.state is not SlotState.LOST)
+    nodes = [node for node in sorted(state.nodes) if room[node]]
+    return tuple(_there(state, seen, node, min(room[node], spec.workers_min), state.nodes[node]) for node in nodes)
+
+
+def _there(state: PoolState, seen: Seen, node: NodeId, workers: int, budget_bytes: int) -> There:
+    heard = seen.agents.get(node)
+    means = heard.report.means if heard is not None else _UNSAID
+    uuids = heard.report.uuids.values() if heard is not None else ()
+    return There(
+        workers=workers,
+        gpus=min(workers, sum(uuid.startswith(_GPU) for uuid in uuids)),
+        helper=means.helper,
+        budget_bytes=budget_bytes,
+        host_free_bytes=means.host_free_bytes,
+        rates=means.rates,
+    )
