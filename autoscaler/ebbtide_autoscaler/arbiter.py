@@ -88,6 +88,11 @@ class Arbiter:
         """Take a job in; see :meth:`JobDesk.register`."""
         return self._jobs.register(spec, incarnation, restored=bool(details.get("restored")))
 
+    def how_aside(self, spec: JobSpec) -> dict[str, object] | None:
+        """How such a job would step aside if it were submitted now; None: nobody can tell. Changes nothing."""
+        aside = self._jobs.aside(spec)
+        return aside.as_json() if aside is not None else None
+
     def report_controller(self, report: ControllerReport) -> ControllerOrders | None:
         """A Train controller's state; the answer is what it should do when it has no gang."""
         return self._jobs.controller(report)

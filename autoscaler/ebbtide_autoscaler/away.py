@@ -6,10 +6,11 @@ and is turned into one. (A job that was restarted on fewer slots does not tell w
 What is old counts no more. So a pool whose traffic has changed forgets, parks first again, and learns anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from ebbtide.pool.events import Move, ResumeJob, StopJob
+from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.signals import Away
@@ -26,7 +27,7 @@ def expected_s(away: tuple[Away, ...], now_s: float) -> float | None:
 
 
 def noted(
-    away: tuple[Away, ...], now_s: float, state: PoolState, moves: Iterable[Move], worth_s: dict[str, float]
+    away: tuple[Away, ...], now_s: float, state: PoolState, moves: Iterable[Move], worth_s: Mapping[JobName, float]
 ) -> tuple[Away, ...]:
     """``away`` and the preemptions that these moves end.
 

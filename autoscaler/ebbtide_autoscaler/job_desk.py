@@ -10,6 +10,8 @@ from ebbtide.pool.events import JobEnded, JobSubmitted
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide_autoscaler.asides import at_admission
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.observe import directive, orders
 from ebbtide_autoscaler.reports import heard, overtaken
@@ -42,9 +44,17 @@ class JobDesk:
             raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
         self._submitted[spec.name] = incarnation
         self._loop.reports.forget_job(spec.name)
-        self._loop.submit(JobSubmitted(spec, incarnation, restored=restored))
+        aside = self.aside(spec)
+        self._loop.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
         self._await_journaled(spec.name, incarnation)
         return ControllerOrders(None, "just submitted")
+
+    def aside(self, spec: JobSpec) -> StepAside | None:
+        """How such a job would step aside; None: the pool has no node, or nobody was heard yet."""
+        seen, config = self._loop.seen, self._loop.file.config
+        if seen is None or config is None:
+            return None
+        return at_admission(self._loop.world.state, seen, spec, restart_s=config.policy.restart_cost_s)
 
     def _await_journaled(self, name: JobName, incarnation: str) -> None:
         """Wait a moment: a job that was answered for outlives this arbiter, unless its ledger hangs."""

@@ -5,15 +5,21 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from ebbtide_autoscaler.asides import asides
+from ebbtide_autoscaler.away import expected_s
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.notices import Heardless, Notice, notices
+from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.view import view
 
 
 def status(pool: str, loop: Loop) -> dict[str, Any]:
     """The pool for people and scripts, by the arbiter's process itself."""
     seen, state, now_s = loop.seen, loop.world.state, time.time()
-    found = view(state, seen, loop.waits, now_s) if seen else {}
+    restart_s = loop.file.config.policy.restart_cost_s if loop.file.config else PolicyConfig().restart_cost_s
+    usual_s = expected_s(loop.world.memory.away, now_s)
+    ways = asides(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
+    found = view(state, seen, loop.waits, now_s, ways) if seen else {}
     still, file = loop.still, loop.file
     gateway = Heardless(
         last_s=loop.reports.gateway_last_s,

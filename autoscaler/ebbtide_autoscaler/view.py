@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from ebbtide.pool.drain import drained, occupants
+from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.outdated import is_stale
@@ -16,12 +19,18 @@ from ebbtide_autoscaler.seen import Seen
 LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
 
 
-def view(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
-    """Slots, endpoints, seats and jobs, each with what it is waiting for."""
+def view(
+    state: PoolState,
+    seen: Seen,
+    waits: Mapping[str, str],
+    now_s: float,
+    asides: Mapping[JobName, StepAside] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Slots, endpoints, seats and jobs, each with what it is waiting for, and jobs with how they would step aside."""
     return {
         "slots": [_slot(state, record) for record in _shown(state, now_s)],
         "endpoints": _endpoints(state, seen, waits, now_s),
-        "jobs": [_job(state, name, seen, waits, now_s) for name in sorted(state.jobs)],
+        "jobs": [_job(state, name, seen, waits, now_s) | _aside(asides.get(name)) for name in sorted(state.jobs)],
         "gateways": [
             {"url": heard.report.url, "heard_s_ago": round(now_s - heard.at_s, 2)}
             for heard in seen.gateways.values()
@@ -119,6 +128,11 @@ def _waits(job: JobRecord, waits: str | None) -> str | None:
     if job.held is not None and job.state is not JobState.ENDED:
         return waits if waits and "held by" in waits else why_held(job.spec.name, job.held)
     return waits if job.state is not JobState.RUNNING else None
+
+
+def _aside(aside: StepAside | None) -> dict[str, Any]:
+    """None: it has ended, or nobody decides who could tell."""
+    return {"steps_aside": aside.as_json() if aside is not None else None}
 
 
 def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:

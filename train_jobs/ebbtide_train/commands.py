@@ -23,7 +23,7 @@ from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.interactive.command_run import run_command
 from ebbtide_train.interactive.command_sessions import sessions_command
 from ebbtide_train.pick import pick
-from ebbtide_train.state_lines import job_view
+from ebbtide_train.state_lines import aside_lines, job_view
 from ebbtide_train.submit import OVER, Standing, Submitted, submit, watch
 
 LOG_TAIL_LINES = 20
@@ -56,17 +56,20 @@ def submit_command(file: Path, name: str | None, follow: bool | None, as_json: b
     if view is not None and view["state"] != "ended":
         raise BadInput(f"job {section.name} is {view['state']} already: `ebbtide cancel {section.name}`, or rename it")
     service = _service(record)
+    aside = link.call("how_aside", section.spec())
     try:
         submitted = submit(service, section, record)
     except RuntimeError as error:
         raise CommandFailed(f"Ray's job service at {record.dashboard_url} refused the job: {error}") from error
     click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)
+    for line in aside_lines(section.name, aside):
+        _say(line)
     now = None if follow is False else watch(service, link, submitted, say=_say)
     if follow:
         asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
         now = Standing("ended", "", str(service.get_job_status(submitted.submission_id).value))
     if as_json:
-        print_json(_facts(submitted, now))
+        print_json(_facts(submitted, now) | {"steps_aside": aside})
     _end(service, submitted, now)
 
 

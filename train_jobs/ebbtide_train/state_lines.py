@@ -33,6 +33,14 @@ def describe(view: Mapping[str, Any]) -> str:
     return f"{state}{f': {why}' if why else ''}"
 
 
+def aside_lines(job: str, aside: Mapping[str, Any] | None) -> list[str]:
+    """How a job will step aside when others need its slots, as the arbiter reckons; and what its author should know."""
+    if aside is None:
+        return []
+    found = [f"job {job}: when others need its slots: {aside['words']}"]
+    return [*found, f"job {job}: warning: {aside['warning']}"] if aside["warning"] else found
+
+
 def _undurable(view: Mapping[str, Any]) -> str:
     """While its checkpoints fail: what a crash would cost."""
     error = view.get("commit_error")

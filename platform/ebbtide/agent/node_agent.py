@@ -20,6 +20,7 @@ from ebbtide.agent.host_memory.folder import regions_folder
 from ebbtide.agent.host_memory.hosting import Hosting
 from ebbtide.agent.identity import machine_name, slot_uuids
 from ebbtide.agent.logical_gpus import gpu_users, ray_workers
+from ebbtide.agent.means import MeansReader
 from ebbtide.agent.nvml import GpuProcesses
 from ebbtide.agent.outlived_actors import actor_died_s, end_outlived
 from ebbtide.agent.process import is_alive
@@ -45,7 +46,8 @@ class NodeAgent:
         machine = machine_name(ray.get_runtime_context().get_node_labels())
         uuid_of = slot_uuids(machine, gpus.uuid)
         self._hosting = Hosting(regions_folder(Path(lock_dir).parent.name, machine))  # .../<pool>/slots
-        self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of)
+        means = MeansReader(Path(lock_dir).parent)
+        self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of, means=means)
         link = ArbiterLink()
 
         def send(report: AgentReport) -> None:

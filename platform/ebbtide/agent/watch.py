@@ -17,7 +17,7 @@ from pathlib import Path
 from ebbtide.agent.errors import GpuUnreadable, LockDirUnusable
 from ebbtide.agent.process import boot_id, command_of, kill_exactly, started_ticks
 from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, holder_of, lock_file
-from ebbtide.client.messages import AgentReport, LockHolder, SlotRef
+from ebbtide.client.messages import AgentReport, LockHolder, NodeMeans, SlotRef
 
 POLL_S = 0.02  # one look costs some 15 us per slot (measured); this is its share in the time of a hand-over
 REPORT_EVERY_S = 1.0
@@ -45,8 +45,10 @@ class SlotWatch:
         *,
         gpu_pids: Callable[[str], frozenset[int] | None] = lambda _uuid: None,
         uuid_of: Callable[[int], str] = lambda _index: "",
+        means: Callable[[], NodeMeans] = NodeMeans,
     ) -> None:
         self._node, self._lock_dir, self._gpu_pids, self._uuid_of = node, lock_dir, gpu_pids, uuid_of
+        self._means = means
         self._boot_id = boot_id()
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
@@ -73,7 +75,9 @@ class SlotWatch:
         with self._lock:
             holders = {index: self._holder(one) for index, one in sorted(self._watched.items())}
             uuids = {index: one.slot.uuid for index, one in self._watched.items() if one.slot.uuid}
-        return AgentReport(self._node, self._boot_id, holders, time.clock_gettime(time.CLOCK_BOOTTIME), uuids)
+            means = self._means()
+        sent_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return AgentReport(self._node, self._boot_id, holders, sent_boot_s, uuids, means)
 
     def kill_holder(self, index: int, epoch_at_most: int) -> bool:
         """SIGKILL the process that holds the slot's lock, if its lease epoch is not above ``epoch_at_most``.

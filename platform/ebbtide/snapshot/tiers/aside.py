@@ -133,6 +133,7 @@ class StepAside:
             "free_s": round(self.free_s, 3),
             "resume_s": round(self.resume_s, 3),
             "reason": self.reason,
+            "words": self.words,
             "rejected": {tier.value: why for tier, why in self.rejected},
             "warning": self.warning,
         }
