@@ -6,12 +6,11 @@ lost by it. What such a job leaves belongs to everybody, and nothing is kept for
 
 from datetime import UTC, datetime
 
-from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.state import Hold, JobRecord, PoolState
+from ebbtide.pool.state import Hold, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.host_memory import no_host_memory
+from ebbtide_autoscaler.leaving import leave
 
 
 def put_aside(state: PoolState, draft: Draft) -> None:
@@ -21,7 +20,7 @@ def put_aside(state: PoolState, draft: Draft) -> None:
         if job.held is None or name in moved:
             continue
         if job.state is JobState.RUNNING:
-            draft.moves.append(_aside(state, job, job.held, draft))
+            draft.moves.append(leave(state, job, draft, f"held by {job.held.by} ({job.held.reason})"))
         elif job.state is not JobState.ENDED:
             draft.waits.append((name, why_held(name, job.held)))
 
@@ -30,14 +29,3 @@ def why_held(name: JobName, hold: Hold) -> str:
     """Who holds the job, since when and why, and what ends it."""
     since = datetime.fromtimestamp(hold.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"held by {hold.by} since {since} UTC ({hold.reason}); `ebbtide resume {name}` lets it go on"
-
-
-def _aside(state: PoolState, job: JobRecord, hold: Hold, draft: Draft) -> ParkJob | StopJob:
-    """In place where it can, so that it comes back soonest; by a restart otherwise."""
-    name, who = job.spec.name, f"held by {hold.by} ({hold.reason})"
-    if not job.spec.in_place:
-        return StopJob(name, f"{who}: steps aside by a restart (in_place is off)", preempts=True)
-    full = no_host_memory(state, job, draft)
-    if full:
-        return StopJob(name, f"{who}: cannot park, {full}", preempts=True)
-    return ParkJob(name, f"{who}: steps aside in place")

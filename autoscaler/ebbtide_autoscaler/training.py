@@ -11,7 +11,7 @@ from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.host_memory import no_host_memory
+from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import may_lose, packed, unclaimed
 from ebbtide_autoscaler.signals import PolicyConfig
@@ -130,20 +130,11 @@ def _step_aside(
         if left < spec.workers_min:
             return None
         return StopJob(name, f"{for_whom}: goes on with {left} workers (semi-preemptible)", preempts=True)
-    if not spec.in_place:
-        return StopJob(name, f"{for_whom}: steps aside by a restart (in_place is off)", preempts=True)
-    cost_s, aside = draft.restart_costs_s(name, config.restart_cost_s), draft.asides.get(name)
-    if left >= spec.workers_min and draft.need_age_s >= cost_s:
+    cost_s = draft.restart_costs_s(name, config.restart_cost_s)
+    if spec.in_place and left >= spec.workers_min and draft.need_age_s >= cost_s:
         why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
         return StopJob(name, f"{for_whom}: goes on with {left} workers ({why})", preempts=True)
-    full = no_host_memory(state, job, draft)
-    if full:
-        return StopJob(name, f"{for_whom}: cannot park, {full}", preempts=True)
-    if aside is None:
-        return ParkJob(name, f"{for_whom}: steps aside in place")
-    if not aside.parks:
-        return StopJob(name, f"{for_whom}: cannot park in place, {aside.why_not_park}; {aside.words}", preempts=True)
-    return ParkJob(name, f"{for_whom}: {aside.words}", aside.tiers)
+    return leave(state, job, draft, for_whom)
 
 
 def give(

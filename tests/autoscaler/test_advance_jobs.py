@@ -150,6 +150,13 @@ def test_a_gang_that_cannot_park_is_stopped_instead() -> None:
     assert follow(PARKING, rank(0), rank(1)) == []
 
 
+def test_a_gang_that_cannot_park_goes_on_to_the_tier_that_its_park_names_next() -> None:
+    state = fold(RUNNING, ParkJob(TRAIN, "r", ("evict_and_cuda", "stop_and_restart", "kill")), at_s=T)
+    (stop,) = follow(state, rank(0), rank(1, park_refused="it has a socket open"))
+    assert isinstance(stop, StopJob) and "it has a socket open" in stop.reason
+    assert stop.reason.endswith("tried evict_and_cuda, goes on to stop_and_restart")
+
+
 def test_a_job_has_stopped_when_it_left_everything_and_its_last_step_is_durable() -> None:
     gone = said(NO_GANG, durable_step=5)
     assert types(follow(STOPPING_FREE, rank(0), controller=gone)) == [JobStopped]

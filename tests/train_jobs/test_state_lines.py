@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide_train.state_lines import describe
+from ebbtide_train.state_lines import aside_lines, describe
 
 
 def view(state: str, waits: str | None = None, slots: int = 0, **more: Any) -> dict[str, Any]:
@@ -32,3 +32,11 @@ def view(state: str, waits: str | None = None, slots: int = 0, **more: Any) -> d
 )
 def test_one_line_says_where_a_job_stands(given: dict[str, Any], line: str) -> None:
     assert describe(given) == line
+
+
+def test_how_a_job_will_step_aside_is_one_line_and_a_warning_where_it_cannot_park() -> None:
+    assert aside_lines("lm", None) == []  # no node yet, or nobody answers
+    found = {"words": "park in place: 1 GB go", "warning": ""}
+    assert aside_lines("lm", found) == ["job lm: when others need its slots: park in place: 1 GB go"]
+    (_, warning) = aside_lines("lm", {"words": "kill at the deadline", "warning": "it cannot park, it loses work"})
+    assert warning == "job lm: warning: it cannot park, it loses work"
