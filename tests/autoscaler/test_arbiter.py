@@ -1,6 +1,7 @@
 """What people ask of the arbiter: done when it is journaled, and refused, with the reason, while the ledger hangs."""
 
 import asyncio
+import json
 import logging
 from collections import deque
 from types import SimpleNamespace
@@ -11,8 +12,8 @@ import pytest
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound
-from ebbtide.pool.ids import JobName, NodeId, RecordId
+from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound, Slot, SlotFound
+from ebbtide.pool.ids import JobName, NodeId, RecordId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import job_desk, wishes
 from ebbtide_autoscaler.arbiter import Arbiter
@@ -20,6 +21,7 @@ from ebbtide_autoscaler.job_desk import JobDesk
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seat_desk import SeatDesk
+from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.wishes import Wishes
 from tests.autoscaler.closed_loop import a_job
 
@@ -32,7 +34,8 @@ class FakeLoop:
     def __init__(self) -> None:
         self.world = SimpleNamespace(state=PoolState())
         self.opened = True
-        self.file = SimpleNamespace(mode="manage")
+        self.file = SimpleNamespace(mode="manage", config=SimpleNamespace(policy=SimpleNamespace(restart_cost_s=20.0)))
+        self.seen: Seen | None = None
         self.waits: dict[str, str] = {}
         self.reports = Reports(started_s=0.0)
         self.hangs = False
@@ -194,6 +197,24 @@ def test_a_registration_is_answered_when_the_ledger_has_it_and_nothing_is_rememb
     assert loop.world.state.jobs[JobName("train")].incarnation == "i1" and arbiter._jobs._submitted == {}
     assert arbiter.report_controller(said("i1")) == ControllerOrders(None, "the job is waiting")
     assert arbiter.report_controller(said("i0")).cancelled
+
+
+def test_a_submission_is_journaled_with_how_it_would_step_aside_and_asking_changes_nothing(
+    loop: FakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arbiter, taken = an_arbiter(loop), list[Body]()
+    assert arbiter.how_aside(a_job()) is None  # nobody was heard yet
+    loop.seen = Seen(started_s=0.0)
+    assert arbiter.how_aside(a_job()) is None  # it has no slot yet
+    loop.submit(SlotFound(Slot(SlotId("n:0"), N, 0)))
+    before = loop.world.state
+    found = arbiter.how_aside(a_job())
+    assert found is not None and found["tier"] == "stop_and_restart" and "left of the budget" in str(found["warning"])
+    assert loop.world.state is before and json.dumps(found)
+    monkeypatch.setattr(loop, "submit", taken.append)
+    monkeypatch.setattr(job_desk, "REGISTER_S", 0.0)
+    arbiter.register_job(a_job(), "i1", {})
+    assert taken == [JobSubmitted(a_job(), "i1", aside=str(found["words"]))]
 
 
 def test_while_the_ledger_hangs_a_registered_job_waits_and_is_not_taken_for_a_forgotten_one(loop: FakeLoop) -> None:

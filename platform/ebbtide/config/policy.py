@@ -14,8 +14,9 @@ class PolicySection(Section):
     )
     restart_cost_s: SecondsOrZero = Field(
         20,
-        description="Seconds that a stop and restart of a job costs, assumed until it was measured; a park that lasts "
-        "longer is turned into a restart with fewer workers. Default 20: start of a small gang.",
+        description="Seconds that a stop and restart of a job costs, assumed, besides reading its checkpoint, which is "
+        "reckoned; a park that lasts longer is turned into a restart with fewer workers. Default 20: start of a small "
+        "gang.",
     )
     grow_after_s: SecondsOrZero = Field(
         10,
