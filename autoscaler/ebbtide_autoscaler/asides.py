@@ -1,32 +1,42 @@
 """How each job of the pool would step aside, from the ledger and the last reports. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from ebbtide.client.messages import NodeMeans, RankReport
 from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.index import by_node
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.transitions import JobState
 from ebbtide.snapshot.tiers.aside import Asks, StepAside, There, step_aside
 from ebbtide_autoscaler.seen import Seen
 
+LIVING = frozenset(JobState) - {JobState.ENDED}
+STEPS_ASIDE = frozenset({JobState.RUNNING, JobState.PARKED})  # of others nothing is decided by it
 _UNSAID = NodeMeans()
 _GPU = ("GPU-", "MIG-")  # so NVML's uuids begin; a logical GPU is named after its machine
 
 
 def asides(
-    state: PoolState, seen: Seen, *, restart_s: float, expected_s: float | None = None
+    state: PoolState,
+    seen: Seen,
+    *,
+    restart_s: float,
+    expected_s: float | None = None,
+    states: Collection[JobState] = LIVING,
 ) -> Mapping[JobName, StepAside]:
     """Of every living job; those that no node of the pool could hold are left out.
 
     Args:
+        states: only of jobs in one of these.
         restart_s: what a restart is assumed to cost, the reading of the checkpoint left out.
         expected_s: how long a job has to do without its slots; None: nobody knows.
     """
     found = {}
     for name, job in state.jobs.items():
-        if job.state is JobState.ENDED:
+        if job.state not in states:
             continue
         said = _said(job, seen)
         asks = _asks(job, said, restart_s, expected_s)
@@ -80,21 +90,22 @@ def _on_gang(state: PoolState, seen: Seen, job: JobRecord) -> tuple[There, ...]:
     for node in sorted(workers):
         left = state.nodes.get(node, 0) - state.parked_bytes(node)
         left += workers[node] * job.spec.host_bytes_per_worker if takes else 0
-        found.append(_there(state, seen, node, workers[node], max(0, left)))
+        found.append(_there(seen, node, workers[node], max(0, left)))
     return tuple(found)
 
 
 def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
-    """Every node of the pool: it may get any. What others have parked there now says nothing of the time when it runs.
+    """Every kind of node of the pool: it may get any, with as many of its workers as it needs at least, and as fit.
 
-    As many of its workers as it needs at least, and as the node has slots.
+    What is parked and free there now says nothing of the time when it runs: the whole budget counts.
     """
-    room = Counter(one.slot.node for one in state.slots.values() if one.state is not SlotState.LOST)
-    nodes = [node for node in sorted(state.nodes) if room[node]]
-    return tuple(_there(state, seen, node, min(room[node], spec.workers_min), state.nodes[node]) for node in nodes)
+    slots = by_node(state.slots)
+    workers = {node: min(len(slots.get(node, ())), spec.workers_min) for node in state.nodes}
+    found = (_there(seen, node, count, state.nodes[node]) for node, count in workers.items() if count)
+    return tuple(dict.fromkeys(replace(one, host_free_bytes=None) for one in found))
 
 
-def _there(state: PoolState, seen: Seen, node: NodeId, workers: int, budget_bytes: int) -> There:
+def _there(seen: Seen, node: NodeId, workers: int, budget_bytes: int) -> There:
     heard = seen.agents.get(node)
     means = heard.report.means if heard is not None else _UNSAID
     uuids = heard.report.uuids.values() if heard is not None else ()

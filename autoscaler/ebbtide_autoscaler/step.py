@@ -12,7 +12,7 @@ from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.advance import advance
-from ebbtide_autoscaler.asides import asides
+from ebbtide_autoscaler.asides import STEPS_ASIDE, asides
 from ebbtide_autoscaler.away import expected_s
 from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import as_if_ours, traffic
@@ -77,7 +77,7 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
         usual_s = expected_s(known.away, now_s)
-        ways = asides(state, seen, restart_s=knobs.policy.restart_cost_s, expected_s=usual_s)
+        ways = asides(state, seen, restart_s=knobs.policy.restart_cost_s, expected_s=usual_s, states=STEPS_ASIDE)
         decision, memory = decide(now_s, Snapshot(state, traffic(state, seen, now_s), ways), known, knobs.policy)
         if not knobs.observe:
             writer.write(decision.moves)
