@@ -148,7 +148,7 @@ def step_aside(asks: Asks, places: tuple[There, ...]) -> StepAside:
     against = {tier: _against(tier, choices) for tier in Tier}
     order = sorted(
         (tier for tier in ASKED if not against[tier]),
-        key=lambda tier: (tier is Tier.KILL, _free_s(tier, choices), _resume_s(tier, choices)),
+        key=lambda tier: (_free_s(tier, choices), _resume_s(tier, choices)),  # a kill frees after its deadline: last
     )
     stop_s, park_s = _resume_s(Tier.STOP_AND_RESTART, choices), _resume_s(Tier.EVICT_AND_CUDA, choices)
     return StepAside(
