@@ -95,11 +95,12 @@ class StepAside:
     restart_costs_s: float
     reason: str
     rejected: tuple[tuple[Tier, str], ...] = ()
+    only_late: bool = False  # nothing but the grace is in the way of a park, nor does anything else hold
 
     @property
     def parks(self) -> bool:
-        """Whether it can stay in its processes."""
-        return self.tier is Tier.EVICT_AND_CUDA
+        """Whether a park is worth an order; where all is too slow by reckoning, the fastest may still come in time."""
+        return self.tier is Tier.EVICT_AND_CUDA or self.only_late
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ class StepAside:
     @property
     def warning(self) -> str:
         """What its author should know before it matters; "": nothing."""
-        if self.parks:
+        if self.tier is Tier.EVICT_AND_CUDA:
             return ""
         cost = "it loses work" if self.tier is Tier.KILL else f"coming back takes about {seconds(self.resume_s)}"
         return f"it cannot park in place, {cost}: {self.why_not_park}"
@@ -158,8 +159,15 @@ def step_aside(asks: Asks, places: tuple[There, ...]) -> StepAside:
         resume_s=_resume_s(order[0], choices),
         restart_costs_s=max(0.0, stop_s - park_s),
         reason=_reason(order[0], choices),
+        only_late=order[0] is Tier.KILL and _holds_in_the_end(asks, places),
         rejected=tuple((tier, why) for tier, why in against.items() if why),
     )
+
+
+def _holds_in_the_end(asks: Asks, places: tuple[There, ...]) -> bool:
+    """Whether nothing but time is in the way of a park."""
+    patient = Wish(deadline_s=sys.maxsize)
+    return not any(Tier.EVICT_AND_CUDA in choose(_facts(asks, place), patient).hindrances for place in places)
 
 
 def _free_s(tier: Tier, choices: tuple[Choice, ...]) -> float:

@@ -48,12 +48,12 @@ def test_it_is_asked_only_for_what_holds_everywhere_and_every_other_tier_says_wh
     assert not set(order) & {tier for tier, _ in found.rejected}
     if Tier.KILL is not found.tier:
         assert found.free_s <= asks.grace_s
+    if found.tier is not Tier.EVICT_AND_CUDA:
+        assert found.why_not_park and found.why_not_park in found.warning
     if found.parks:
         assert asks.in_place and not asks.hindered and all(one.helper or not one.gpus for one in there)
         assert all(asks.worker_bytes * one.workers <= one.budget_bytes for one in there)
-        assert not found.warning
-    else:
-        assert found.why_not_park in found.warning
+        assert found.tier is Tier.KILL or not found.warning
     assert found.restart_costs_s >= 0 and found.words
 
 
@@ -98,6 +98,12 @@ def test_parking_that_would_outlast_the_grace_is_passed_over_by_name() -> None:
 def test_what_keeps_it_from_parking_is_named(asks: Asks, there: There, says: str) -> None:
     found = step_aside(asks, (HERE, there))
     assert found.tier is Tier.STOP_AND_RESTART and says in found.why_not_park and says in found.warning
+
+
+def test_where_everything_is_too_slow_by_reckoning_a_park_is_tried_and_the_warning_stays() -> None:
+    found = step_aside(replace(JOB, grace_s=1.0, step_s=2.0), (HERE,))
+    assert found.tier is Tier.KILL and found.parks and "it loses work" in found.warning
+    assert not step_aside(replace(JOB, grace_s=1.0, step_s=2.0, hindered="a graph"), (HERE,)).parks
 
 
 def test_where_only_a_kill_holds_the_warning_says_that_work_is_lost() -> None:
