@@ -165,6 +165,7 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
     import ray
     from ray.cluster_utils import Cluster
 
+    from ebbtide.agent.identity import MACHINE_LABEL
     from ebbtide.client.link import ARBITER_NAME, NAMESPACE
     from ebbtide.client.ray_auth import adopt
     from tests.train_jobs.fake_arbiter import FakeArbiter
@@ -188,7 +189,9 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
             os.environ["RAY_TMPDIR"] = temp_dir
             node = {"num_cpus": 8, "object_store_memory": 80 << 20}
             cluster = Cluster(head_node_args={**node, "include_dashboard": dashboard}, initialize_head=True)
-            others = tuple(str(cluster.add_node(**node).node_id) for _ in range(nodes - 1))
+            # Each stands for a machine: its agent has a folder of its own for host memory.
+            labels = [{MACHINE_LABEL: f"machine-{index}"} for index in range(1, nodes)]
+            others = tuple(str(cluster.add_node(**node, labels=one).node_id) for one in labels)
             ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
             address = ray.get_runtime_context().gcs_address
             lock_dir = folder / "locks"
