@@ -57,6 +57,8 @@ def parked(state: dict[str, Any], evicted: list[torch.Tensor]) -> tuple[dict[str
     region = OwnMemory().lend(portable.size_bytes(away))
     copy_out(away, region)
     there, note = portable.put(away, region.bytes)
+    noted = read_note(note)
+    assert noted.body_at + noted.body_bytes <= portable.size_bytes(away), "what was asked for is enough"
     return there, note, region.bytes
 
 

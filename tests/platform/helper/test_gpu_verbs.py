@@ -13,7 +13,7 @@ from ebbtide.snapshot.driver.gang import Pace
 from ebbtide.snapshot.driver.gang_plan import Verb
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import entry_of
-from tests.platform.helper.trees import Running, counting, helping
+from tests.platform.helper.trees import Running, counting, helping, wait_until
 
 RANKS = ["job/0", "job/1"]
 
@@ -102,4 +102,5 @@ def test_a_helper_that_died_at_the_driver_reads_back_and_does_nothing_again(fold
             assert now.driver == "running" and now.alive
             journal = (folder / "helper.sock.state" / "journal").read_text()
             assert '"step":"intent"' not in journal or '"read back"' in journal
+            wait_until(lambda: running.helper.state(RANKS[0])[0].busy == "")
             assert running.helper.lock(RANKS[:1])[0].driver == "locked"
