@@ -91,6 +91,11 @@ def test_what_json_does_not_know_comes_back_too() -> None:
     assert found["n"].tolist() == [0, 1, 2] and type(found["c"]) is Counter and found[3] == state[3]
 
 
+def test_many_small_tensors_have_room_wherever_they_lie() -> None:
+    """Where is known when the memory is lent: an offset may take more digits than was thought."""
+    parked({str(number): torch.zeros(1) for number in range(200)}, [])
+
+
 def test_a_tensor_that_no_checkpoint_holds_is_refused_before_anything_is_copied() -> None:
     with pytest.raises(NotEvictable, match="stop and restart"):
         Portable({"s": torch.zeros(3).to_sparse()}, OWNER, REF)

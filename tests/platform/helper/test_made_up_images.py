@@ -56,6 +56,15 @@ def test_an_image_is_its_users_own_and_one_thing_happens_to_its_workload_at_a_ti
     assert read_manifest(made).name == "a"
 
 
+def test_an_image_is_not_brought_back_beside_its_workload(folder: Path) -> None:
+    place = workplace(folder)
+    with counting(folder) as tree:
+        place.journal.write(registered(tree))
+        service = Service(place, NO_CRIU, BoundedDriver(NoDriver("none in this test")))
+        with pytest.raises(Refused, match=f"a is live as process {tree.pid}"):
+            service.answer(Peer(1, os.geteuid()), Revive(verb="revive", image_dir=str(image(folder))))
+
+
 def test_a_folder_within_an_image_is_open_to_nobody_either(folder: Path) -> None:
     made = image(folder)
     (made / IMAGES).chmod(0o755)
