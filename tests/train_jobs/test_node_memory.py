@@ -124,6 +124,7 @@ def test_memory_that_somebody_else_took_meanwhile_is_asked_for_again(agents: dic
 
 def test_of_nodes_that_are_gone_nothing_is_left_and_of_silent_ones_nobody_knows(agents: dict[str, Agent]) -> None:
     left = LeftOnNodes()
+    assert left.look("there") == (), "nobody lends anything there"
     agents["gone"] = Agent(regions=raising(AssertionError("nobody is there")))
     agents["here"] = Agent(regions=raising(GetTimeoutError("late")), settle=raising(ActorDiedError()))
     agents["there"] = Agent(regions=list)

@@ -313,6 +313,37 @@ def test_an_image_that_went_while_nobody_looked_is_not_brought_back(folder: Path
         assert operation.place.journal.book.open_operations() == ()
 
 
+def test_a_criu_that_had_no_word_has_done_nothing(folder: Path) -> None:
+    with counting(folder) as tree:
+        operation = begun(folder, entry_of(tree), Op.REVIVE, image_dir=str(image(folder)))
+        [lines] = operation.place.journal.book.open_operations()
+        assert settle(operation.place, lines, lambda _pid: "") == "a: not revived"
+        assert operation.place.journal.book.open_operations() == ()
+
+
+def test_a_tree_that_runs_again_counts_whatever_became_of_its_image(folder: Path) -> None:
+    with counting(folder) as tree:
+        operation = begun(folder, entry_of(tree), Op.REVIVE, image_dir=str(folder / "gone"))
+        operation.note(Step.SPAWNED)
+        operation.note(Step.RESTORED, revived_pid=tree.pid, revived_started=tree.started, revived_generation=4)
+        [lines] = operation.place.journal.book.open_operations()
+        assert settle(operation.place, lines, lambda _pid: "") == "a: revived"
+        found = operation.place.journal.book.entries["a"]
+        assert (found.standing, found.pid, found.generation) == (Standing.LIVE, tree.pid, 4)
+
+
+def test_a_criu_that_is_still_at_work_is_waited_for(folder: Path) -> None:
+    (folder / "criu").mkdir()
+    with counting(folder) as tree, counting(folder / "criu") as criu:
+        operation = begun(folder, entry_of(tree), image_dir=str(folder / "image"), work=str(folder / "work"))
+        operation.note(Step.SPAWNED, runner_pid=criu.pid, runner_started=criu.started)
+        [lines] = operation.place.journal.book.open_operations()
+        threading.Timer(0.2, kill_exactly, (criu.pid, criu.started)).start()
+        assert settle(operation.place, lines, lambda _pid: "") == "a: its dump was called off, it runs on"
+        assert not is_alive(criu.pid, criu.started)
+        tree.goes_on()
+
+
 # ---- removing one
 
 
