@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.snapshot.errors import HostMemoryShort, RegionBusy, RegionDamaged, RegionMisused
@@ -350,6 +350,7 @@ headers = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(headers, headers, st.integers(0, SLOT_BYTES))
 def test_a_header_that_was_torn_anywhere_leaves_the_one_before(before: Header, after: Header, torn: int) -> None:
     after = replace(after, number=before.number + 1)
@@ -363,6 +364,7 @@ def test_a_header_that_was_torn_anywhere_leaves_the_one_before(before: Header, a
     assert found == (after if whole else before)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=2 * HEADER_BYTES))
 def test_no_bytes_crash_the_reader_of_headers(raw: bytes) -> None:
     with pytest.raises(RegionDamaged):
