@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,6 +98,12 @@ def test_02_a_gang_runs_across_nodes_and_locks_each_slot_by_its_machine(
     assert {slot.rpartition(":")[0] for slot in pool.job(JOB)["slots"]} == {nodes.node_id("a"), nodes.node_id("b")}
     held = {path.name for path in nodes.lock_dir.glob("*.lock") if path.read_text()}
     assert len(held) == 3 and held < {f"{machine}-{index}.lock" for machine in "ab" for index in (0, 1)}
+    probed = json.loads(ebbtide_here("probe", JOB, "--json").stdout)
+    assert {node["node"]: node["workers"] for node in probed["nodes"]} == Counter(map(node_of, pool.job(JOB)["slots"]))
+    for node in probed["nodes"]:
+        assert node["unread"] == "" and node["choice"], node
+        assert len(node["pids"]) == node["workers"]
+        assert "process.gone" not in {fact["id"] for fact in node["facts"]}, "its ranks are seen"
     pool.check_promises()
 
 

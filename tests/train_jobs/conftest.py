@@ -1,6 +1,8 @@
 """A small cluster with the fake arbiter, for the tests of the Ray shell; one per module."""
 
 import os
+import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -165,11 +167,15 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
     import ray
     from ray.cluster_utils import Cluster
 
+    from ebbtide.agent.host_memory.folder import regions_folder
+    from ebbtide.agent.identity import MACHINE_LABEL
     from ebbtide.client.link import ARBITER_NAME, NAMESPACE
     from ebbtide.client.ray_auth import adopt
     from tests.train_jobs.fake_arbiter import FakeArbiter
 
     before = dict(os.environ)
+    # Agents name their host memory after this folder; what another run has left, or uses, is none of this one's.
+    unique = f"fake-{os.getpid()}-{secrets.token_hex(4)}"
     os.environ.pop("RAY_ADDRESS", None)
     # Workers import the tests; no worker is started before somebody needs it, and no token is left in anybody's home.
     # Jobs say `python`: they must get the one that has ebbtide.
@@ -188,10 +194,12 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
             os.environ["RAY_TMPDIR"] = temp_dir
             node = {"num_cpus": 8, "object_store_memory": 80 << 20}
             cluster = Cluster(head_node_args={**node, "include_dashboard": dashboard}, initialize_head=True)
-            others = tuple(str(cluster.add_node(**node).node_id) for _ in range(nodes - 1))
+            # Each stands for a machine: its agent has a folder of its own for host memory.
+            labels = [{MACHINE_LABEL: f"machine-{index}"} for index in range(1, nodes)]
+            others = tuple(str(cluster.add_node(**node, labels=one).node_id) for one in labels)
             ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
             address = ray.get_runtime_context().gcs_address
-            lock_dir = folder / "locks"
+            lock_dir = folder / unique / "locks"
             arbiter = (
                 ray.remote(FakeArbiter)
                 .options(name=ARBITER_NAME, namespace=NAMESPACE, num_cpus=0)
@@ -210,6 +218,7 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
                 cluster.shutdown()
             os.environ.clear()
             os.environ.update(before)
+            shutil.rmtree(regions_folder(unique, "any").parent, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

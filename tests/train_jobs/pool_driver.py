@@ -7,14 +7,45 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
+
+import ray
 
 import ebbtide_train
+from ebbtide_train import node_memory
 from ebbtide_train.pool_trainer import PoolTrainer
+from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.errors import CheckpointFailed
+from ebbtide_train.session.left_behind import Taken
+from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.rescue import publish_region
+
+
+def hinder(full: Path) -> None:
+    """From now on nothing is committed by this process while there is a file ``full``.
+
+    Who publishes what a gang has left behind writes there on which node it did.
+    """
+    publish = CheckpointStore.publish
+
+    def refusing(self: CheckpointStore, state: Mapping[str, object], ref: Ref) -> None:
+        if full.exists():
+            raise CheckpointFailed("[Errno 28] No space left on device")
+        publish(self, state, ref)
+
+    def noting(path: Path, run_dir: Path, *, keep: int) -> Taken:
+        full.with_suffix(".published").write_text(ray.get_runtime_context().get_node_id())
+        return publish_region(path, run_dir, keep=keep)
+
+    CheckpointStore.publish = refusing  # type: ignore[method-assign]
+    node_memory.publish_region = noting  # type: ignore[attr-defined]
 
 
 def train(args: Mapping[str, object]) -> None:
     from tests.train_jobs import tiny
 
+    if "full" in args:
+        hinder(Path(str(args["full"])))
     session = ebbtide_train.current_session()
     model, optimizer, scheduler, dataset, loss_fn = tiny.build(args)
     model = session.prepare(model, optimizer, scheduler)

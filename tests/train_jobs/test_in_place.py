@@ -23,7 +23,7 @@ from ebbtide.storage.training.publishing import Saving
 from ebbtide_train.control import GangPlan, run_rank
 from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session.gate import Away, ScriptedGate
-from ebbtide_train.session.in_place import obstacle
+from ebbtide_train.session.in_place import _by_fork, obstacle
 from ebbtide_train.session.lent_memory import LentMemory
 from tests.train_jobs import gangs, lent
 from tests.train_jobs.test_crash import once_durable
@@ -42,6 +42,25 @@ def test_workers_of_a_loader_that_were_forked_are_named() -> None:
     assert f"[{worker.pid}]" in obstacle(model, CPU) and "in_place: false" in obstacle(model, CPU)
     del batches
     gangs.wait_until(lambda: obstacle(model, CPU) == "", what="the loader's worker to end")
+
+
+@pytest.mark.parametrize(
+    ("method", "default", "forked"),
+    [
+        ("fork", "spawn", True),
+        ("spawn", "fork", False),
+        (None, "fork", True),
+        (None, "spawn", False),
+        (None, None, True),
+    ],
+)
+def test_only_a_fork_has_the_memory_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch, method: str | None, default: str | None, forked: bool
+) -> None:
+    child = multiprocessing.Process()
+    monkeypatch.setattr(child, "_start_method", method, raising=False)
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: default)
+    assert _by_fork(child) is forked
 
 
 def _sharded(folder: Path) -> None:

@@ -54,6 +54,12 @@ def test_a_whole_state_of_the_last_gang_that_is_further_than_any_checkpoint_is_w
     assert best is not None and (best[0].node, best[1].ref.step) == ("a", 5)
 
 
+def test_of_several_the_one_that_is_furthest() -> None:
+    left = [Left("a", region(note=note(step=step))) for step in (5, 8, 6)]
+    best = worth_having(left, "control", FOUND)
+    assert best is not None and best[1].ref.step == 8
+
+
 @pytest.mark.parametrize(
     "left",
     [
@@ -188,6 +194,9 @@ def test_everything_of_gangs_that_are_over_is_given_back(run_dir: Path) -> None:
     nodes = Nodes({"a": [alive], "b": [MINE, region(rank=1, lease_epoch=6)]})
     settle(gangs.plan_of(run_dir, world=1, epoch=8).settings(0), nodes)
     assert nodes.settled == [("b", 6), ("b", 7)]
+    nodes.left["a"] = None  # it does not answer now: the next gang says it again
+    settle(gangs.plan_of(run_dir, world=1, epoch=8).settings(0), nodes)
+    assert nodes.settled[2:] == [("b", 6), ("b", 7)]
 
 
 def test_gang_lines_of_before_have_no_nodes(tmp_path: Path) -> None:

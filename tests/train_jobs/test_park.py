@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,6 +77,11 @@ def test_a_checkpoint_that_hangs_keeps_no_gang_on_its_slot(tmp_path: Path, monke
     gate = UntilParked({3: Away(until=lambda report: report.durable_step == 3)}, lease=LEASE)
     train(tmp_path, gate, checkpoint_every_s=0.0)
     assert all(waits) and committed[:2] == [1, 3] and committed == sorted(committed) and committed[-1] == 6
+
+
+def test_a_job_that_shall_not_park_in_place_asks_for_no_memory() -> None:
+    """Of its member nothing else is looked at: there is nothing else."""
+    park_module.admit(SimpleNamespace(settings=SimpleNamespace(in_place=False)))  # type: ignore[arg-type]
 
 
 class Apart:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,8 @@ def parked(state: dict[str, Any], evicted: list[torch.Tensor]) -> tuple[dict[str
     region = OwnMemory().lend(portable.size_bytes(away))
     copy_out(away, region)
     there, note = portable.put(away, region.bytes)
+    noted = read_note(note)
+    assert noted.body_at + noted.body_bytes <= portable.size_bytes(away), "what was asked for is enough"
     return there, note, region.bytes
 
 
@@ -86,6 +89,11 @@ def test_what_json_does_not_know_comes_back_too() -> None:
     _, note, payload = parked(state, [])
     found: Any = read_state(read_note(note), payload)
     assert found["n"].tolist() == [0, 1, 2] and type(found["c"]) is Counter and found[3] == state[3]
+
+
+def test_many_small_tensors_have_room_wherever_they_lie() -> None:
+    """Where is known when the memory is lent: an offset may take more digits than was thought."""
+    parked({str(number): torch.zeros(1) for number in range(200)}, [])
 
 
 def test_a_tensor_that_no_checkpoint_holds_is_refused_before_anything_is_copied() -> None:
@@ -129,6 +137,20 @@ def test_what_another_version_has_parked_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong", [{"body_at": -1}, {"body_bytes": 1.5}, {"lease_epoch": "7"}, {"body_at": True}, {"checkpoint": {}}]
+)
+def test_a_note_that_makes_no_sense_is_told(wrong: dict[str, object]) -> None:
+    _, note, _ = parked({}, [])
+    with pytest.raises(ParkedStateUnusable, match="describes no state"):
+        read_note(json.dumps({**json.loads(note), **wrong}).encode())
+
+
+def test_a_description_of_something_else_is_no_state() -> None:
+    with pytest.raises(ParkedStateUnusable, match="no state of a session"):
+        read_described([1, 2], {})
+
+
+@pytest.mark.parametrize(
     "tensor",
     [
         ["F32", [4], [1], 1 << 20],
@@ -143,12 +165,15 @@ def test_what_another_version_has_parked_is_told() -> None:
 )
 def test_a_tensor_that_does_not_lie_in_the_memory_is_not_read(tensor: list[Any]) -> None:
     """The hash is right: another version may have made it."""
-    import xxhash
+    with pytest.raises(ParkedStateUnusable):
+        read_described({"a": {"$tensor": "a"}}, {"a": tensor})
 
-    body = json.dumps({"tree": {"a": {"$tensor": "a"}}, "tensors": {"a": tensor}}).encode()
+
+def read_described(tree: object, tensors: dict[str, list[Any]]) -> dict[str, object]:
+    """What is read where somebody has described this."""
+    body = json.dumps({"tree": tree, "tensors": tensors}).encode()
     payload = torch.zeros(4096, dtype=torch.uint8)
     payload[: len(body)] = torch.frombuffer(bytearray(body), dtype=torch.uint8)
     _, note, _ = parked({}, [])
     fields = {**json.loads(note), "body_at": 0, "body_bytes": len(body), "body_hash": xxhash.xxh3_128_hexdigest(body)}
-    with pytest.raises(ParkedStateUnusable):
-        read_state(read_note(json.dumps(fields).encode()), payload)
+    return read_state(read_note(json.dumps(fields).encode()), payload)

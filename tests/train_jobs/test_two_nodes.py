@@ -1,4 +1,4 @@
-"""A gang on two nodes whose far rank dies; the far rank is on a node where its controller is not."""
+"""A gang on two nodes whose far rank dies, or all of it; the far rank is on a node where its controller is not."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import ray
 from ebbtide.agent.node_agent import start_agent
 from ebbtide.client.messages import RankPhase, RankReport, SlotRef, Want
 from ebbtide_train.session.ref import durable_step
-from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.session.step_log import gang_lines, step_lines
 from tests.train_jobs.conftest import START_S, FakePool, alive, running_pool
 from tests.train_jobs.test_pool_trainer import SETTINGS
 
@@ -31,12 +31,16 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
         yield pool
 
 
-def trained(pool: FakePool, name: str) -> tuple[int, dict[int, RankReport]]:
+def slots_of(pool: FakePool) -> tuple[SlotRef, SlotRef]:
+    return SlotRef(pool.node, 0, "a-0"), SlotRef(pool.others[0], 0, "b-0")
+
+
+def trained(pool: FakePool, name: str, slots: tuple[SlotRef, ...] | None = None) -> tuple[int, dict[int, RankReport]]:
     """A new gang on both nodes that has finished a step or two: its lease's epoch, and its ranks when they came."""
-    slots = (SlotRef(pool.node, 0, "a-0"), SlotRef(pool.others[0], 0, "b-0"))
+    slots = slots or slots_of(pool)
     epoch = pool.call("grant_slots", name, slots).epoch
     ranks = pool.ranks(name, RankPhase.RUNNING, 2)
-    assert [ranks[0].node, ranks[1].node] == [pool.node, pool.others[0]]
+    assert [ranks[0].node, ranks[1].node] == [slot.node for slot in slots]
     pool.until(name, lambda: pool.call("job", name).ranks[0].step > ranks[0].step + 1, "steps")
     return epoch, ranks
 
@@ -88,8 +92,43 @@ def test_a_gang_whose_far_rank_is_killed_in_any_state_is_given_up_when_it_is_gon
     pool.finish(driver, name)
     assert pool.call("job", name).outcome == "cancelled"
 
-    losses: dict[tuple[int, int], set[str]] = {}
-    for line in step_lines(run_dir):
-        losses.setdefault((line.step, line.rank), set()).add(line.loss)
+    losses = losses_of(pool, name)
     assert {step for step, _ in losses} == set(range(1 + max(step for step, _ in losses)))
-    assert all(len(found) == 1 for found in losses.values()), "a repeated step gave another loss"
+    assert all(len(set(found)) == 1 for found in losses.values()), "a repeated step gave another loss"
+
+
+def losses_of(pool: FakePool, name: str) -> dict[tuple[int, int], list[str]]:
+    """By step and rank, one for each time that it was run."""
+    losses: dict[tuple[int, int], list[str]] = {}
+    for line in step_lines(pool.shared_dir / "train" / name):
+        losses.setdefault((line.step, line.rank), []).append(line.loss)
+    return losses
+
+
+def test_a_gang_of_which_all_was_killed_while_it_was_parked_goes_on_from_the_memory_of_another_node(
+    pool: FakePool,
+) -> None:
+    """The shared directory takes nothing meanwhile. The next gang's first rank is where the state is not."""
+    name, full = "rescued", pool.shared_dir / "full"
+    settings = {**json.loads(SETTINGS), "max_failures": 20}
+    driver = pool.submit(name, json.dumps({"steps": 100_000, "step_s": 0.03, "full": str(full)}), json.dumps(settings))
+    epoch, ranks = trained(pool, name)
+    full.touch()
+    pool.call("want", name, Want.PARK)
+    parked = pool.ranks(name, RankPhase.PARKED, 2)[0]
+    assert parked.durable_step < parked.step
+    for rank in ranks.values():
+        os.kill(rank.pid, signal.SIGKILL)
+    pool.no_gang(name, epoch)
+    full.unlink()
+    _, ranks = trained(pool, name, slots_of(pool)[::-1])
+    assert full.with_suffix(".published").read_text() == pool.node != ranks[0].node
+    line = gang_lines(pool.shared_dir / "train" / name)[-1]
+    assert (line.restored, line.rescued, line.lost_steps) == (parked.step, parked.step, 0)
+    pool.call("cancel", name)
+    pool.finish(driver, name)
+    losses = losses_of(pool, name)
+    assert {step for step, _ in losses} == set(range(1 + max(step for step, _ in losses)))
+    assert all(len(found) == 1 for found in losses.values()), "no step was run twice"
+    undisturbed = losses_of(pool, f"far-{len(SHORT)}")  # if that one was run before
+    assert all(found[0] == undisturbed.get(key, found)[0] for key, found in losses.items())

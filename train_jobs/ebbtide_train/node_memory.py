@@ -8,13 +8,14 @@ state is parked in the process's own memory, and dies with it.
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ebbtide.agent.node_agent import agent_name
 from ebbtide.client.link import NAMESPACE
@@ -29,6 +30,7 @@ ASK_S = 2.0  # as other calls of an agent, which take milliseconds
 LEND_S = 10.0  # and in addition, what the kernel needs to clear pages:
 CLEARED_PER_S = 0.5e9  # bytes; a quarter of what one core of a two-core machine was seen to do beside other work
 PUBLISH_S = 600.0  # as long as a session tries to commit its last state
+LOOK_S = 5.0  # whether the node still lives; Ray itself notices after some 15 s that one has died
 
 _logger = logging.getLogger(__name__)
 
@@ -91,13 +93,22 @@ class LeftOnNodes:
             return publish_region(path, run_dir, keep=keep)
         there = ray.remote(num_cpus=0, max_retries=0, label_selector={"ray.io/node-id": left.node})(publish_region)
         asked = there.remote(path, run_dir, keep=keep)
-        try:
-            taken: Taken = ray.get(asked, timeout=PUBLISH_S)
-        except (RayError, ValueError) as error:
+        end_s = time.monotonic() + PUBLISH_S
+        while True:
+            try:
+                taken: Taken = ray.get(asked, timeout=LOOK_S)
+            except GetTimeoutError as error:
+                # A task for a node that has died since waits for ever; nobody says so.
+                if left.node in _alive() and time.monotonic() < end_s:
+                    continue
+                why = str(error)
+            except (RayError, ValueError) as error:
+                why = str(error)
+            else:
+                return taken
             with suppress(RayError, ValueError, TypeError):
                 ray.cancel(asked, force=True)  # two must not write one checkpoint
-            return Taken(Outcome.LATER, f"node {left.node} does not publish it: {error}")
-        return taken
+            return Taken(Outcome.LATER, f"node {left.node} does not publish it: {why}")
 
     def settle(self, node: str, job: str, lease_epoch: int) -> None:
         """Asks the agent of that node."""

@@ -53,6 +53,7 @@ class Service:
         """Work at ``place``, with CRIU and a driver as far as there are any."""
         self._place, self._tool, self._driver = place, tool, driver
         self._claims = Claims()
+        self._unsettled: list[ExitStack] = []  # kept: a claim that nobody has is given back
 
     def settle_all(self, tell: Callable[[str], None]) -> list[threading.Thread]:
         """Begin to settle what was left under way; until that is done, those workloads are busy.
@@ -70,7 +71,7 @@ class Service:
                 try:
                     tell(settle(self._place, lines, lambda pid: stand(self._driver, (pid,))[pid]))
                 except (StorageError, OSError) as error:
-                    # Still claimed: nobody may begin anything on what is not settled.
+                    self._unsettled.append(held)  # still claimed: nobody may begin anything on what is not settled
                     tell(f"{lines[-1].name}: not settled, and busy until the helper is started again: {error}")
                     return
                 held.close()

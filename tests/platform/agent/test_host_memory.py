@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from ebbtide.agent.host_memory import hosting as hosting_module
 from ebbtide.agent.host_memory.hosting import IDLE_S, MISSING_S, Hosting
 from ebbtide.snapshot.errors import HostMemoryShort
-from ebbtide.snapshot.regions.look import look
+from ebbtide.snapshot.regions.look import RegionView, look
 from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.states import RegionKey, RegionState
@@ -49,7 +50,8 @@ def fill(path: Path, note: bytes = b"n") -> Region:
 
 
 def test_nothing_is_lent_before_the_budget_is_known_nor_beyond_it(tmp_path: Path) -> None:
-    hosting = Hosting(tmp_path / "u" / "pool" / "machine")
+    hosting = Hosting(tmp_path / "u" / "pool" / "machine", available=lambda: None)
+    assert (hosting.regions(), hosting.sweep([]), hosting.settle("a", 1)) == ([], [], []), "its folder is not there"
     with pytest.raises(HostMemoryShort, match="not told"):
         hosting.lend(A0, PAGE)
     hosting.set_budget(3 * PAGE)
@@ -140,6 +142,28 @@ def test_what_nobody_can_need_is_taken_back_after_a_while_and_what_counts_only_w
     assert hosting.sweep([]) == ["a.1.0.region"]
 
 
+def test_only_what_was_idle_all_the_time_is_taken_back(hosting: Hosting, clock: Clock) -> None:
+    """Memory that is asked for again, was borrowed in between, or held what counts, has its time from then on."""
+    again, borrowed, counted = (RegionKey("a", 1, rank) for rank in range(3))
+    hosting.lend(again, PAGE)
+    path = hosting.lend(borrowed, PAGE)
+    full = hosting.lend(counted, PAGE)
+    assert hosting.sweep(["a"]) == []
+    clock.now_s = IDLE_S / 2
+    with_region = Region.open(path)
+    fill(full).close()
+    assert hosting.sweep(["a"]) == []
+    with_region.close()
+    clock.now_s = IDLE_S
+    hosting.lend(again, PAGE)
+    emptied = Region.open(full)
+    emptied.clear()
+    emptied.close()
+    assert hosting.sweep(["a"]) == []
+    clock.now_s = 2 * IDLE_S
+    assert hosting.sweep(["a"]) == ["a.1.0.region", "a.1.1.region", "a.1.2.region"]
+
+
 def test_memory_of_a_borrower_who_lives_is_never_taken_back(hosting: Hosting, clock: Clock) -> None:
     region = Region.open(hosting.lend(A0, PAGE))
     hosting.sweep([])
@@ -151,14 +175,24 @@ def test_memory_of_a_borrower_who_lives_is_never_taken_back(hosting: Hosting, cl
     assert hosting.settle("a", 1) == ["a.1.0.region"]
 
 
-def test_garbage_in_the_folder_hinders_nobody(hosting: Hosting, tmp_path: Path) -> None:
+def test_garbage_in_the_folder_hinders_nobody_and_is_told_once(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = hosting.lend(A0, PAGE).parent
     (folder / "x.1.0.region").write_bytes(os.urandom(5000))
     (folder / "y.1.0.region").symlink_to("/etc/passwd")
     (folder / "z.1.0.region").mkdir()
     (folder / "note.txt").write_text("hello")
-    assert [view.key for view in hosting.regions()] == [A0]
+    for _ in range(2):
+        assert [view.key for view in hosting.regions()] == [A0]
     assert hosting.sweep(["a"]) == []
+    assert len(caplog.records) == 3
+
+    def gone(path: Path) -> RegionView:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(hosting_module, "look", gone)
+    assert hosting.regions() == [] and len(caplog.records) == 3, "what goes meanwhile is not worth a word"
 
 
 class Lending(RuleBasedStateMachine):

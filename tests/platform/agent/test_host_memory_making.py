@@ -92,6 +92,32 @@ def test_who_waits_for_memory_keeps_nobody_waiting_and_is_counted(
         assert second.result(10) == folder / "b.1.0.region"
 
 
+def test_what_is_promised_to_one_is_not_lent_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    making = SlowMaking(monkeypatch)
+    hosting = Hosting(tmp_path / "u" / "pool" / "machine", available=lambda: 6 * PAGE)
+    hosting.set_budget(20 * PAGE)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(hosting.lend, A0, 4 * PAGE)
+        assert making.begun.acquire(timeout=10)
+        with pytest.raises(HostMemoryShort, match="24576 bytes left that nobody uses, 16384 of them promised"):
+            hosting.lend(RegionKey("b", 1, 0), 3 * PAGE)
+        making.let.set()
+        first.result(10)
+
+
+def test_what_could_not_be_made_is_not_lent(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Path:
+        raise HostMemoryShort("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hosting_module, "create_region", full)
+        with pytest.raises(HostMemoryShort, match="no room"):
+            hosting.lend(A0, 10 * PAGE)
+    hosting.lend(RegionKey("b", 1, 0), 5 * PAGE)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(hosting.lend, A0, 5 * PAGE).result(10).exists(), "it may ask again"
+
+
 def test_the_budget_holds_whoever_asks_at_once(tmp_path: Path) -> None:
     hosting = Hosting(tmp_path / "u" / "pool" / "machine")
     hosting.set_budget(10 * PAGE)
@@ -122,8 +148,11 @@ def test_what_the_machine_or_the_container_has_left_is_the_least_of_all_bounds(t
     (groups / "outer" / "memory.current").write_text("20000\n")
     (groups / "outer" / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
     assert available_bytes(proc=proc, cgroups=groups) == 15000
+    (groups / "outer" / "memory.max").write_text("10000\n")  # it was made less, or is passed for a moment
+    assert available_bytes(proc=proc, cgroups=groups) == 0
 
 
 def test_machines_and_pools_have_folders_of_their_own() -> None:
     folders = {regions_folder(pool, machine) for pool in ("p", "q") for machine in ("m", "n/1")}
     assert len(folders) == 4 and all(len(folder.relative_to("/dev/shm").parts) == 3 for folder in folders)
+    assert all(str(os.getuid()) in folder.parts[3] for folder in folders), "each user has one"

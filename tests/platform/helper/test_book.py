@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.helper.book import Book, Line
-from ebbtide.helper.steps import ENDS, NEXT, STANDING, Op, Standing, Step, edges, may_follow
+from ebbtide.helper.steps import ENDS, FIRST, NEXT, STANDING, Op, Standing, Step, edges
 
 NAMES = ("a", "b")
 
@@ -56,7 +56,7 @@ def refused_or_taken(op: Op, last: Step | None, step: Step) -> None:
         for before in path_to(op, last):
             book = book.apply(line("a", op, before, "one"))
     entries = dict(book.entries)
-    if may_follow(op, last, step):
+    if step is FIRST[op] if last is None else step in NEXT[op][last]:
         book.apply(line("a", op, step, "one"))
     else:
         with pytest.raises(ValueError, match="cannot go from"):
@@ -94,6 +94,11 @@ def test_every_operation_ends_and_only_an_end_has_no_way_on() -> None:
         assert not NEXT[op] or reached & ENDS
         assert not (set(NEXT[op]) & ENDS)
         assert reached - ENDS <= set(NEXT[op])
+
+
+def test_once_the_image_counts_or_the_tree_runs_there_is_no_way_back() -> None:
+    for op, step in ((Op.DUMP, Step.PLACED), (Op.DUMP, Step.KILLED), (Op.REVIVE, Step.RESTORED)):
+        assert Step.UNDONE not in NEXT[op][step]
 
 
 def test_where_lines_put_a_workload() -> None:

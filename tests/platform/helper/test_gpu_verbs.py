@@ -1,12 +1,19 @@
 """The driver's verbs through a real helper with a fake driver: all or none, journaled, read back after a kill."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ebbtide.helper import gpu_verbs
 from ebbtide.helper.errors import Lost, Refused, Undone
+from ebbtide.helper.messages import Checkpoint, Lock, Restore
 from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
-from tests.platform.helper.trees import Running, counting, helping
+from ebbtide.snapshot.driver.gang import Pace
+from ebbtide.snapshot.driver.gang_plan import Verb
+from tests.platform.helper.edge_killer import workplace
+from tests.platform.helper.made_up import entry_of
+from tests.platform.helper.trees import Running, counting, helping, wait_until
 
 RANKS = ["job/0", "job/1"]
 
@@ -38,15 +45,47 @@ def test_a_gang_goes_off_its_gpus_and_back_all_or_none(folder: Path) -> None:
         assert {w.driver for w in helper.checkpoint(RANKS)} == {"checkpointed"}
         assert {w.driver for w in helper.restore(RANKS)} == {"locked"}
         assert {w.driver for w in helper.unlock(RANKS)} == {"running"}
+        assert [w.driver for w in helper.lock([RANKS[0], RANKS[0]])] == ["locked", "locked"], "one that is named twice"
+        helper.unlock(RANKS[:1])
         with pytest.raises(Refused, match="nobody has registered job/2"):
             helper.lock([*RANKS, "job/2"])
         write_script(script_of(fake), [Rule("lock", Do.FAIL, pid=two.pid, times=9)])
         with pytest.raises(Lost):
             helper.lock(RANKS)
+        journal = (folder / "helper.sock.state" / "journal").read_text()
+        assert '"step":"undone"' not in journal.splitlines()[-1] and '"read back"' in journal.splitlines()[-1]
         two.process.kill()
         two.process.wait()
         with pytest.raises(Refused, match=f"process {two.pid} of job/1 is not there"):
             helper.lock(RANKS)
+
+
+def test_the_driver_is_asked_as_the_request_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def noting(verb: Verb, driver: object, pids: tuple[int, ...], *, pace: Pace, gpu_maps: object) -> None:
+        asked.append((verb, pids, pace.lock_s, gpu_maps))
+
+    monkeypatch.setattr(gpu_verbs, "move", noting)
+    driver: Any = None
+    with counting(folder) as tree:
+        for request in (
+            Lock(verb="lock", names=["a"], timeout_ms=1500),
+            Checkpoint(verb="checkpoint", names=["a"]),
+            Restore(verb="restore", names=["a"], gpu_map={"GPU-1": "GPU-2"}),
+            Restore(verb="restore", names=["a"]),
+        ):
+            place = workplace(folder / str(len(asked)))
+            gpu_verbs.move_all(place, driver, request, [entry_of(tree)])
+            assert place.journal.book.open_operations() == ()
+            place.journal.close()
+    pids, usual_s = (tree.pid,), Pace().lock_s
+    assert asked == [
+        (Verb.LOCK, pids, 1.5, None),
+        (Verb.CHECKPOINT, pids, usual_s, None),
+        (Verb.RESTORE, pids, usual_s, {tree.pid: {"GPU-1": "GPU-2"}}),
+        (Verb.RESTORE, pids, usual_s, None),
+    ]
 
 
 def test_a_helper_that_died_at_the_driver_reads_back_and_does_nothing_again(folder: Path) -> None:
@@ -63,4 +102,5 @@ def test_a_helper_that_died_at_the_driver_reads_back_and_does_nothing_again(fold
             assert now.driver == "running" and now.alive
             journal = (folder / "helper.sock.state" / "journal").read_text()
             assert '"step":"intent"' not in journal or '"read back"' in journal
+            wait_until(lambda: running.helper.state(RANKS[0])[0].busy == "")
             assert running.helper.lock(RANKS[:1])[0].driver == "locked"

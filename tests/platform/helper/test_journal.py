@@ -1,5 +1,6 @@
 """The journal on the disk: what was written is read, a torn end is cut off, damage is told."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,29 @@ def test_a_line_that_is_not_allowed_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot go from"):
         journal.write(line("a", Op.DUMP, Step.PLACED))
     assert (tmp_path / "state" / "journal").read_bytes() == before
+
+
+def test_a_line_is_on_the_disk_when_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, synced = Journal(tmp_path / "state", Disk()), list[bytes]()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((tmp_path / "state" / "journal").read_bytes()))
+    journal.write(line("a"))
+    assert synced == [encode(line("a"))]
+
+
+def test_a_disk_that_does_not_take_a_line_ends_the_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the line is there is not known then."""
+    write = os.write
+
+    def broken(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    for name, does in (("write", lambda fd, raw: write(fd, raw[:-5])), ("fsync", broken)):
+        journal = Journal(tmp_path / name, Disk())
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, does)
+            with pytest.raises(HelperUnusable, match="cannot be written"):
+                journal.write(line("a"))
+        assert journal.book.entries == {}
 
 
 def test_the_journal_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

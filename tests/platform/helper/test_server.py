@@ -18,16 +18,26 @@ from ebbtide.agent.process import started_ticks
 from ebbtide.helper.claims import Claims
 from ebbtide.helper.client import Helper
 from ebbtide.helper.criu.program import NoCriu
-from ebbtide.helper.errors import Busy, HelperError, Malformed, OutcomeUnknown, Refused, Unreachable
+from ebbtide.helper.errors import (
+    Busy,
+    HelperError,
+    HelperUnusable,
+    Malformed,
+    OutcomeUnknown,
+    Refused,
+    Unreachable,
+)
 from ebbtide.helper.messages import LINE_LIMIT_BYTES, Facts, Request, parse
 from ebbtide.helper.operation import Workplace
-from ebbtide.helper.server import Server
+from ebbtide.helper.server import JOURNAL_FAILED, Server
 from ebbtide.helper.service import Service
 from ebbtide.helper.wire import Peer
 from ebbtide.snapshot.driver.bounded import BoundedDriver
 from ebbtide.snapshot.driver.none import NoDriver
+from ebbtide.storage.errors import NoRoom
 from tests.platform.helper.edge_killer import workplace
-from tests.platform.helper.trees import Running, counting, helping
+from tests.platform.helper.made_up import FREE_PID
+from tests.platform.helper.trees import Running, counting, helping, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +166,49 @@ def test_too_many_askers_are_turned_away(folder: Path, monkeypatch: pytest.Monke
     service.go.set()
     first.join()
     assert service.done == 1
+    wait_until(lambda: not is_full(path))
+
+
+def is_full(path: Path) -> bool:
+    try:
+        Helper(path).facts()
+    except Busy:
+        return True
+    return False
+
+
+class Failing(Slow):
+    """A service that does not do it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def answer(self, peer: Peer, request: Request) -> dict[str, Any]:
+        raise self.error
+
+
+def test_what_cannot_be_looked_at_is_a_refusal(folder: Path) -> None:
+    for number, error in enumerate((PermissionError(13, "Permission denied"), NoRoom("the disk is full"))):
+        (folder / str(number)).mkdir()
+        with pytest.raises(Refused, match=r"Permission denied|disk is full"):
+            Helper(started(folder / str(number), Failing(error))).facts()
+
+
+def test_a_helper_that_does_not_know_what_is_on_its_disk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the next one reads it back."""
+    ended, over = list[int](), threading.Event()
+
+    def end(code: int) -> None:
+        ended.append(code)
+        over.wait(10)
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(Facts, "deadline_s", 0.5)
+    with pytest.raises(OutcomeUnknown):
+        Helper(started(folder, Failing(HelperUnusable("the journal cannot be written")))).facts()
+    assert ended == [JOURNAL_FAILED]
+    over.set()
 
 
 AS_NOBODY = """
@@ -241,6 +294,28 @@ def test_the_registry_knows_a_process_from_a_later_one_of_its_number(folder: Pat
 def test_where_no_helper_is_nothing_was_asked(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="no helper answers"):
         Helper(tmp_path / "none").facts()
+
+
+def test_what_is_of_an_earlier_boot_is_gone_and_what_is_not_there_is_not_moved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(verb: str, **fields: Any) -> Any:
+        return service.answer(Peer(1, os.geteuid()), parse(json.dumps({"verb": verb, **fields}).encode()))
+
+    service = local_service(workplace(folder), NoCriu("none"))
+    with counting(folder) as tree:
+        ask("register", name="a", pid=tree.pid, started=tree.started)
+        with pytest.raises(Refused, match="none in this test"):
+            ask("lock", names=["a"])
+        with service._claims.claim({"a"}, "dump"), pytest.raises(Busy, match="dump of a is under way"):
+            ask("lock", names=["a"])
+        monkeypatch.setattr("ebbtide.helper.service.boot_id", lambda: "the next")
+        assert ask("state", names=["a"])["workloads"][0]["alive"] is False
+        with pytest.raises(Refused, match="is not there"):
+            ask("lock", names=["a"])
+        assert ask("register", name="a", pid=os.getpid(), started=own_start())["generation"] == 2
+    with pytest.raises(Refused, match="there is no process"):
+        ask("register", name="b", pid=FREE_PID, started=5)
 
 
 def own_start() -> int:

@@ -110,6 +110,32 @@ def wait_until_free(path: Path) -> None:
         threading.Event().wait(0.01)
 
 
+def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(path: Path) -> None:
+    """One of the borrower's own was at work on the books when it forked, as the one that hashes is."""
+    region = Region.open(path)
+    with region._books:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                region.begin()
+            except RegionMisused:
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    region.begin()
+    region.close()
+
+
+def test_what_is_wrong_with_a_lock_is_told_and_is_not_somebody_else(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        borrower_lock.borrow(fd)
+    assert borrower_lock.share(fd)
+    os.close(fd)
+
+
 def test_a_started_program_does_not_keep_it(path: Path) -> None:
     region = Region.open(path)
     program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)

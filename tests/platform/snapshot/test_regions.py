@@ -1,5 +1,7 @@
 """Regions: what counts after a kill at any moment, and what never does."""
 
+import itertools
+import mmap
 import os
 import signal
 import subprocess
@@ -10,14 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.snapshot.errors import HostMemoryShort, RegionBusy, RegionDamaged, RegionMisused
+from ebbtide.snapshot.regions import files, layout, pages
 from ebbtide.snapshot.regions import header as header_module
-from ebbtide.snapshot.regions import pages
+from ebbtide.snapshot.regions import look as look_module
+from ebbtide.snapshot.regions import region as region_module
 from ebbtide.snapshot.regions.create import create_region
 from ebbtide.snapshot.regions.header import HEADER_BYTES, SLOT_BYTES, Header, encode, newest, slot_offset
+from ebbtide.snapshot.regions.layout import least_bytes, rounded
 from ebbtide.snapshot.regions.look import look
 from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
@@ -25,6 +30,7 @@ from ebbtide.snapshot.regions.states import EDGES, RegionKey, RegionState
 
 KEY = RegionKey("job", 3, 0)
 SIZE = 40_000
+WITHOUT_NOTE = least_bytes(rounded(SIZE))
 
 
 @pytest.fixture
@@ -81,8 +87,11 @@ def test_what_counts_is_not_sealed_again_and_its_note_stays(path: Path) -> None:
         region.seal(b"other")
     region.close()
     assert read_region(path).note == b"first"
-    with pytest.raises(RegionMisused, match="was closed"):
-        region.begin()
+    for use in (region.begin, region.clear, lambda: region.seal(b"")):
+        with pytest.raises(RegionMisused, match="was closed"):
+            use()
+    region.hash_payload()  # a thread that comes too late
+    region.close()
 
 
 def test_hashes_of_a_payload_that_was_begun_anew_meanwhile_are_not_recorded(
@@ -126,7 +135,7 @@ def test_a_damaged_note_counts_for_nothing(path: Path) -> None:
         read_region(path)
 
 
-@pytest.mark.parametrize("size", [0, 100, HEADER_BYTES, HEADER_BYTES + SIZE])
+@pytest.mark.parametrize("size", [0, 100, HEADER_BYTES, HEADER_BYTES + SIZE, WITHOUT_NOTE + 2])
 def test_a_file_that_was_cut_off_is_refused(path: Path, size: int) -> None:
     filled(path).close()
     os.truncate(path, size)
@@ -148,6 +157,25 @@ def test_what_is_no_region_is_refused_and_no_link_is_followed(path: Path, tmp_pa
             use(tmp_path / "fifo")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_no_region_of_ours(path: Path) -> None:
+    os.chown(path, 65534, -1)
+    with pytest.raises(RegionDamaged, match="not a file of this user"):
+        look(path)
+
+
+def test_a_use_that_fails_keeps_nobody_out(path: Path) -> None:
+    raw = path.read_bytes()
+    with pytest.raises(RegionDamaged):
+        read_region(path)  # it is empty
+    Region.open(path).close()
+    path.write_bytes(b"cut off")
+    with pytest.raises(RegionDamaged):
+        Region.open(path)
+    path.write_bytes(raw)
+    Region.open(path).close()
+
+
 def test_memory_that_is_not_there_is_refused_when_it_is_made_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +187,115 @@ def test_memory_that_is_not_there_is_refused_when_it_is_made_and_leaves_nothing(
     with pytest.raises(HostMemoryShort, match=r"no room for 40960 bytes.*pool\.host_memory_per_node"):
         create_region(tmp_path, KEY, SIZE)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_goes_wrong_otherwise_is_not_taken_for_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(pages, "take", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        create_region(tmp_path, KEY, SIZE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../job", ".job"])
+def test_a_name_leads_nowhere_else_and_hides_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be part of a file's name"):
+        create_region(tmp_path, RegionKey(name, 1, 0), SIZE)
+
+
+def test_a_note_for_which_there_is_no_memory_counts_for_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    region = Region.open(path)
+    region.begin()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        region.seal(b"note")
+    assert look(path).state is RegionState.FILLING
+    region.clear()
+
+
+def test_hashes_are_there_before_it_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region, writes = filled(path), itertools.count()
+
+    def dies(fd: int, data: bytes, at: int) -> None:
+        if next(writes) == 1:
+            raise OSError(28, "No space left on device")
+        files.write(fd, data, at)
+
+    monkeypatch.setattr(region_module, "write", dies)
+    with pytest.raises(OSError, match="No space"):
+        region.hash_payload()
+    assert not look(path).hashed
+    region.close()
+    assert not read_region(path).verified
+
+
+def test_each_chunk_has_its_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "CHUNK_BYTES", 4096)
+    region = Region.open(create_region(path.parent, RegionKey("job", 3, 1), SIZE))
+    region.begin()
+    region.bytes.copy_(torch.arange(region.size_bytes) % 251)
+    region.seal(b"")
+    region.hash_payload()
+    region.close()
+    assert read_region(region.path).verified
+    with region.path.open("r+b") as file:
+        file.seek(HEADER_BYTES + 7 * 4096)
+        file.write(b"\xff")
+    with pytest.raises(RegionDamaged, match="bytes 28672 to 32768 are not"):
+        read_region(region.path)
+
+
+def test_a_borrower_that_dies_while_somebody_looks_is_said_to_live(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it still wrote may not be what was read."""
+    region = Region.open(path)
+    region.begin()
+    read_header = files.read_header
+
+    def dies(fd: int, path: Path) -> Header:
+        found = read_header(fd, path)
+        region.seal(b"the end")
+        region.close()
+        return found
+
+    monkeypatch.setattr(look_module, "read_header", dies)
+    seen = look(path)
+    assert (seen.state, seen.borrower_lives) == (RegionState.FILLING, True)
+
+
+def test_memory_is_taken_and_mapped_whole_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is asked for all of it keeps the process's other mappings waiting for seconds."""
+    asked: list[tuple[int, int]] = []
+
+    def populate(_mapped: mmap.mmap, at: int, size: int) -> bool:
+        asked.append((at, size))
+        return True
+
+    monkeypatch.setattr(pages, "_populate", populate)
+    fd = os.open(tmp_path / "sparse", os.O_RDWR | os.O_CREAT)
+    mib = 1 << 20
+    pages.take(fd, 150 * mib)
+    assert asked == [(0, 64 * mib), (64 * mib, 64 * mib), (128 * mib, 22 * mib)]
+    asked.clear()
+    with mmap.mmap(fd, 150 * mib) as mapped:
+        pages.attach(mapped)
+    os.close(fd)
+    assert asked == [(0, 64 * mib), (64 * mib, 64 * mib), (128 * mib, 22 * mib)]
+
+
+def test_a_write_that_takes_a_part_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    files.write(fd, b"0123456789", 2)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"\0\0" + b"0123456789"
 
 
 ON_A_SMALL_TMPFS = """
@@ -213,6 +350,7 @@ headers = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(headers, headers, st.integers(0, SLOT_BYTES))
 def test_a_header_that_was_torn_anywhere_leaves_the_one_before(before: Header, after: Header, torn: int) -> None:
     after = replace(after, number=before.number + 1)
@@ -226,10 +364,22 @@ def test_a_header_that_was_torn_anywhere_leaves_the_one_before(before: Header, a
     assert found == (after if whole else before)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=2 * HEADER_BYTES))
 def test_no_bytes_crash_the_reader_of_headers(raw: bytes) -> None:
     with pytest.raises(RegionDamaged):
         newest(raw, "here")
+
+
+@pytest.mark.parametrize(("at", "raw"), [(0, b"ebbregn9"), (16, b"\x63"), (58, b"?")])
+def test_a_header_that_makes_no_sense_is_none_though_its_hash_fits(at: int, raw: bytes) -> None:
+    """Another magic, another state, a key that is no JSON: another version may have written it."""
+    slot = bytearray(encode(Header(5, KEY, RegionState.FULL, SIZE)))
+    assert newest(bytes(slot) + bytes(SLOT_BYTES), "here").number == 5
+    slot[at : at + len(raw)] = raw
+    slot[-8:] = xxhash.xxh3_64_intdigest(bytes(slot[:-8])).to_bytes(8, "little")
+    with pytest.raises(RegionDamaged, match="no valid header"):
+        newest(bytes(slot) + bytes(SLOT_BYTES), "here")
 
 
 EDGES_OF_USE = ("opened", "begun", "half", "written", "sealed", "hashed", "begun again", "cleared")
