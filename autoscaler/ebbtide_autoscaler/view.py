@@ -140,6 +140,8 @@ def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_
         "in_place": job.spec.in_place,
         "grace_s": job.spec.grace_s,
         "host_bytes_per_worker": job.spec.host_bytes_per_worker,
+        "tracked_bytes": max((report.tracked_bytes for report in fresh), default=0),
+        "in_place_hindered": next((report.in_place_hindered for report in fresh if report.in_place_hindered), None),
         "step": max([job.step, *(report.step for report in fresh)]),
         "durable_step": job.durable_step,
         "commit_error": next((report.commit_error for report in fresh if report.commit_error), None),

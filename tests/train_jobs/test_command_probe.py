@@ -31,6 +31,8 @@ def job(name: str, state: str, nodes: list[str], **changes: object) -> dict[str,
         "in_place": True,
         "grace_s": 30.0,
         "host_bytes_per_worker": GIB,
+        "tracked_bytes": 0,
+        "in_place_hindered": None,
         "step": 20,
         "durable_step": 10,
         "step_s": 0.5,
@@ -46,6 +48,8 @@ STATUS: dict[str, Any] = {
         job("parked", "parked", NODES[:1]),
         job("waits", "waiting", []),
         job("careful", "running", NODES[:1], in_place=False),
+        job("measured", "running", NODES[1:], slots=[f"{NODES[1]}:1"], tracked_bytes=GIB // 8),
+        job("sharded", "running", NODES[1:], slots=[f"{NODES[1]}:1"], in_place_hindered="it is sharded by FSDP"),
         job("over", "ended", [], outcome="finished"),
         job("notebook", "running", NODES[:1]),
     ],
@@ -136,6 +140,19 @@ def test_a_running_job_is_read_on_each_of_its_nodes_with_the_pids_of_its_ranks(p
     lines = {line.tier: line for line in found.nodes[0].tiers}
     assert "0 kB are left of the budget" in lines[Tier.EVICT_AND_CUDA].why_not[0].what
     assert lines[Tier.KILL].lost_s == 5.0
+
+
+def test_what_a_running_job_has_measured_counts_and_not_what_it_declared(pool: Asked) -> None:
+    [node] = report("measured").nodes
+    assert {line.tier: line.ram_bytes for line in node.tiers}[Tier.EVICT_AND_CUDA] == GIB // 8
+    assert {fact.id: fact.value for fact in node.facts}["job.tracked"] == GIB // 8
+
+
+def test_what_hinders_a_running_job_is_said_with_the_way_that_holds(pool: Asked) -> None:
+    found = report("sharded")
+    assert found.choice is Tier.STOP_AND_RESTART
+    [why] = {line.tier: line.why_not for line in found.nodes[0].tiers}[Tier.EVICT_AND_CUDA]
+    assert "sharded by FSDP" in why.what and "stops and restarts" in why.remedy
 
 
 def test_what_a_parked_job_has_counts_as_its_own(pool: Asked) -> None:

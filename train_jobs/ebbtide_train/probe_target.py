@@ -66,11 +66,14 @@ def _job(status: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Target, tup
         name=job["job"],
         pool=status["pool"],
         state=job["state"],
-        worker_bytes=job["host_bytes_per_worker"],
+        worker_bytes=job["tracked_bytes"] or job["host_bytes_per_worker"],
         grace_s=job["grace_s"],
         kill_loses_s=undone_steps * job["step_s"],
         step_s=job["step_s"],
-        facts=_declared(job["in_place"], job["host_bytes_per_worker"], "the job as it was submitted"),
+        facts=(
+            *_declared(job["in_place"], job["host_bytes_per_worker"], "the job as it was submitted"),
+            *_reported(job["tracked_bytes"], job["in_place_hindered"] or ""),
+        ),
     )
     node_of = {slot["slot"]: slot["node"] for slot in status["slots"]}
     ranks = {rank: (node_of[slot], job["pids"].get(str(rank))) for rank, slot in enumerate(job["slots"])}
@@ -130,3 +133,16 @@ def _declared(in_place: bool, worker_bytes: int, where: str) -> tuple[Fact, ...]
         return (size,)
     what, remedy = "the job is told not to park in place (in_place: false)", "remove in_place: false"
     return size, Fact("job.in_place", what, where, False, _CONFIG, remedy)
+
+
+def _reported(tracked_bytes: int, hindered: str) -> tuple[Fact, ...]:
+    """What its ranks say of themselves; nothing before they have looked."""
+    where, found = "the reports of its ranks", list[Fact]()
+    if tracked_bytes:
+        what = f"one worker tracks {tracked_bytes} bytes, as measured"
+        found.append(Fact("job.tracked", what, where, tracked_bytes))
+    if hindered:
+        what = f"its ranks could not park in place when they last looked: {hindered}"
+        remedy = "mend that; until then it stops and restarts, which loses nothing"
+        found.append(Fact("job.in_place_hindered", what, where, hindered, _CONFIG, remedy))
+    return tuple(found)

@@ -73,6 +73,8 @@ class RankReport:
     park_refused: str = ""  # why it cannot park in place, or cannot leave, if it was asked and cannot
     seq: int = 0
     commit_error: str = ""  # why its last checkpoint could not be published; the job goes on, ``durable_step`` stays
+    tracked_bytes: int = 0  # measured: of its tracked tensors, what leaves its slot when it parks; 0: not known yet
+    in_place_hindered: str = ""  # why it could not park in place when it last looked; "": nothing is known of
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class Member:
         self.durability.error = why
         self.say()
 
+    def hindered(self, why: str) -> None:
+        """Note what keeps this rank, or its gang, from parking in place; "": nothing does."""
+        self.note(in_place_hindered=why[:_ERROR_CHARS])
+
     def carried_out(self, number: int, lease_epoch: int, *, park_refused: str = "") -> None:
         """A directive is done, or refused for that reason, and training goes on."""
         self.orders.carried_out(number, lease_epoch)

@@ -31,12 +31,18 @@ _logger = logging.getLogger(__name__)
 
 
 def admit(member: Member) -> None:
-    """Have the host memory lent that a park will need; not only when the slot is wanted. Nothing fails here."""
+    """Have the host memory lent that a park will need; not only when the slot is wanted. Nothing fails here.
+
+    What is tracked, and what would be in the way, goes into this rank's reports.
+    """
+    assert member.tracked is not None
+    member.note(tracked_bytes=member.tracked.size_bytes())
     if not member.settings.in_place:
         return
     own = rng.capture(member.device)  # as long as that of any other rank
     states = {str(rank): own for rank in range(member.settings.world)}
     _, why = _ask(member, states)
+    member.hindered(why)
     if why:
         _logger.warning("rank %d of %s could not park in place now: %s", member.settings.rank, member.settings.job, why)
 
@@ -53,6 +59,7 @@ def park(member: Member, number: int) -> Want:
     assert member.tracked is not None and member.prepared is not None
     member.durability.wait_for_spill()
     state, why = _copy_out(member)
+    member.hindered(why)
     if why:
         member.carried_out(number, 0, park_refused=why)
         return Want.RUN

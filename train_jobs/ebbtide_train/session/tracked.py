@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ebbtide.snapshot.evict import tensors_in
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
@@ -66,6 +67,11 @@ class Tracked:
             yield from tensors_in(f"optimizer group {index}", values)
         for name, extra in self.extras.items():
             yield from tensors_in(f"{name}", extra.state_dict())
+
+    def size_bytes(self) -> int:
+        """Of all tracked tensors on this rank, a shared storage once, of a sharded tensor what lies here."""
+        storages = (tensor.untyped_storage() for _, outer in self.tensors() for tensor in _plain(outer))
+        return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
     def state(self) -> dict[str, object]:
         """The portable state. Its tensors are those that are tracked; all else in it is as of now, and stays so."""
@@ -131,6 +137,16 @@ class Tracked:
             for key, value in values.items():
                 if isinstance(value, torch.Tensor) and not value.untyped_storage().resizable():
                     values[key] = value.clone()
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that hold the bytes of one: those inside a DTensor or another wrapper, else itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from _plain(getattr(tensor, name))
 
 
 def mapped(state: Mapping[str, object], view: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, object]:
