@@ -1,6 +1,9 @@
 """The tiny job split over its ranks by FSDP2, and the same training without a session: torch's own full state dict."""
 
+import gc
 import hashlib
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +21,7 @@ import ebbtide_train
 from ebbtide_train.session import rng
 from ebbtide_train.session.samples import sample_ids, share
 from tests.train_jobs import tiny
+from tests.train_jobs.exact.courses import inet_sockets
 
 GLOBAL_BATCH = 7  # shares of two and three workers are uneven
 MICRO_BATCH = 2  # at three workers one rank has a pass more than the others have samples for
@@ -96,11 +100,18 @@ def _note(path: Path, model: Net, optimizer: torch.optim.Optimizer) -> None:
     path.write_text(full_bits(model, optimizer))
 
 
-def by_torch(folder: Path, segments: Sequence[tuple[int, int, int]], number: int, rank: int) -> None:
-    """One rank of one segment (first step, one past the last, world) without a session; its losses in a file."""
+def by_torch(folder: Path, segments: Sequence[tuple[int, int, int]], rank: int) -> None:
+    """One rank of all segments (first step, one past the last, world) without a session; its losses in files."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    first, last, world = segments[number]
+    for number, (first, last, world) in enumerate(segments):
+        if rank < world:
+            _segment(folder, number, first, last, rank, world)
+
+
+def _segment(folder: Path, number: int, first: int, last: int, rank: int, world: int) -> None:
+    while number and not (folder / f"state-{first}.pt").exists():
+        time.sleep(0.01)
     meeting = f"file://{folder}/meeting-{number}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     rng.seed_job(0)
@@ -126,7 +137,8 @@ def by_torch(folder: Path, segments: Sequence[tuple[int, int, int]], number: int
     model_state, optimizer_state = get_state_dict(model, optimizer, options=options)
     if rank == 0:
         whole = {"model": model_state, "optimizer": optimizer_state, "scheduler": scheduler.state_dict()}
-        torch.save(whole, folder / f"state-{last}.pt")
+        torch.save(whole, folder / "new.pt")
+        (folder / "new.pt").rename(folder / f"state-{last}.pt")
     (folder / f"losses-{first}-{rank}").write_text(" ".join(losses))
     dist.barrier()
     dist.destroy_process_group()
@@ -146,3 +158,18 @@ def _plain_step(model: Net, step: int, rank: int, world: int) -> float:
         total += loss.item() * len(ids)
         (loss * (len(ids) * world / GLOBAL_BATCH)).backward()  # type: ignore[no-untyped-call]
     return total / len(mine)
+
+
+def keeps_its_sockets(folder: Path, rank: int, world: int) -> None:
+    """What FSDP2 holds on to when its group is destroyed: counts of sockets before and after, in a file."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    model, _, _ = build(init_device_mesh("cpu", (world,)))
+    x = torch.zeros((1, 11), dtype=torch.int64)
+    tiny.loss_of(model(x), x).backward()  # type: ignore[no-untyped-call]
+    before = len(inet_sockets(os.getpid()))
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    after = len(inet_sockets(os.getpid()))
+    tiny.loss_of(model(x), x).backward()  # type: ignore[no-untyped-call]  # over the group that was destroyed
+    (folder / f"counted-{rank}").write_text(f"{before} {after}")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from ebbtide.storage.errors import Refused
@@ -24,6 +25,7 @@ from ebbtide.storage.training.rank_file import must_be_storable
 from ebbtide.storage.training.scatter import DTYPES, Wanted
 from ebbtide.storage.training.tensor_index import StoredTensor
 from ebbtide.storage.training.tree_leaves import Json
+from ebbtide_train.session.errors import SessionMisuse
 
 _OF_OPTIMIZER = "optimizer.state."
 _OF_MODEL = "model."
@@ -54,7 +56,15 @@ class Layout:
 
 
 def is_split(model: nn.Module) -> bool:
-    """Whether any of its parameters lies on several ranks."""
+    """Whether any of its parameters lies on several ranks.
+
+    Raises:
+        SessionMisuse: it was split by FSDP1, whose parameters do not say what of them lies where.
+    """
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise SessionMisuse(
+            "this model is in a FullyShardedDataParallel (FSDP1): shard it by fully_shard(..., mesh=session.mesh())"
+        )
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
@@ -134,15 +144,14 @@ def _layout(name: str, tensor: DTensor, world: int) -> Layout:
     mesh, placements = tensor.device_mesh, tuple(tensor.placements)
     if odd := [placement for placement in placements if type(placement) not in (Shard, Replicate)]:
         raise Refused(f"{name!r} is placed as {odd[0]}: only whole and evenly split tensors can be stored")
-    if mesh.size() != world:
+    if mesh.ndim != 1 or mesh.size() != world:
         raise Refused(
-            f"{name!r} is split over {mesh.size()} ranks of {world}: shard the model over the whole gang "
-            "(mesh=session.mesh())"
+            f"{name!r} is split over a mesh of {tuple(mesh.shape)}, and the gang has {world} ranks in a row: shard the "
+            "model over those (mesh=session.mesh())"
         )
     chunks: Any = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
     box = Box(tuple(chunks[0].offsets), tuple(chunks[0].sizes))
-    at = mesh.get_coordinate() or ()
-    first = all(place == 0 for place, kind in zip(at, placements, strict=True) if type(kind) is Replicate)
+    first = type(placements[0]) is Shard or mesh.get_local_rank() == 0
     return Layout(mesh, placements, tensor.shape, tuple(tensor.stride()), box, first and box.volume > 0)
 
 

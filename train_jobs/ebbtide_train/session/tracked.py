@@ -42,7 +42,7 @@ class Tracked:
         scheduler: Stateful | None,
         extras: Mapping[str, Stateful],
     ) -> None:
-        """Raises SessionMisuse if the optimizer has parameters that the model has not."""
+        """Raises SessionMisuse if the optimizer has parameters that the model has not, or nobody can keep the model."""
         self.model = model
         self.optimizer = optimizer
         self.scheduler = scheduler
