@@ -30,14 +30,18 @@ WIDTH = 20  # does not divide by three
 
 
 class Net(tiny.Net):
-    """With a parameter of which the third rank has nothing."""
+    """With a parameter of which the third rank has nothing, and a buffer that follows the rank's own samples."""
+
+    mean: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__(width=WIDTH, dropout=DROPOUT)
         self.gain = nn.Parameter(torch.tensor([1.0, 0.1]))
+        self.register_buffer("mean", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * self.gain[0] + self.gain[1]
+        self.mean.mul_(0.9).add_(x.float().mean() / 500)
+        return super().forward(x) * self.gain[0] * (1 + self.mean) + self.gain[1]
 
 
 Parts = tuple[Net, torch.optim.Optimizer, CosineAnnealingLR]
@@ -54,13 +58,13 @@ def build(mesh: DeviceMesh | None) -> Parts:
     return model, optimizer, CosineAnnealingLR(optimizer, 50)
 
 
-def full_bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Of all parameters, buffers and optimizer state, put together from all ranks; a collective."""
+def full_bits(model: nn.Module, optimizer: torch.optim.Optimizer, *, buffers: bool = True) -> str:
+    """Of all parameters, optimizer state and this rank's buffers, put together from all ranks; a collective."""
     named: dict[str, torch.Tensor] = {f"p {name}": parameter for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})
         named |= {f"s {name} {key}": value for key, value in state.items()}
-    named |= {f"b {name}": buffer for name, buffer in model.named_buffers()}
+    named |= {f"b {name}": buffer for name, buffer in model.named_buffers() if buffers}
     sha = hashlib.sha256()
     for name, tensor in named.items():
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -75,7 +79,8 @@ def train(args: Mapping[str, object]) -> None:
     model, optimizer, scheduler = build(session.mesh() if split else None)
     prepared = session.prepare(model, optimizer, scheduler)
     if session.finished:
-        _note(notes / f"begun-{session.finished}-{session.world}-{session.rank}", model, optimizer)
+        begun = full_bits(model, optimizer, buffers=False)
+        (notes / f"begun-{session.finished}-{session.world}-{session.rank}").write_text(begun)
     dataset = tiny.Numbers()
     for step in session.steps(total=int(str(args["steps"]))):
         for batch in step.batches(dataset):
@@ -86,18 +91,10 @@ def train(args: Mapping[str, object]) -> None:
         if args.get("look"):
             with torch.no_grad():
                 prepared(dataset[0][0][None])  # leaves parameters whole
-        if args.get("notes", True):
-            _note(notes / f"ended-{step.index + 1}-{session.rank}", model, optimizer)
+        else:  # of buffers the first rank's count, when the step has ended
+            ended = full_bits(model, optimizer, buffers=False)
+            (notes / f"ended-{step.index + 1}-{session.rank}").write_text(ended)
     (notes / f"digest-{session.rank}").write_text(full_bits(model, optimizer))
-
-
-def _note(path: Path, model: Net, optimizer: torch.optim.Optimizer) -> None:
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-    if dist.is_initialized():
-        dist.broadcast(model.calls, src=0)  # as the session does at the step's end
-    path.write_text(full_bits(model, optimizer))
 
 
 def by_torch(folder: Path, segments: Sequence[tuple[int, int, int]], rank: int) -> None:
@@ -134,6 +131,8 @@ def _segment(folder: Path, number: int, first: int, last: int, rank: int, world:
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
+        for buffer in model.buffers():  # as with DDP
+            dist.broadcast(buffer, src=0)
     model_state, optimizer_state = get_state_dict(model, optimizer, options=options)
     if rank == 0:
         whole = {"model": model_state, "optimizer": optimizer_state, "scheduler": scheduler.state_dict()}

@@ -47,7 +47,7 @@ def restarted(job: Path, steps: int, stops: list[int], worlds: list[int], *, che
 
 
 def must_have_come_back_whole(job: Path, stops: list[int], worlds: list[int]) -> None:
-    """Parameters, buffers and the optimizer's state, put together from all ranks: as they were when the gang left."""
+    """Parameters and the optimizer's state, put together from all ranks: as they were when the gang left."""
     for step, before, after in zip(stops, worlds, worlds[1:], strict=False):
         ended = {(job / f"ended-{step}-{rank}").read_text() for rank in range(before)}
         begun = {(job / f"begun-{step}-{after}-{rank}").read_text() for rank in range(after)}
