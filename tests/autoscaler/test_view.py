@@ -1,5 +1,8 @@
 """What `ebbtide status` shows."""
 
+from dataclasses import replace
+
+from ebbtide.client.messages import RankPhase, RankReport
 from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     Body,
@@ -18,7 +21,7 @@ from ebbtide.pool.events import (
     SlotFreed,
 )
 from ebbtide.pool.ids import NodeId, RecordId, SlotId
-from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.seen import Heard, Seen
 from ebbtide_autoscaler.view import LOST_SHOWN_S, view
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import S0, S1, SEAT0, TRAIN, a_pool, fold, with_job, with_ready
@@ -54,3 +57,15 @@ def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     endpoint = seen["endpoints"][0]
     assert (endpoint["failures"], endpoint["next_try_s"], endpoint["last_error"]) == (1, 1.0, "no luck")
     assert seen["nodes"][0]["drained"]
+
+
+def test_what_ranks_measured_is_shown_while_they_say_so() -> None:
+    state = with_job(a_pool(), a_job(), (S1,))
+    job = state.jobs[TRAIN]
+    report = RankReport(TRAIN, job.incarnation, 0, 1, "n0", 7, job.epoch, 0, RankPhase.RUNNING, 5, 0)
+    seen = Seen(started_s=0.0)
+    assert [view(state, seen, {}, 1.0)["jobs"][0][key] for key in ("tracked_bytes", "in_place_hindered")] == [0, None]
+    told = replace(report, tracked_bytes=77, in_place_hindered="it is sharded")
+    seen = Seen(started_s=0.0, ranks={(TRAIN, 0): Heard(1.0, told)})
+    shown = view(state, seen, {}, 1.5)["jobs"][0]
+    assert (shown["tracked_bytes"], shown["in_place_hindered"]) == (77, "it is sharded")

@@ -54,7 +54,9 @@ class NotingGate(ScriptedGate):
         with self._path.open("a") as file:
             file.write(
                 f"{report.phase.value} step={report.step} durable={report.durable_step} lost={report.lost_steps} "
-                f"epoch={report.lease_epoch} directive={report.directive} refused={report.park_refused}\n"
+                f"epoch={report.lease_epoch} directive={report.directive} "
+                f"tracked={report.tracked_bytes} hindered={bool(report.in_place_hindered)} "
+                f"refused={report.park_refused}\n"
             )
 
 

@@ -162,3 +162,17 @@ def test_a_full_disk_keeps_what_is_parked_and_is_told(tmp_path: Path, monkeypatc
     assert {state for durable, state in seen if durable < 2} == {RegionState.FULL}
     assert (2, RegionState.FULL) in seen, "it is published, and not all ranks run again"
     assert (2, RegionState.EMPTY) in seen, "they do"
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_rank_reports_what_it_tracks_as_soon_as_the_optimizer_has_its_state(tmp_path: Path, in_place: bool) -> None:
+    gate = ScriptedGate({}, lease=Lease("job", 7, (SlotRef("here", 0),)))
+    try:
+        run_rank(gangs.plan_of(tmp_path / "job", world=1, epoch=7, steps=2, options={"in_place": in_place}), 0, gate)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    parameters, count = 4 * (50 * 32 + 6 * (32 * 32 + 32)), 13  # tied weights once
+    tracked = 3 * parameters + 4 * count + 4  # two moments, a number of steps for each, and a buffer
+    running = [report for report in gate.reports if report.phase is RankPhase.RUNNING]
+    assert [report.tracked_bytes for report in running] == [0, *[tracked] * (len(running) - 1)]
+    assert not any(report.in_place_hindered for report in gate.reports), "a choice of the job is no hindrance"

@@ -4,7 +4,7 @@ They are those of ``ebbtide.storage.training``: hashed, committed by one rename,
 ``train/<job>/e<epoch>/step-<n>``. A gang begins its epoch before its ranks read; from then on nobody reads what an
 older gang writes, and that one is told so. The first rank writes, since the state is replicated.
 
-Not guaranteed: sharded state (a model that is split over ranks saves itself by `ebbtide.storage.training.gang`).
+A state that is split over the ranks (FSDP2) is written by all of them (``together``), and each reads its own part.
 """
 
 import logging
@@ -31,17 +31,20 @@ from ebbtide.storage.training.ports import Keeping, TrainingPorts
 from ebbtide.storage.training.retention import Retention
 from ebbtide.storage.training.survey import look, newest_of
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
+from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.split import Layout, parts_here, read_parts
+from ebbtide_train.session.together import save_together
 
 
-def must_be_plain(state: Mapping[str, object]) -> None:
-    """Go on only if a checkpoint can hold ``state``; nothing is copied.
+def must_be_plain(state: Mapping[str, object], *, world: int = 1) -> None:
+    """Go on only if a checkpoint can hold ``state``, which may be split over ``world`` ranks; nothing is copied.
 
     Raises:
         SessionMisuse: it cannot; names what is in the way.
     """
     try:
-        parts_of(state)
+        parts_here(state, rank=0, world=world)
     except Refused as error:
         raise SessionMisuse(f"what was given to prepare() cannot be kept in a checkpoint: {error}") from error
 
@@ -161,15 +164,19 @@ class CheckpointStore:
                 f"the committed checkpoint cannot be read: {error}{self._remedy(error)}"
             ) from error
 
-    def load(self, ref: Ref) -> dict[str, object]:
+    def load(self, ref: Ref, split: Mapping[str, Layout] | None = None) -> dict[str, object]:
         """The state that ``ref`` names, on the CPU, in memory of its own.
+
+        Args:
+            ref: which.
+            split: tensors of which only a part lies on this rank, see `read_parts`.
 
         Raises:
             CheckpointMismatch: it is missing or damaged.
         """
         try:
             with self._checkpoints.open(ref.id) as opened:
-                state = OpenCheckpoint.read_state(opened)
+                state = OpenCheckpoint.read_state(opened, read_parts(opened, split) if split else None)
         except StorageError as error:
             raise CheckpointMismatch(
                 f"the committed checkpoint cannot be read: {error}{self._remedy(error)}"
@@ -194,6 +201,13 @@ class CheckpointStore:
             raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
         except StorageError as error:
             raise CheckpointFailed(f"cannot commit step {ref.step}: {error}") from error
+
+    def publish_together(self, group: Group, state: Mapping[str, object], ref: Ref) -> None:
+        """The same for a state that is split over the ranks; all of them call it. Raises alike on all of them."""
+        try:
+            save_together(self._checkpoints, group, state, ref)
+        except CheckpointFailed as error:
+            raise type(error)(f"cannot commit step {ref.step}: {error}") from error
 
     def settle(self, timeout_s: float = math.inf) -> bool:
         """Wait until what is not needed any more has been removed; whether that came about in time."""

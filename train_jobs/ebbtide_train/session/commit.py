@@ -24,8 +24,11 @@ def checkpoint(member: Member) -> None:
         GangBroken: nothing that this gang does can be committed any more.
     """
     go_on_if_it_counts(member)
-    states = rng_states(member)
     assert member.tracked is not None
+    if member.tracked.split:
+        commit(member)  # training waits: the ranks must come together for it, and they are in the midst of a step else
+        return
+    states = rng_states(member)
     if member.settings.rank == 0:
         try:
             copies = _copies.setdefault(os.getpid(), HostCopies(Arenas()))
@@ -46,7 +49,9 @@ def commit(member: Member) -> str:
     assert member.tracked is not None
     states = rng_states(member)
     why = ""
-    if group.rank == 0:
+    if member.tracked.split:
+        why = member.durability.write_together(group, {**member.tracked.state(), "rng": states}, version(member))
+    elif group.rank == 0:
         why = member.durability.write({**member.tracked.state(), "rng": states}, version(member))
     why = group.gather_text(why)[0]  # no rank goes on before rank 0 has committed or given up
     if not why:

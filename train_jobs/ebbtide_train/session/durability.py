@@ -11,12 +11,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ebbtide.storage.errors import StorageError
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless
+from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.settings import SessionSettings
 
@@ -80,7 +81,11 @@ class Durability:
     def write(self, state: Mapping[str, object], version: Version) -> str:
         """Commit now; returns why that failed, or the empty string."""
         self.wait()
-        return self._write(state, version)
+        return self._write(version, lambda ref: self._store.publish(state, ref))
+
+    def write_together(self, group: Group, state: Mapping[str, object], version: Version) -> str:
+        """Commit now a state that is split over the ranks; all of them call it. Returns as `write`, alike on all."""
+        return self._write(version, lambda ref: self._store.publish_together(group, state, ref))
 
     def begin(self, state: Mapping[str, object], version: Version, *, spill: bool = False) -> None:
         """Commit in the background; ``step`` rises when it is done. ``state`` must not change until then.
@@ -95,7 +100,7 @@ class Durability:
         def write() -> None:
             if before is not None:
                 before.join()
-            self._write(state, version)
+            self._write(version, lambda ref: self._store.publish(state, ref))
 
         writer = threading.Thread(target=write, name="durability", daemon=True)
         try:
@@ -128,12 +133,12 @@ class Durability:
     def _writing(self) -> bool:
         return self._writer is not None and self._writer.is_alive()
 
-    def _write(self, state: Mapping[str, object], version: Version) -> str:
+    def _write(self, version: Version, publish: Callable[[Ref], None]) -> str:
         self._last_s = time.monotonic()  # also after a failure: do not try again at every step
         if version.step <= self.step:
             return ""  # the same state is committed already
         try:
-            self._store.publish(state, self.ref(version))
+            publish(self.ref(version))
         except CheckpointFailed as error:
             _logger.warning("%s", error)
             self._failed_s = time.monotonic()

@@ -1,7 +1,7 @@
 """The process group of one formation of a gang: made at a rendezvous file, destroyed at a safe point.
 
-A gang of one has no process group at all. Every formation uses a rendezvous file of its own: a FileStore that was
-used once is spoilt.
+A gang of one has no process group at all, unless its model shall be sharded all the same. Every formation uses a
+rendezvous file of its own: a FileStore that was used once is spoilt.
 
 Not guaranteed: that a rank notices a vanished peer sooner than the backend does (gloo: at once, by the closed socket).
 """
@@ -17,8 +17,17 @@ import torch.distributed as dist
 class Group:
     """Collectives over the ranks of a gang; all ranks call the same ones in the same order."""
 
-    def __init__(self, *, rank: int, world: int, device: torch.device, rendezvous: Path, timeout_s: float) -> None:
-        """Meet the other ranks. Blocks until all are there.
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world: int,
+        device: torch.device,
+        rendezvous: Path,
+        timeout_s: float,
+        alone_too: bool = False,
+    ) -> None:
+        """Meet the other ranks. Blocks until all are there. ``alone_too``: also a gang of one has torch's group.
 
         Raises:
             RuntimeError: they were not there within ``timeout_s`` (torch's own error).
@@ -28,7 +37,7 @@ class Group:
         self._device = device
         if dist.is_initialized():
             dist.destroy_process_group()  # a launcher's: the session owns the group
-        if world == 1:
+        if world == 1 and not alone_too:
             return
         rendezvous.parent.mkdir(parents=True, exist_ok=True)
         dist.init_process_group(

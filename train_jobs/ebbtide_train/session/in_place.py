@@ -26,8 +26,9 @@ def _sharded(model: nn.Module) -> str:
         kinds = {kind.__name__ for kind in type(module).__mro__}
         if kinds & {"FSDPModule", "FullyShardedDataParallel"}:
             return (
-                f"{name or 'the model'} is sharded by FSDP, which holds on to its process group; give prepare() the "
-                f"plain module, {_INSTEAD}"
+                f"{name or 'the model'} is sharded by FSDP, which holds on to its process group; let it stop and "
+                "restart, on any number of workers (in_place: false says so beforehand), or give prepare() the plain "
+                "module"
             )
     return ""
 

@@ -75,8 +75,8 @@ class Occupancy:
         lock.acquire(self._settings.lock_timeout_s)
         self._lock = lock
 
-    def form_group(self, lease_epoch: int) -> Group:
-        """Meet the other ranks at a rendezvous file that no formation has used before."""
+    def form_group(self, lease_epoch: int, *, alone_too: bool = False) -> Group:
+        """Meet the other ranks at a rendezvous file that no formation has used before; see `Group`."""
         settings = self._settings
         meeting = folder_of(settings) / f"{lease_epoch}-{self._formations}"
         self._formations += 1
@@ -86,13 +86,20 @@ class Occupancy:
             device=self.device,
             rendezvous=meeting,
             timeout_s=settings.group_timeout_s,
+            alone_too=alone_too,
         )
         return self.group
 
     def wrap(self, prepared: Prepared, *, init_sync: bool) -> None:
-        """DDP over the present group; a gang of one needs none."""
-        if self._settings.world > 1:
+        """DDP over the present group; a gang of one needs none, nor does a model that is split over the ranks."""
+        if self._settings.world > 1 and not prepared.split:
             prepared.wrap(device=self.device, bucket_cap_mb=self._settings.bucket_cap_mb, init_sync=init_sync)
+
+    def hindrance(self, tracked: Tracked) -> str:
+        """Why this rank can never park in place as it is, whatever memory there is; empty if nothing is found."""
+        if not self._settings.in_place:
+            return "the job is configured not to park in place"
+        return self.context.refusal() or obstacle(tracked.model, self.device)
 
     def refusal(self, tracked: Tracked, portable: Portable | None) -> str:
         """Why this rank cannot park in place; empty if it can, and then enough host memory is lent to it.
@@ -101,11 +108,7 @@ class Occupancy:
             tracked: of this rank.
             portable: its state, on the rank that keeps it for the gang.
         """
-        if not self._settings.in_place:
-            return "the job is configured not to park in place"
-        if why := self.context.refusal():
-            return why
-        if why := obstacle(tracked.model, self.device):
+        if why := self.hindrance(tracked):
             return why
         try:
             away = plan(tracked.tensors())

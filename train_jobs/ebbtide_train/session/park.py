@@ -47,6 +47,13 @@ def admit(member: Member) -> None:
         _logger.warning("rank %d of %s could not park in place now: %s", member.settings.rank, member.settings.job, why)
 
 
+def look(member: Member) -> None:
+    """Report what would keep this rank from parking in place, before it is known how much memory that would take."""
+    assert member.tracked is not None
+    if member.settings.in_place:
+        member.hindered(member.occupancy.hindrance(member.tracked))
+
+
 def park(member: Member, number: int) -> Want:
     """Step aside in place and wait; gives what is wanted then: RUN, and the gang is back, or that it shall leave.
 
@@ -111,6 +118,8 @@ def _ask(member: Member, states: Mapping[str, torch.Tensor]) -> tuple[Portable |
     """The state that this rank would keep for the gang, if it is the one; and why it cannot park, or nothing."""
     settings, tracked = member.settings, member.tracked
     assert tracked is not None
+    if why := member.occupancy.hindrance(tracked):
+        return None, why
     portable = None
     if settings.rank == KEEPER:
         owner = Owner(settings.job, settings.ledger, settings.lease.epoch)

@@ -9,7 +9,9 @@ import weakref
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -19,7 +21,13 @@ class Prepared(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self._sharded = [one for one in module.modules() if isinstance(one, FSDPModule)]
         self._wrap: list[DistributedDataParallel] = []  # in a list, so that nn.Module does not register it
+
+    @property
+    def split(self) -> bool:
+        """Whether FSDP has split it over the ranks: then there is no DDP, and all ranks call it equally often."""
+        return bool(self._sharded)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Through DDP when training; straight to the module without gradients, so that one rank may evaluate alone."""
@@ -51,3 +59,16 @@ class Prepared(nn.Module):
         """Whether the coming forward and backward pass reduces gradients over ranks (what ``no_sync`` sets)."""
         if self._wrap:
             self._wrap[0].require_backward_grad_sync = sync
+        for module in self._sharded:
+            module.set_requires_gradient_sync(sync, recurse=False)
+
+    def end_step(self) -> None:
+        """Between steps a split model lies on the ranks in parts, and all have the first rank's buffers, as with DDP.
+
+        (A forward pass without a backward leaves parameters whole.)
+        """
+        for module in self._sharded:
+            module.reshard()
+        if self._sharded and dist.is_initialized():
+            for buffer in self.module.buffers():
+                dist.broadcast(buffer, src=0)

@@ -51,7 +51,10 @@ def share(ids: list[int], *, rank: int, world: int) -> list[int]:
     return ids[start : start + small + (rank < larger_ones)]
 
 
-def micro_batches(ids: list[int], *, at_most: int) -> list[list[int]]:
-    """A rank's share in as few equal parts as fit ``at_most``; sizes differ by at most one."""
-    parts = -(-len(ids) // at_most)
+def micro_batches(ids: list[int], *, at_most: int, count: int | None = None) -> list[list[int]]:
+    """A rank's share in as few equal parts as fit ``at_most``; sizes differ by at most one.
+
+    With ``count`` in as many as so many samples would need; then some may be empty.
+    """
+    parts = -(-(len(ids) if count is None else count) // at_most)
     return [share(ids, rank=part, world=parts) for part in range(parts)]

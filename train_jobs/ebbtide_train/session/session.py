@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ebbtide.client.messages import RankPhase
 from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
@@ -35,7 +36,7 @@ from ebbtide_train.session.left_behind import LeftBehind, NothingLeft
 from ebbtide_train.session.meeting import sweep
 from ebbtide_train.session.member import Member
 from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
-from ebbtide_train.session.park import admit
+from ebbtide_train.session.park import admit, look
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.safe_point import safe_point
 from ebbtide_train.session.settings import SessionSettings
@@ -81,6 +82,7 @@ class TrainingSession:
         self._member = Member(settings, gate, occupancy, Durability(settings, self._store))
         self._log: StepLog | None = None
         self._restored_rng: torch.Tensor | None = None
+        self._mesh: DeviceMesh | None = None
 
     # ---- for the author ----------------------------------------------------------------------------------------
 
@@ -104,6 +106,19 @@ class TrainingSession:
         """Finished steps, over the whole life of the job."""
         return self._member.finished
 
+    def mesh(self) -> DeviceMesh:
+        """All ranks of this gang in a row, to shard a model with: ``fully_shard(module, mesh=session.mesh())``.
+
+        Call it before `prepare`, which takes the sharded model as any other. Another one after each restart.
+        """
+        if self._mesh is None:
+            member = self._member
+            if member.prepared is not None:
+                raise SessionMisuse("session.mesh() came after prepare(): shard the model first, then prepare it")
+            member.occupancy.form_group(member.orders.epoch, alone_too=True)
+            self._mesh = init_device_mesh(self.device.type, (self.world,))
+        return self._mesh
+
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None = None, **extras: Stateful
     ) -> Prepared:
@@ -120,16 +135,18 @@ class TrainingSession:
         if member.prepared is not None:
             raise SessionMisuse("prepare() was called twice: give it the one model that the loop trains")
         tracked = Tracked(model, optimizer, scheduler, extras)
-        must_be_plain(tracked.state())
-        member.occupancy.form_group(member.orders.epoch)
+        prepared = Prepared(model)
+        if tracked.split and (self._mesh is None or not prepared.split):
+            raise SessionMisuse("this model is split over processes: shard it by fully_shard(..., mesh=session.mesh())")
+        must_be_plain(tracked.state(), world=self.world)
+        if self._mesh is None:
+            member.occupancy.form_group(member.orders.epoch)
         ref = agree_on_start(member, self._store, self._left_behind)
         if ref is not None:
             self._restored_rng = restore(member, self._store, ref, tracked)
-        prepared = Prepared(model)
         member.occupancy.wrap(prepared, init_sync=True)
         member.tracked, member.prepared = tracked, prepared
-        if ref is not None:
-            admit(member)
+        admit(member) if ref is not None else look(member)
         return prepared
 
     def steps(self, *, total: int) -> Iterator[Step]:
@@ -159,6 +176,8 @@ class TrainingSession:
     def _finish(self, step: Step, step_s: float) -> None:
         loss, samples = step.finish()
         member, settings = self._member, self.settings
+        assert member.prepared is not None
+        member.prepared.end_step()
         if member.dataset_len not in (0, step.dataset_len):
             raise CheckpointMismatch(
                 f"the dataset has {step.dataset_len} samples, this job began with {member.dataset_len}: the order of "

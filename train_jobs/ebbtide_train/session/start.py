@@ -69,7 +69,7 @@ def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: Tracked) 
                 f"{name} is {here}, the committed checkpoint was made with {there}: the samples "
                 "of every step would change; set it back, or use a new run directory"
             )
-    state = store.load(ref)
+    state = store.load(ref, tracked.layouts(settings.world) if tracked.split else None)
     tracked.load(state)
     member.dataset_len = ref.dataset_len
     member.finished = ref.step

@@ -73,13 +73,16 @@ class Step:
             self.index, seed=settings.seed, length=self.dataset_len, global_batch=settings.global_batch
         )
         mine = share(everyone, rank=settings.rank, world=settings.world)
-        parts = micro_batches(mine, at_most=settings.micro_batch_max)
+        # FSDP gathers parameters in each pass, so all ranks need as many passes as the one with the largest share. A
+        # rank with fewer samples than that runs its last one again, which then counts nothing.
+        largest = -(-settings.global_batch // settings.world) if self._prepared.split else len(mine)
+        parts = micro_batches(mine, at_most=settings.micro_batch_max, count=largest)
         for number, ids in enumerate(parts):
             self._must_be_closed()
             self._open = len(ids)
             self._samples += ids
             self._prepared.sync_next_backward(number == len(parts) - 1)
-            yield Batch(self._collate([dataset[index] for index in ids]), tuple(ids))
+            yield Batch(self._collate([dataset[index] for index in ids or mine[-1:]]), tuple(ids))
         self._must_be_closed()
 
     def backward(self, loss: torch.Tensor) -> None:

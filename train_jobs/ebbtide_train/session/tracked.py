@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ebbtide.snapshot.evict import tensors_in
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
+from ebbtide_train.session.split import Layout, is_split, layouts
 
 
 class Stateful(Protocol):
@@ -41,11 +42,12 @@ class Tracked:
         scheduler: Stateful | None,
         extras: Mapping[str, Stateful],
     ) -> None:
-        """Raises SessionMisuse if the optimizer has parameters that the model has not."""
+        """Raises SessionMisuse if the optimizer has parameters that the model has not, or nobody can keep the model."""
         self.model = model
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.extras = dict(extras)
+        self.split = is_split(model)  # over the ranks, so that no rank holds all of it
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
@@ -67,6 +69,10 @@ class Tracked:
             yield from tensors_in(f"optimizer group {index}", values)
         for name, extra in self.extras.items():
             yield from tensors_in(f"{name}", extra.state_dict())
+
+    def layouts(self, world: int) -> dict[str, Layout]:
+        """Of the tensors that are split, by their names in a checkpoint."""
+        return layouts(self.state(), world=world)
 
     def size_bytes(self) -> int:
         """Of all tracked tensors on this rank, a shared storage once, of a sharded tensor what lies here."""
@@ -135,7 +141,9 @@ class Tracked:
     def _own_every_storage(self) -> None:
         for values in [*self.optimizer.state.values(), *self.optimizer.param_groups]:
             for key, value in values.items():
-                if isinstance(value, torch.Tensor) and not value.untyped_storage().resizable():
+                if isinstance(value, torch.Tensor) and not all(
+                    one.untyped_storage().resizable() for one in _plain(value)
+                ):
                     values[key] = value.clone()
 
 
@@ -145,8 +153,9 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
         return
     names, _ = tensor.__tensor_flatten__()
-    for name in names:
-        yield from _plain(getattr(tensor, name))
+    for inner in (getattr(tensor, name) for name in names):
+        if isinstance(inner, torch.Tensor):  # a DTensor names its mesh here, too
+            yield from _plain(inner)
 
 
 def mapped(state: Mapping[str, object], view: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, object]:

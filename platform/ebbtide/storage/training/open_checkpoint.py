@@ -86,14 +86,19 @@ class OpenCheckpoint:
         except KeyError:
             raise Refused(f"checkpoint {self.id} has no tensor {name!r}") from None
 
-    def read_state(self) -> Any:
+    def read_state(self, given: Mapping[str, torch.Tensor] | None = None) -> Any:
         """All of the state, in memory of its own, on the CPU.
+
+        Args:
+            given: tensors by name that the caller has read already, in its own way; they are put in as they are.
 
         Raises:
             Corrupt: something is not what was committed; names file and offset.
             TransferFailed: it cannot be read.
         """
-        return self._unpacked(self.index.tree, self.read_tensors(self.index.tensors))
+        known = dict(given or {})
+        rest = self.read_tensors(name for name in self.index.tensors if name not in known)
+        return self._unpacked(self.index.tree, known | rest)
 
     def read_object(self, packed: Json) -> Any:
         """A part of the state that is no tensor, with the tensors inside it. Raises as `read_state` does."""
