@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ebbtide.pool.events import GrantSeat, Move
+from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide.pool.state import PoolState
 
@@ -21,12 +21,18 @@ class Draft:
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     need_age_s: float = 0.0  # how long the neediest endpoint has been busy
     contested: bool = False  # a replica waits for slots: jobs take nothing now
+    best: set[SlotId] = field(default_factory=set)  # of those missing: where a warm replica could wake
     placing: set[NodeId] = field(default_factory=set)  # nodes on which a replica of this decision is placed
 
     def grant(self, state: PoolState, move: GrantSeat) -> None:
         """Promise a replica its slots."""
         self.free = [slot for slot in self.free if slot not in move.slots]
         self.placing |= {state.slots[slot].slot.node for slot in move.slots}
+        self.moves.append(move)
+
+    def wake(self, move: WakeSeat, slots: tuple[SlotId, ...]) -> None:
+        """Promise a warm replica its slots."""
+        self.free = [slot for slot in self.free if slot not in slots]
         self.moves.append(move)
 
     def moved(self) -> set[str]:

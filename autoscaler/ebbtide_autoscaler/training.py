@@ -1,7 +1,7 @@
 """The policy's training side: who steps aside for replicas, and who gets what is left. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ebbtide.pool.events import GrantJob, ParkJob, ResumeJob, StopJob
 from ebbtide.pool.ids import JobName, SlotId
@@ -26,7 +26,7 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
     held_back: list[str] = []
     moved = draft.moved()
     missing -= sum(_useful(state, draft, job) for name, job in state.jobs.items() if name in moved)
-    for job in _victims(state):
+    for job in _victims(state, draft.best):
         if missing <= 0:
             break
         useful = _useful(state, draft, job)
@@ -90,10 +90,14 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
     return any(room[node] >= count for node in state.nodes if node not in state.draining)
 
 
-def _victims(state: PoolState) -> list[JobRecord]:
-    """Running jobs, those that should step aside first first."""
+def _victims(state: PoolState, best: Collection[SlotId] = ()) -> list[JobRecord]:
+    """Running jobs, those that should step aside first first; of equals one that is on the ``best`` slots."""
     running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
-    return sorted(running, key=lambda job: (job.spec.priority, len(job.gang), -job.ran_since_s))
+
+    def order(job: JobRecord) -> tuple[int, bool, int, float]:
+        return job.spec.priority, not any(slot in best for slot in job.gang), len(job.gang), -job.ran_since_s
+
+    return sorted(running, key=order)
 
 
 def protected(now_s: float, job: JobRecord) -> str:
@@ -238,7 +242,8 @@ def _claimed_for(state: PoolState, usable: list[SlotId], room: tuple[SlotId, ...
 def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft) -> bool:
     if draft.contested or len(job.gang) >= job.spec.workers_max or not usable:
         return False
-    calm = not any(seat.state in (SeatState.PLACING, SeatState.STARTING) for seat in state.seats.values())
+    coming = (SeatState.PLACING, SeatState.STARTING, SeatState.WAKING)
+    calm = not any(seat.state in coming for seat in state.seats.values())
     return calm and bool(unclaimed(state, usable, job.spec.name))
 
 
