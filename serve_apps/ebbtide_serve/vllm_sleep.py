@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from uuid import uuid4
 
-from ebbtide.client.runtime_dir import helper_socket
+from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import HelperError
 from ebbtide_serve.engine_sleep import CanSleep
@@ -65,7 +65,7 @@ async def sleep_of(
     granted = None if why_not else lease_from_environment(os.environ)
     if granted is None:
         return None, CanSleep(why_not=why_not or "it runs under no lease")
-    found = VllmSleep(llm, Helper(helper_socket(granted.lock_dir.parent.name)))  # .../<pool>/slots
+    found = VllmSleep(llm, Helper(granted.lock_dir.parent / HELPER_SOCKET))
     return found, await found.look()
 
 
