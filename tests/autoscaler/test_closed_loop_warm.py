@@ -132,6 +132,13 @@ def test_a_kill_at_any_edge_leaves_the_books_right_and_requests_are_answered(
         assert loop.state.jobs[TRAIN].state is JobState.RUNNING, loop.story()
 
 
+def test_the_death_of_a_warm_replica_is_seen_although_serve_starts_another_at_once() -> None:
+    loop = warm()
+    kill_actor(loop)
+    until(loop, lambda: state_of(loop) is SeatState.COLD, 5.0)
+    assert "died while it was warm" in next(e.body.why for e in loop.events if isinstance(e.body, SeatStopped))
+
+
 def test_a_warm_replica_whose_node_dies_is_gone_with_it() -> None:
     loop = warm()
     loop.lose_node("n0")

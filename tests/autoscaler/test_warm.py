@@ -26,8 +26,9 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.observe import replica_orders, routes
-from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.instruct import DropFence, HoldFence, OpenSeat, instruct
+from ebbtide_autoscaler.observe import replica_orders, routes, slots_of_replicas
+from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,
@@ -159,6 +160,16 @@ def test_what_a_job_may_need_goes_before_a_warm_replica() -> None:
 def test_a_job_that_starts_this_very_moment_counts() -> None:
     state = fold(warm(a_pool(endpoints=(WARMS,), host=49)), JobSubmitted(a_job(workers_max=2), "i"))
     assert kinds(look(state)) == ["GrantJob", "DrainSeat"]
+
+
+def test_the_fence_stays_and_comes_back_whoever_of_those_that_may_park_is_there() -> None:
+    granted = fold(a_pool(nodes={"n0": 1}, endpoints=(WARMS,)), GrantSeat(SEAT0, (S0,), "r"))
+    for state in (granted, ready(a_pool(nodes={"n0": 1}, endpoints=(WARMS,))), warm(a_pool(endpoints=(WARMS,)))):
+        held = instruct(state, Seen(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD)), NOW)
+        assert not any(isinstance(one, DropFence) for one in held)
+        assert HoldFence(S0) in instruct(state, Seen(started_s=0.0), NOW), "it vanished"
+        assert not slots_of_replicas(state, {SEAT0: ("a",)}), "no replica has its logical GPU"
+    assert OpenSeat(SEAT0) in instruct(granted, Seen(started_s=0.0, fences={S0: FenceView.HELD}), NOW)
 
 
 STATES = list(way(SEAT0, S0))
