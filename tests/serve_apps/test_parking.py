@@ -165,6 +165,17 @@ async def test_a_failure_is_told_with_its_reason(
     assert (await replica.ask())[0] == 503
 
 
+async def test_an_engine_that_says_it_sleeps_and_keeps_its_lock_is_not_parked(replica: Parked) -> None:
+    await replica.start()
+
+    async def says_so() -> None:
+        """And does nothing, as vLLM's sleep on a CPU."""
+
+    replica.engine.sleep = says_so
+    replica.arbiter.orders = PARK
+    await until(lambda: "still holds a slot lock" in replica.arbiter.last.error, 10.0)
+
+
 async def test_a_slot_that_somebody_holds_is_never_taken(replica: Parked) -> None:
     await replica.start(lock_timeout_s=0.2)
     await replica.told(PARK, ReplicaPhase.PARKED)
