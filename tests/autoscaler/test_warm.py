@@ -195,7 +195,8 @@ def test_only_ready_replicas_that_say_so_are_ever_sent_requests(
         assert orders.park == (stage in (SeatState.PARKING, SeatState.WARM) and not off)
         assert (orders.wake is not None) == (stage is SeatState.WAKING)
         assert orders.draining or stage in (SeatState.READY, SeatState.WAKING)
-        assert not replica_orders(state, replace(report, replica="b")).park, "its successor never heard of it"
+        other = replica_orders(state, replace(report, replica="b"))
+        assert not other.park and other.wake is None, "its successor never heard of it"
     table = routes(state, Seen(started_s=0.0, replicas=heard))
     for route in table["chat"]:
         record, told = state.seats[SeatId(route.seat)], heard[SeatId(route.seat)].report
