@@ -116,7 +116,8 @@ class Acting:
         state = self._state()
         record = state.seats.get(seat)
         node = str(state.slots[record.slots[0]].slot.node) if record is not None and record.slots else ""
-        return replace(plan, node=node) if plan is not None else None
+        fenced = record is not None and record.fenced
+        return replace(plan, node=node, fenced=fenced) if plan is not None else None
 
     def _node_slots(self, node: NodeId) -> tuple[SlotId, ...]:
         return tuple(name for name, record in self._state().slots.items() if record.slot.node == node)

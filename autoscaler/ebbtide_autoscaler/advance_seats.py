@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from ebbtide.client.messages import GatewayReport, RankLoad, ReplicaPhase, ReplicaReport
 from ebbtide.pool.apply_seat import is_sound
-from ebbtide.pool.events import Body, Loaded, SeatDied, SeatGone, SeatLanded, SeatReady, SeatStopped
+from ebbtide.pool.events import Body, Loaded, SeatDied, SeatDrained, SeatGone, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.state import PoolState, SeatRecord
-from ebbtide.pool.transitions import SeatState, SlotState
+from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
+from ebbtide_autoscaler.advance_warm import parks
 from ebbtide_autoscaler.seen import Heard, Limits, Seen
 
 LANDS = frozenset({SeatState.PLACING, SeatState.STARTING})
@@ -79,6 +80,8 @@ def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: 
         return _ready(seat, report, seen, now_s, limits)
     if seat.state is SeatState.DRAINING:
         return _draining(state, seat, seen, now_s, limits)
+    if seat.state in SEAT_PARKS:
+        return parks(state, seat, seen, now_s, limits)
     if seat.state is SeatState.STOPPING and not state.held_by(seat.id, seat.epoch):
         gone = seen.living_at_s > seat.since_s and not seen.living.get(seat.id)
         return SeatGone(seat.id) if gone else None
@@ -91,7 +94,14 @@ def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, l
     if report is not None and seat.replica and report.replica != seat.replica:
         return SeatStopped(seat.id, "its replica died while it started")
     if report is not None and report.phase is ReplicaPhase.READY:
-        return SeatReady(seat.id, tuple(report.stages_s.items()), report.replica, by_way(report.loads))
+        return SeatReady(
+            seat.id,
+            tuple(report.stages_s.items()),
+            report.replica,
+            by_way(report.loads),
+            report.park_bytes,
+            report.cannot_park[:MOST_WHY],
+        )
     if report is None and not seat.replica and waited_s > limits.placement_timeout_s:
         return SeatStopped(seat.id, f"its replica died, and no other came in its place within {waited_s:.0f} s")
     if waited_s > limits.start_timeout_s:
@@ -131,7 +141,7 @@ def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limi
     if not heard_lately and seen.silent_s(0.0, now_s) <= limits.silence_s:
         return None  # this arbiter has just started: gateways have not had the time to report
     if all(_obeys(gateway, seat, seen) for gateway in heard_lately):
-        return SeatStopped(seat.id, "drained")
+        return SeatDrained(seat.id) if seat.parks else SeatStopped(seat.id, "drained")
     return None
 
 

@@ -6,7 +6,8 @@ from ebbtide.client.messages import ControllerPhase, RankPhase
 from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import JobName, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
-from ebbtide.pool.transitions import SlotState
+from ebbtide.pool.transitions import SeatState, SlotState
+from ebbtide_autoscaler.advance_warm import has_parked
 from ebbtide_autoscaler.seen import STRAGGLER_S, FenceView, Seen, lock_free, lock_taken
 
 GAVE_UP = frozenset({RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE})
@@ -72,6 +73,8 @@ def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> boo
     if job is not None:
         return _rank_left(job, seen, record, now_s)
     seat = SeatId(str(record.occupant))
+    if state.seats[seat].state is SeatState.PARKING and has_parked(state.seats[seat], seen):
+        return True
     return seen.living_at_s > record.since_s and not seen.living.get(seat)
 
 

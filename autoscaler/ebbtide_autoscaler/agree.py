@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ebbtide.config.root import PoolFile
-from ebbtide.pool.apply_seat import warm_seats
+from ebbtide.pool.apply_seat import occupied_seats
 from ebbtide.pool.events import Body, DrainSeat, EndpointDeclared, EndpointRemoved
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import EndpointRecord, PoolState
-from ebbtide.pool.transitions import SeatState
+from ebbtide.pool.transitions import SEAT_PARKS, SeatState
 
-MAY_DRAIN = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
+MAY_DRAIN = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY}) | SEAT_PARKS
 
 
 def agree(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, ...]:
@@ -38,7 +38,7 @@ def agree(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, 
     for name, known in state.endpoints.items():
         if name in wanted:
             continue
-        if warm_seats(state, name):
+        if occupied_seats(state, name):
             found += _retire(state, known, "the pool's file no longer names its endpoint", may_move)
         else:
             found.append(EndpointRemoved(name))
@@ -47,7 +47,7 @@ def agree(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, 
 
 def _fits(state: PoolState, known: EndpointRecord, slots: int) -> bool:
     """Whether a replica with so many slots can be declared now: not while there is one with another number."""
-    return known.spec.slots_per_replica == slots or not warm_seats(state, known.spec.name)
+    return known.spec.slots_per_replica == slots or not occupied_seats(state, known.spec.name)
 
 
 def _retire(state: PoolState, known: EndpointRecord, why: str, may_move: bool) -> Iterator[Body]:

@@ -41,6 +41,8 @@ class Change:
             return "counts from the gateway's next start"
         if self.path == "pool.mode" and self.after == "observe":
             return "nothing is moved any more"
+        if of_endpoint and self.field == "warm":
+            return "counts from each replica's next start"
         if self.what in ("+", "-") or not of_endpoint or self.field not in STARTED_WITH:
             return NOTHING
         if self.field == "gpus_per_replica":

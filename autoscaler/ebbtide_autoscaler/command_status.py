@@ -143,7 +143,8 @@ def _slots(found: dict[str, Any]) -> Table:
     for slot in found.get("slots", []):
         name = f"{slot['node'][:8]}:{slot['index']}"
         occupant = slot["occupant"] or slot["foreign"] or ""
-        table.add_row(name, _state(slot["state"]), occupant, ", ".join(slot["parked"]), _for(slot["since_s"]))
+        parked = ", ".join([*slot["parked"], *slot.get("warm", ())])
+        table.add_row(name, _state(slot["state"]), occupant, parked, _for(slot["since_s"]))
     return table
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ebbtide.pool.events import GrantSeat, Move
+from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import JobName, NodeId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers.aside import StepAside
@@ -25,6 +25,7 @@ class Draft:
     contested: bool = False  # a replica waits for slots: jobs take nothing now
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known
     expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows
+    best: set[SlotId] = field(default_factory=set)  # of those missing: where a warm replica could wake
     placing: set[NodeId] = field(default_factory=set)  # nodes on which a replica of this decision is placed
 
     def restart_costs_s(self, job: JobName, assumed_s: float) -> float:
@@ -36,6 +37,11 @@ class Draft:
         """Promise a replica its slots."""
         self.free = [slot for slot in self.free if slot not in move.slots]
         self.placing |= {state.slots[slot].slot.node for slot in move.slots}
+        self.moves.append(move)
+
+    def wake(self, move: WakeSeat, slots: tuple[SlotId, ...]) -> None:
+        """Promise a warm replica its slots."""
+        self.free = [slot for slot in self.free if slot not in slots]
         self.moves.append(move)
 
     def moved(self) -> set[str]:

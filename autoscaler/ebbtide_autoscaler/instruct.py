@@ -11,8 +11,8 @@ from typing import TypeAlias
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.retention import may_come_back
 from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
-from ebbtide.pool.transitions import SeatState, SlotState
-from ebbtide_autoscaler.seen import FenceView, Seen
+from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
+from ebbtide_autoscaler.seen import PARK_S, FenceView, Seen
 
 KILL_MARGIN_S = 5.0  # after a limit passed: the orderly way out still gets this long before a SIGKILL
 
@@ -114,6 +114,7 @@ class _Calm:
 def _uneasy(state: PoolState, seen: Seen) -> frozenset[NodeId]:
     """Nodes on which somebody else may take a logical GPU that gets free."""
     haunting = [state.seats.get(seat) for seat, actors in seen.living.items() if actors]
+    haunting = [seat for seat in haunting if seat is None or not seat.fenced]  # these take no logical GPU
     if any(seat is None or seat.state is SeatState.COLD for seat in haunting):
         return frozenset(record.slot.node for record in state.slots.values())  # it may be pending for whatever node
     # It never landed and is not wanted any more: it takes any logical GPU of its node.
@@ -131,7 +132,7 @@ def _uneasy(state: PoolState, seen: Seen) -> frozenset[NodeId]:
 
 def _returns(seen: Seen, seat: SeatRecord) -> bool:
     """Whether the replica of ``seat`` died and the one that Serve starts in its place has not landed yet."""
-    if seat.state is not SeatState.STARTING or seat.replica:
+    if seat.state is not SeatState.STARTING or seat.replica or seat.fenced:
         return False
     heard = seen.replicas.get(seat.id)
     return heard is None or heard.at_s <= seat.since_s or heard.report.lease_epoch != seat.epoch
@@ -140,15 +141,15 @@ def _returns(seen: Seen, seat: SeatRecord) -> bool:
 def _stopping(state: PoolState, record: SlotRecord) -> bool:
     """Whether the slot's replica is on its way out: its logical GPU gets free at any moment."""
     seat = state.seats.get(SeatId(str(record.occupant)))
-    return seat is not None and seat.state is SeatState.STOPPING
+    return seat is not None and seat.state is SeatState.STOPPING and not seat.fenced
 
 
 def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
     """Whether the slot's logical GPU ought to be held by our fence and not by a replica's actor."""
     if record.state is SlotState.LOST:
         return False
-    if record.occupant in state.seats:
-        seat = SeatId(str(record.occupant))
+    seat = SeatId(str(record.occupant))
+    if seat in state.seats and not state.seats[seat].fenced:
         left = seen.living_at_s > record.since_s and not seen.living.get(seat)
         return record.state is SlotState.RECLAIMING and left
     return True
@@ -161,6 +162,8 @@ def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
         if seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.READY, SeatState.DRAINING):
             yield OpenSeat(seat.id)
             continue
+        if seat.state in SEAT_PARKS:
+            continue  # Serve keeps what it has; one that dies is not to be started again
         yield CloseSeat(seat.id)
         if seen.waited_s(seat.since_s, now_s) > KILL_MARGIN_S:
             for actor in seen.living.get(seat.id, ()):
@@ -168,7 +171,7 @@ def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
 
 
 def _open(seat: SeatRecord, seen: Seen) -> bool:
-    return all(seen.fences.get(slot, FenceView.ABSENT) is not FenceView.HELD for slot in seat.slots)
+    return seat.fenced or all(seen.fences.get(slot, FenceView.ABSENT) is not FenceView.HELD for slot in seat.slots)
 
 
 def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
@@ -179,8 +182,9 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
         if job is not None:
             limit_s = job.spec.grace_s
         else:
-            endpoint = state.endpoints[state.seats[SeatId(str(record.occupant))].endpoint]
-            limit_s = endpoint.spec.drain_s
+            seat = state.seats[SeatId(str(record.occupant))]
+            # What parks has a limit of its own; when that has passed it is told to exit.
+            limit_s = state.endpoints[seat.endpoint].spec.drain_s + (PARK_S if seat.parks else 0.0)
         if seen.waited_s(record.since_s, now_s) > limit_s + KILL_MARGIN_S:
             yield KillHolder(record.slot.id, record.epoch)
 

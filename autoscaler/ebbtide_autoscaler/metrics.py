@@ -20,6 +20,7 @@ from ebbtide.pool.events import (
     ParkJob,
     SeatDied,
     SeatLanded,
+    SeatParked,
     SeatReady,
     SeatStopped,
     SlotFreed,
@@ -37,6 +38,7 @@ LEDGER_FAMILIES = (
     arbiter.STARTS,
     pool.REPLICA_STARTS,
     pool.REPLICA_LOADS,
+    pool.REPLICA_WAKES,
     pool.REPLICA_FAILURES,
     pool.REPLICA_DEATHS,
     training.DURABLE_STEPS,
@@ -73,6 +75,8 @@ def counted(before: PoolState, event: Event) -> Iterator[Sample]:
             yield Sample(training.DURABLE_STEPS, step - before.jobs[name].durable_step)
         case JobEnded(outcome=outcome):
             yield Sample(training.ENDED, 1, (outcome,))
+        case SeatReady(seat=seat) if before.seats[seat].state is SeatState.WAKING:
+            yield Sample(pool.REPLICA_WAKES, 1, (before.seats[seat].endpoint,))
         case SeatReady(seat=seat, weights=weights):
             yield Sample(pool.REPLICA_STARTS, 1, (before.seats[seat].endpoint,))
             for one in weights:
@@ -98,7 +102,7 @@ class Openings:
 
 def opened(openings: Openings, state: PoolState, seen: Seen, now_s: float) -> tuple[tuple[Sample, ...], Openings]:
     """Which fences of granted slots are gone now; a fence is not in the ledger, so it is looked for at each tick."""
-    placing = [seat for seat in state.seats.values() if seat.state is SeatState.PLACING]
+    placing = [one for one in state.seats.values() if one.state is SeatState.PLACING and not one.fenced]
     if not placing and not openings.since_s:
         return (), openings
     since_s = {(seat.id, seat.epoch): openings.since_s.get((seat.id, seat.epoch)) for seat in placing}
@@ -131,6 +135,10 @@ def timed(before: PoolState, event: Event, openings: Openings) -> Iterator[Sampl
             record = before.seats[seat]
             open_s = openings.since_s.get((seat, record.epoch), record.granted_s)
             yield _stage(handover.OPEN_TO_LANDED, at_s - open_s)
+        case SeatParked(seat=seat):
+            yield _stage(handover.ASKED_TO_WARM, at_s - before.seats[seat].asked_s)
+        case SeatReady(seat=seat) if before.seats[seat].state is SeatState.WAKING:
+            yield _stage(handover.GRANTED_TO_WOKEN, at_s - before.seats[seat].granted_s)
         case SeatReady():
             yield from _ready(before.seats[body.seat], body, at_s)
         case SeatStopped(seat=seat) if before.seats[seat].state is SeatState.DRAINING:

@@ -23,6 +23,7 @@ POOL_GAUGES = (
     pool.GATEWAYS,
     pool.HOST_MEMORY,
     pool.PARKED_MEMORY,
+    pool.WARM_MEMORY,
     pool.REPLICAS,
     pool.REPLICAS_WANTED,
     training.JOBS,
@@ -84,14 +85,15 @@ def _nodes(state: PoolState, seen: Seen, now_s: float) -> Iterator[Sample]:
                     parked[state.slots[slot].slot.node] += job.spec.host_bytes_per_worker
     for node, host_bytes in state.nodes.items():
         yield Sample(pool.HOST_MEMORY, host_bytes, (node,))
+        yield Sample(pool.WARM_MEMORY, state.warm_bytes(node), (node,))
         yield Sample(pool.PARKED_MEMORY, parked[node], (node,))
 
 
 def _replicas(state: PoolState, memory: Memory) -> Iterator[Sample]:
-    warm = [one for one in SeatState if one is not SeatState.COLD]
+    living = [one for one in SeatState if one is not SeatState.COLD]
     found = Counter((seat.endpoint, seat.state) for seat in state.seats.values())
     for name, record in state.endpoints.items():
-        for one in warm:
+        for one in living:
             yield Sample(pool.REPLICAS, found[name, one], (name, one.value))
         remembered = memory.endpoints.get(name)
         wanted = remembered.aim if remembered else record.spec.replicas_min

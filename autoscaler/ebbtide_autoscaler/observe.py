@@ -8,14 +8,16 @@ from ebbtide.client.messages import (
     JobDirective,
     Lease,
     RankReport,
+    ReplicaOrders,
     ReplicaPhase,
+    ReplicaReport,
     RoutingTable,
     SeatRoute,
     SlotRef,
     Want,
 )
-from ebbtide.pool.ids import EndpointName, SeatId, SlotId
-from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.ids import EndpointName, NodeId, SeatId, SlotId, slot_id
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide_autoscaler.seen import Seen, lock_free
 from ebbtide_autoscaler.signals import EndpointSignals
@@ -99,6 +101,28 @@ def lease(state: PoolState, workload: str, epoch: int, slots: tuple[SlotId, ...]
     return Lease(workload, epoch, tuple(refs))
 
 
+LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.WARM, SeatState.STOPPING})
+
+
+def replica_orders(state: PoolState, report: ReplicaReport) -> ReplicaOrders:
+    """What the replica that sent ``report`` should do; one that the ledger does not mean is never told to park."""
+    record = state.seats.get(SeatId(report.seat))
+    if record is None:
+        return ReplicaOrders()
+    if record.replica == report.replica and record.state is SeatState.WAKING:
+        return ReplicaOrders(wake=lease(state, record.id, record.epoch, record.slots))
+    parks = record.state in (SeatState.PARKING, SeatState.WARM)
+    meant = record.replica == report.replica and record.epoch == report.lease_epoch
+    return ReplicaOrders(draining=record.state in LEAVING, park=parks and meant)
+
+
+def placed(state: PoolState, seat: SeatRecord, node: NodeId, gpu_ids: tuple[int, ...]) -> frozenset[SlotId]:
+    """The slots that a seat's replica has come to: where Ray put it, or its own if Ray gives it the node alone."""
+    if seat.fenced:
+        return frozenset(slot for slot in seat.slots if state.slots[slot].slot.node == node)
+    return frozenset(slot_id(node, index) for index in gpu_ids)
+
+
 def directive(state: PoolState, report: RankReport) -> JobDirective | None:
     """What the rank that sent ``report`` should do; None: nothing is known of its job, it goes on as it is."""
     job = next((job for name, job in state.jobs.items() if name == report.job), None)
@@ -134,6 +158,7 @@ def slots_of_replicas(state: PoolState, living: Mapping[SeatId, tuple[str, ...]]
     return frozenset(
         slot
         for seat in state.seats.values()
-        if seat.state in SEAT_HOLDS_SLOTS and seat.state is not SeatState.PLACING and living.get(seat.id)
+        if seat.state in SEAT_HOLDS_SLOTS and seat.state is not SeatState.PLACING
+        if not seat.fenced and living.get(seat.id)
         for slot in seat.slots
     )

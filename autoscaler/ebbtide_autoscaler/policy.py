@@ -9,7 +9,7 @@ the pool has seen enough preemptions (``away``) it is restarted as soon as it is
 
 from dataclasses import replace
 
-from ebbtide.pool.events import Decision, DrainSeat, GrantSeat
+from ebbtide.pool.events import Decision, DrainSeat, GrantSeat, ParkSeat
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import training
 from ebbtide_autoscaler.away import expected_s, noted
@@ -23,6 +23,7 @@ from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.retry import tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.warm import aside, give_way, wake, why_not_park
 
 
 def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig) -> tuple[Decision, Memory]:
@@ -57,6 +58,7 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
         replace_outdated(now_s, state, want, draft)
     training.reclaim(now_s, state, draft, config)
     grow_since_s = training.give(now_s, state, draft, config, memory.grow_since_s)
+    give_way(state, draft)
     decision = Decision(moves=tuple(draft.moves), waits=tuple(draft.waits))
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in state.jobs}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)
@@ -64,10 +66,10 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
 
 
 def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
-    """Grant slots to cold seats of an endpoint, or note how many slots are missing."""
+    """Wake warm replicas of an endpoint, grant slots to cold seats, or note how many slots are missing."""
     spec = state.endpoints[want.endpoint].spec
-    found = tries(now_s, state, want.endpoint, spec.replicas_max)
-    needed = want.want - want.now
+    needed = want.want - want.now - wake(state, want, draft)
+    found = tries(now_s, state, want.endpoint, spec.replicas_max + len(aside(state, want.endpoint)))
     for seat in found.seats[:needed]:
         slots = for_replica(state, draft.free, spec.slots_per_replica, placing_nodes(state) | draft.placing)
         if slots:
@@ -76,6 +78,7 @@ def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
             no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
             draft.waits.append((seat, f"{want.reason}; {found.story()} when a slot is free, {no_job}"))
         else:
+            draft.best |= {slot for one in aside(state, want.endpoint) for slot in one.slots}
             note_lack(state, want, seat, draft)
     if len(found.seats) < needed:
         why = found.story() if found.failures else "all its seats are taken"
@@ -83,7 +86,7 @@ def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
 
 
 def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
-    """Drain a replica that must go anyway, else the one with the highest seat number of those that may."""
+    """Drain a replica that must go anyway, else park or drain the one with the highest seat number that may go."""
     record = state.endpoints[want.endpoint]
     seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(now_s, state, record, seat)]
@@ -91,5 +94,11 @@ def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
         return
     order = {seat.id: (is_on_draining(state, seat), bool(why_outdated(state, seat)), n) for n, seat in enumerate(going)}
     seat = max(going, key=lambda seat: order[seat.id])
-    why = why_outdated(state, seat)
-    draft.moves.append(DrainSeat(seat.id, f"{why}; {want.reason}" if why else want.reason))
+    why, reason = why_outdated(state, seat), want.reason
+    if not why and record.spec.warm_replicas:
+        why_not = why_not_park(now_s, state, seat, draft)
+        if not why_not:
+            draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
+            return
+        reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
+    draft.moves.append(DrainSeat(seat.id, f"{why}; {reason}" if why else reason))

@@ -5,7 +5,7 @@ too many and the policy drains an old one. Without such a slot the old one drain
 A revision that does not come up replaces nobody: the old replicas stay until it is mended.
 """
 
-from ebbtide.pool.events import DrainSeat, GrantSeat
+from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
 from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
@@ -17,8 +17,8 @@ from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, seats_of
 from ebbtide_autoscaler.training import room_for
 
-COMING = frozenset({SeatState.PLACING, SeatState.STARTING})
-LEAVING = frozenset({SeatState.DRAINING, SeatState.STOPPING})
+COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
+LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.STOPPING})
 
 
 def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
@@ -48,7 +48,7 @@ def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -
 
 
 def _moved(endpoint: EndpointName, draft: Draft) -> bool:
-    seats = [move.seat for move in draft.moves if isinstance(move, GrantSeat | DrainSeat)]
+    seats = [move.seat for move in draft.moves if isinstance(move, GrantSeat | DrainSeat | ParkSeat | WakeSeat)]
     return any(seat.rpartition("/")[0] == endpoint for seat in seats)
 
 

@@ -6,10 +6,10 @@ Nothing is decided here; what is answered is the last state that the ledger has 
 import time
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport, Lease, ReplicaOrders, ReplicaReport
-from ebbtide.pool.ids import NodeId, SeatId, slot_id
+from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.observe import lease, unheard
+from ebbtide_autoscaler.observe import lease, placed, replica_orders, unheard
 from ebbtide_autoscaler.reports import heard, overtaken
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
@@ -27,8 +27,8 @@ class SeatDesk:
         record = state.seats.get(seat)
         if record is None or record.state not in MAY_HAVE_LEASE:
             return None
-        here = {slot_id(node, index) for index in gpu_ids}
-        if here != set(record.slots):
+        here = placed(state, record, node, gpu_ids)
+        if here != frozenset(record.slots):
             self._loop.reports.misplaced[record.id] = heard(tuple(sorted(here)))
             self._loop.wake()
             return None
@@ -43,9 +43,7 @@ class SeatDesk:
             self._loop.reports.replicas[seat] = heard(report)
         if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
             self._loop.wake()
-        record = self._loop.world.state.seats.get(seat)
-        draining = record is not None and record.state in (SeatState.DRAINING, SeatState.STOPPING)
-        return ReplicaOrders(draining=draining)
+        return replica_orders(self._loop.world.state, report)
 
     def gateway(self, report: GatewayReport) -> GatewayOrders:
         """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""

@@ -70,6 +70,10 @@ class Seen:
         return now_s - max(since_s, self.started_s)
 
 
+# For a replica to give up its GPUs, and to take them back: 80 GB at the 5 GB/s that a driver was seen to copy take
+# 16 s, and what takes much longer is not worth it: a start would be as quick.
+PARK_S = 60.0
+
 STRAGGLER_S = 5.0  # a call to the arbiter is given up after 2 s; what comes in later than this was sent after, too
 
 

@@ -18,7 +18,7 @@ from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, 
 # One replica more halves the waiting and more, so the same load shows fewer requests in flight: up to this many times.
 SAME_DEMAND = 4
 
-COMING_OR_READY = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
+COMING_OR_READY = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING, SeatState.READY})
 
 
 @dataclass(frozen=True, slots=True)

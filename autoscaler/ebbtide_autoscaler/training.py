@@ -92,14 +92,18 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
 
 
 def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
-    """Running jobs, those that should step aside first first; one that would lose work only after its equals."""
+    """Running jobs, those that should step aside first first.
 
-    def loses(job: JobRecord) -> bool:
+    Of equals one that is where a replica could wake, and one that would lose work last of all.
+    """
+
+    def order(job: JobRecord) -> tuple[int, bool, bool, int, float]:
         aside = draft.asides.get(job.spec.name)
-        return aside is not None and aside.tier is Tier.KILL
+        loses = aside is not None and aside.tier is Tier.KILL
+        elsewhere = not any(slot in draft.best for slot in job.gang)
+        return job.spec.priority, loses, elsewhere, len(job.gang), -job.ran_since_s
 
-    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
-    return sorted(running, key=lambda job: (job.spec.priority, loses(job), len(job.gang), -job.ran_since_s))
+    return sorted((job for job in state.jobs.values() if job.state is JobState.RUNNING), key=order)
 
 
 def protected(now_s: float, job: JobRecord) -> str:
@@ -245,7 +249,8 @@ def _claimed_for(state: PoolState, usable: list[SlotId], room: tuple[SlotId, ...
 def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft) -> bool:
     if draft.contested or len(job.gang) >= job.spec.workers_max or not usable:
         return False
-    calm = not any(seat.state in (SeatState.PLACING, SeatState.STARTING) for seat in state.seats.values())
+    coming = (SeatState.PLACING, SeatState.STARTING, SeatState.WAKING)
+    calm = not any(seat.state in coming for seat in state.seats.values())
     return calm and bool(unclaimed(state, usable, job.spec.name))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ebbtide.pool.drain import drained, occupants
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
-from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
@@ -41,6 +41,7 @@ def view(
                 "node": node,
                 "host_bytes": size,
                 "parked_bytes": state.parked_bytes(node),
+                "warm_bytes": state.warm_bytes(node),
                 "draining": state.draining.get(node),
                 "drained": drained(state, node),
                 "occupants": list(occupants(state, node)),
@@ -65,6 +66,7 @@ def _slot(state: PoolState, record: Any) -> dict[str, Any]:
         "occupant": record.occupant,
         "epoch": record.epoch or None,
         "parked": list(state.claims_on(record.slot.id)),
+        "warm": [n for n, one in state.seats.items() if one.state is SeatState.WARM and record.slot.id in one.slots],
         "since_s": record.since_s,
         "foreign": record.foreign or None,
     }
@@ -80,6 +82,9 @@ def _endpoints(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: fl
                 "endpoint": name,
                 "replicas_min": spec.replicas_min,
                 "replicas_max": spec.replicas_max,
+                "warm_replicas": spec.warm_replicas,
+                "start_s": round(record.start_s, 2),
+                "wake_s": round(record.wake_s, 2),
                 "held": now.held,
                 "inflight": now.inflight,
                 "arrivals": now.arrivals,
@@ -114,6 +119,9 @@ def _seat(state: PoolState, seat: Any, seen: Seen, waits: Mapping[str, str]) -> 
         "pid": heard.report.pid if heard and seat.slots else None,
         "inflight": heard.report.inflight if heard and seat.slots else 0,
         "starts": seat.starts,
+        "wakes": seat.wakes,
+        "park_bytes": seat.park_bytes,
+        "cannot_park": seat.cannot_park or None,
         "failures": seat.failures,
         "last_error": seat.last_error or None,
         "revision": seat.revision or None,

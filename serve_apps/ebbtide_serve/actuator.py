@@ -117,7 +117,7 @@ class ServeActuator:
         deployed = self._deployed.get(seat.seat)
         # A living replica must not be replaced; an arbiter that has restarted does not know what it deployed.
         lives = bool(replica_actors().get(app))
-        if lives and deployed is not None and deployed.node != seat.node:
+        if lives and deployed is not None and (deployed.node, deployed.fenced) != (seat.node, seat.fenced):
             set_replicas(app, DEPLOYMENT, 0)
             raise SeatRefused(f"{seat.seat}: its replica on node {deployed.node} has not left yet; ask again")
         as_before = deployed == seat and _is_well(app)
@@ -153,10 +153,11 @@ def _application(seat: SeatPlan) -> Any:
         drain_s=seat.drain_s,
         cache_dir=seat.cache_dir,
         engine=seat.engine,
+        fenced=seat.fenced,
         load=dict(seat.load),
     )
     # One actor with all its GPUs is on one node by nature; a placement group would only add a step.
-    actor: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.slots}
+    actor: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": 0 if seat.fenced else seat.slots}
     if seat.node:
         actor["label_selector"] = {NODE_LABEL: seat.node}
     deployment = serve.deployment(

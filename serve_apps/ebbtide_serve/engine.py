@@ -62,6 +62,7 @@ class EngineSettings:
     args: Mapping[str, object] = field(default_factory=dict)
     load_format: str = ""  # how weights are read; "": in the engine's own way
     weights: LoadSettings | None = None  # the stored model that ``model_dir`` is of
+    sleeps: bool = False  # it will be told to sleep, if it can (`engine_sleep`): it may have to be started so
     why_own: str = field(default="", compare=False)  # told where the engine reads in its own way: why so
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,10 +24,11 @@ from ebbtide.client.seats import VLLM_ENGINE
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.errors import NotGranted
+from ebbtide_serve.granted import all_of, in_device_order, visible
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
 from ebbtide_serve.parent_watch import watch_children_from_birth
 from ebbtide_serve.preparation import LoadOptions, Preparation, Wish
-from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer, in_device_order
+from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class ReplicaSettings:
     drain_s: float
     cache_dir: str
     engine: str
+    fenced: bool = False  # Ray gives it no GPU: its lease alone says which, and it may be told to park
     load: Mapping[str, Any] = field(default_factory=dict)  # see `LoadOptions`
 
 
@@ -76,9 +78,12 @@ class Replica:
         host = ray.util.get_node_ip_address() if settings.host == "node" else settings.host
         self._drain_s = settings.drain_s
         self._server = ReplicaServer(identity, _LinkReports(link), token=settings.token, host=host)
-        lease, shared_dir = await _granted(link, identity, gpu_ids)
+        lease, shared_dir = await _granted(link, identity, None if settings.fenced else gpu_ids)
+        if settings.fenced:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible(lease)  # before anything of CUDA is imported
         environment = _prepare_environment(lease, Path(settings.cache_dir))
-        args = {"tensor_parallel_size": len(gpu_ids), **engine_args} if len(gpu_ids) > 1 else dict(engine_args)
+        gpus = len(lease.lease.slots)
+        args = {"tensor_parallel_size": gpus, **engine_args} if gpus > 1 else dict(engine_args)
         self._preparation: Preparation | None = None
         self._settling: asyncio.Task[None] | None = None
         if settings.engine == VLLM_ENGINE:  # what another engine makes of its model is its own business
@@ -86,7 +91,7 @@ class Replica:
                 name=endpoint,
                 model=model,
                 args=args,
-                ranks=max(len(gpu_ids), 1),
+                ranks=max(gpus, 1),
                 options=LoadOptions(**settings.load),
                 shared_dir=shared_dir,
                 cache_dir=Path(settings.cache_dir),
@@ -97,7 +102,7 @@ class Replica:
 
         async def load() -> Engine:
             told = EngineSettings(endpoint, model, args) if prepared is None else prepared.settings()
-            return await make_engine(settings.engine, told)
+            return await make_engine(settings.engine, replace(told, sleeps=settings.fenced))
 
         if prepared is None:
             await self._server.start(lease, load)
@@ -137,8 +142,10 @@ class Replica:
             await asyncio.to_thread(prepared.close)
 
 
-async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, ...]) -> tuple[EngineLease, Path]:
-    """The lease for exactly these GPUs, and the pool's shared directory.
+async def _granted(
+    link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, ...] | None
+) -> tuple[EngineLease, Path]:
+    """The lease for exactly these GPUs (None: for whichever of this node it names), and the pool's shared directory.
 
     Raises:
         NotGranted: none within ``LEASE_TIMEOUT_S``, or one for other GPUs.
@@ -146,11 +153,12 @@ async def _granted(link: ArbiterLink, who: ReplicaIdentity, gpu_ids: tuple[int, 
     deadline_s = time.monotonic() + LEASE_TIMEOUT_S
     while True:
         runtime = cast(PoolRuntime | None, await link.acall("hello"))
-        lease = cast(Lease | None, await link.acall("seat_lease", who.seat, who.replica, who.node, gpu_ids))
+        lease = cast(Lease | None, await link.acall("seat_lease", who.seat, who.replica, who.node, gpu_ids or ()))
         if runtime is not None and lease is not None:
             log_dir = Path(runtime.shared_dir) / "occupancy"
             granted = EngineLease(lease, Path(runtime.lock_dir), log_dir, runtime.ledger)
-            return in_device_order(granted, who.node, gpu_ids), Path(runtime.shared_dir)
+            here = all_of(granted, who.node) if gpu_ids is None else gpu_ids
+            return in_device_order(granted, who.node, here), Path(runtime.shared_dir)
         if time.monotonic() >= deadline_s:
             raise NotGranted(f"no lease for {who.seat} on {who.node}:{gpu_ids} within {LEASE_TIMEOUT_S:.0f} s")
         await asyncio.sleep(LEASE_RETRY_S)

@@ -51,6 +51,7 @@ class ReplicaApp:
         self._engine: Engine | None = None
         self._idle = asyncio.Condition()
         self.draining = False
+        self.parked = False  # or on the way there or back: it refuses as well, whatever the arbiter says
         self.inflight = 0
 
     def serve(self, engine: Engine) -> None:
@@ -97,7 +98,7 @@ class ReplicaApp:
             return NOT_FOUND
         if scope["method"] != "POST":
             return WRONG_METHOD
-        if self.draining:
+        if self.draining or self.parked:
             return DRAINING
         return STARTING if self._engine is None else None
 

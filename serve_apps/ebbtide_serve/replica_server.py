@@ -12,21 +12,21 @@ Not guaranteed: that the arbiter hears of the last state; the slot lock says whe
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from ebbtide.agent.slot_lock import probe
-from ebbtide.client.messages import RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
+from ebbtide.client.messages import RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport
 from ebbtide_serve.engine import Engine, EngineStats
 from ebbtide_serve.engine_start import TellsOfItsStart, sound
-from ebbtide_serve.errors import EngineFailed, NotGranted
+from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.granted import locks_gone
 from ebbtide_serve.lease_env import EngineLease
+from ebbtide_serve.parking import LOCK_GONE_S, Parking
 from ebbtide_serve.replica_http import ReplicaApp
 from ebbtide_serve.replica_port import PortServer
 
 REPORT_PERIOD_S = 0.2  # the arbiter ticks ten times a second; a replica's start takes seconds
 ENGINE_STOP_S = 3.0  # vLLM ends by itself in 1 to 5 s, or is killed then
-LOCK_GONE_S = 5.0  # from the engine's end until its lock must be free
 
 
 class Reports(Protocol):
@@ -84,6 +84,7 @@ class ReplicaServer:
         self._phase = ReplicaPhase.STARTING
         self._lease: EngineLease | None = None
         self._engine: Engine | None = None
+        self._parking: Parking | None = None  # once it is up
         self._loads: tuple[RankLoad, ...] = ()
         self._error = ""
         self._reporter: asyncio.Task[None] | None = None
@@ -126,6 +127,7 @@ class ReplicaServer:
         self._app.serve(engine)
         await self._port.start()
         self._stages.done("server")
+        self._parking = Parking(engine, self._app, lease)
         self._phase = ReplicaPhase.READY
         await self._report()
 
@@ -140,21 +142,26 @@ class ReplicaServer:
     def report(self) -> ReplicaReport:
         """The whole present state."""
         stats = EngineStats() if self._engine is None else self._engine.stats()
+        parking, lease, phase = self._parking, self._lease, self._phase
+        if parking is not None:
+            lease, phase = parking.lease, (phase if phase is ReplicaPhase.STOPPING else parking.phase or phase)
         return ReplicaReport(
             seat=self._identity.seat,
             replica=self._identity.replica,
             node=self._identity.node,
             pid=self._identity.pid,
-            lease_epoch=0 if self._lease is None else self._lease.lease.epoch,
-            phase=self._phase,
-            url=self._port.url if self._phase is ReplicaPhase.READY else "",
+            lease_epoch=0 if lease is None else lease.lease.epoch,
+            phase=phase,
+            url=self._port.url if phase is ReplicaPhase.READY else "",
             inflight=self._app.inflight,
             running=stats.running,
             waiting=stats.waiting,
             kv_usage=stats.kv_usage,
             stages_s=dict(self._stages.stages_s),
             loads=self._loads,
-            error=self._error,
+            error=self._error or ("" if parking is None else parking.error),
+            park_bytes=0 if parking is None else parking.can.host_bytes,
+            cannot_park="" if parking is None else parking.can.why_not,
         )
 
     async def check_health(self) -> None:
@@ -176,11 +183,14 @@ class ReplicaServer:
     async def _stop(self, drain_s: float) -> None:
         self._phase = ReplicaPhase.STOPPING
         self._app.draining = True
+        if self._parking is not None:
+            await self._parking.stop()
         await self._app.until_idle(drain_s)
         await self._port.stop()
         if self._engine is not None:
             await self._engine.stop(ENGINE_STOP_S)
-        if self._lease is not None and not await locks_gone(self._lease, LOCK_GONE_S):
+        lease = self._lease if self._parking is None or self._parking.lease_is_held else None
+        if lease is not None and not await locks_gone(lease, LOCK_GONE_S):
             # Not ours to force: the engine's processes die with this one, and the arbiter waits for the lock.
             self._error = f"a slot lock of {self._identity.seat} is still held after the engine's end"
         await self._report()
@@ -196,26 +206,5 @@ class ReplicaServer:
         orders = await self._reports.report_replica(self.report())
         if orders is not None and self._phase is not ReplicaPhase.STOPPING:
             self._app.draining = orders.draining
-
-
-async def locks_gone(lease: EngineLease, timeout_s: float) -> bool:
-    """Wait until every slot lock of ``lease`` is free; False if one is still held after ``timeout_s`` seconds."""
-    deadline_s = time.monotonic() + timeout_s
-    while any(probe(lease.lock_dir, slot) is not None for slot in lease.lease.slots):
-        if time.monotonic() >= deadline_s:
-            return False
-        await asyncio.sleep(0.02)
-    return True
-
-
-def in_device_order(lease: EngineLease, node: str, gpu_ids: tuple[int, ...]) -> EngineLease:
-    """The lease with its slots in the order in which this process sees its GPUs (local rank ``i`` has the i-th).
-
-    Raises:
-        NotGranted: Ray put us elsewhere than the arbiter granted: we are a stranger there and must leave.
-    """
-    by_index: dict[int, SlotRef] = {slot.index: slot for slot in lease.lease.slots if slot.node == node}
-    if len(by_index) != len(lease.lease.slots) or set(by_index) != set(gpu_ids):
-        raise NotGranted(f"{lease.lease.workload} was granted {lease.lease.slots} but sits on {node}:{gpu_ids}")
-    slots = tuple(by_index[index] for index in gpu_ids)
-    return replace(lease, lease=replace(lease.lease, slots=slots))
+            if self._parking is not None:
+                self._parking.obey(orders)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,9 +33,12 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide_serve.background import nicely
 from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
+from ebbtide_serve.engine_sleep import CanSleep
 from ebbtide_serve.engine_start import StartReport, loads_of, stages_of
 from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.loading.publishing import publish_flat
+from ebbtide_serve.vllm_sleep import VllmSleep, sleep_of
 
 # What vLLM's own HTTP server turns into an answer (entrypoints/serve/exception_handling/register.py).
 REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
@@ -91,6 +94,8 @@ class VllmEngine:
         self._llm: AsyncLLM | None = None
         self._state = State()
         self._report = StartReport()
+        self._sleep: VllmSleep | None = None
+        self._can = CanSleep(why_not="it is not up")
 
     async def start(self) -> None:
         """See the port. The long part runs in a thread, so that the caller can report meanwhile."""
@@ -103,6 +108,8 @@ class VllmEngine:
         if self._settings.weights is not None:
             defaults["load_format"] = self._settings.load_format
             defaults["model_loader_extra_config"] = self._settings.weights.to_extra()
+        ranks = int(str(self._settings.args.get("tensor_parallel_size", 1)))
+        defaults["enable_sleep_mode"] = self._settings.sleeps and not current_platform.is_cpu() and ranks == 1
         began_s = time.monotonic()
         try:
             args = AsyncEngineArgs(
@@ -117,6 +124,9 @@ class VllmEngine:
             await init_app_state(llm, self._state, flags, await llm.get_supported_tasks())
             await self._warm_up()
             self._report = await self._told(llm, began_s)
+            self._sleep, self._can = await sleep_of(
+                llm, is_cpu=current_platform.is_cpu(), ranks=ranks, started_so=bool(args.enable_sleep_mode)
+            )
         except (*REQUEST_ERRORS, RuntimeError, OSError) as error:
             await self.stop(timeout_s=1.0)
             raise EngineFailed(f"vLLM does not start with {self._settings}: {error}") from error
@@ -128,6 +138,26 @@ class VllmEngine:
         ready_s = time.monotonic()
         records = await llm.collective_rpc("ebbtide_start_record")
         return StartReport(stages_of(records, began_s, ready_s), loads_of(records, self._settings.why_own))
+
+    def can_sleep(self) -> CanSleep:
+        """See `Sleeps`."""
+        return self._can
+
+    async def sleep(self) -> None:
+        """See `Sleeps`."""
+        await self._move(lambda sleep: sleep.sleep())
+
+    async def wake(self, lease: EngineLease) -> None:
+        """See `Sleeps`."""
+        await self._move(lambda sleep: sleep.wake(lease))
+
+    async def _move(self, move: Callable[[VllmSleep], Awaitable[None]]) -> None:
+        if self._sleep is None or self._can.why_not:
+            raise EngineFailed(f"vLLM does not sleep here: {self._can.why_not}")
+        try:
+            await move(self._sleep)
+        except (*REQUEST_ERRORS, EngineDeadError, RuntimeError) as error:
+            raise EngineFailed(f"vLLM failed on its way off the GPU or back: {error}") from error
 
     def start_report(self) -> StartReport:
         """See `TellsOfItsStart`."""

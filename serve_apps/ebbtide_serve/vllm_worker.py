@@ -3,8 +3,8 @@
 They also answer what the replica asks about weights (``loading.worker_calls``).
 
 vLLM makes the class named by its ``worker_cls`` argument in the process that will own the memory, and calls
-``init_device`` first. So that is where the lock is taken, and it is held until the process is gone: there is no
-release here, for only the process's end proves that the memory is free.
+``init_device`` first. So that is where the lock is taken, and it is held until the process is gone, for only the
+process's end proves that the memory is free; or until the driver has taken the process off the GPU (``vllm_sleep``).
 
 Not guaranteed: protection from a process that has nothing to do with ebbtide; the arbiter sees such a stranger.
 """
@@ -15,9 +15,10 @@ from typing import Any
 from vllm.platforms import current_platform
 from vllm.v1.worker.gpu_worker import Worker
 
+from ebbtide.agent.process import started_ticks
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide_serve.errors import NotGranted
-from ebbtide_serve.lease_env import lease_from_environment
+from ebbtide_serve.lease_env import LEASE_VARIABLE, lease_from_environment
 from ebbtide_serve.loading.record import RECORD
 from ebbtide_serve.loading.worker_calls import LoadCalls
 from ebbtide_serve.parent_watch import arm_from_environment
@@ -51,7 +52,38 @@ def lock_slot(local_rank: int) -> SlotLock:
     return lock
 
 
-class PoolGPUWorker(LoadCalls, Worker):  # type: ignore[misc] # vLLM is not typed for us
+class SlotCalls:
+    """What the replica may ask of a rank on its way off the GPU and back. None of it touches CUDA."""
+
+    slot_lock: SlotLock
+    local_rank: int
+    model_runner: Any
+
+    def ebbtide_rank(self) -> dict[str, int]:
+        """Its process, and the bytes of its weights."""
+        pid = os.getpid()
+        weights = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in self._weights()}
+        return {
+            "pid": pid,
+            "started": started_ticks(pid) or 0,
+            "weight_bytes": sum(one.nbytes() for one in weights.values()),
+        }
+
+    def ebbtide_leave_slot(self) -> None:
+        """Nothing of it is on the GPU any more: others may have the slot."""
+        self.slot_lock.release()
+
+    def ebbtide_take_slot(self, lease: str) -> None:
+        """Before anything of it comes back to the GPU, under the lease that it has now."""
+        os.environ[LEASE_VARIABLE] = lease
+        self.slot_lock = lock_slot(self.local_rank)
+
+    def _weights(self) -> list[Any]:
+        model = self.model_runner.model
+        return [*model.parameters(), *model.buffers()]
+
+
+class PoolGPUWorker(LoadCalls, SlotCalls, Worker):  # type: ignore[misc] # vLLM is not typed for us
     """vLLM's GPU worker under the slot lock; it notes how far its start is."""
 
     def init_device(self) -> Any:

@@ -41,9 +41,21 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.loop = random_pool(seed)
+        self.warm = bool(seed % 2)  # every other pool keeps warm replicas
+        if self.warm:
+            self._warm_up()
         self.nodes = len(self.loop.cluster.nodes)
         self.jobs = 0
         self.lost = 0  # nodes
+
+    def _warm_up(self) -> None:
+        """Engines that can park, more or less well, and endpoints that want them to."""
+        loop, serve = self.loop, self.loop.cluster.serve
+        serve.park_bytes = self.random.choice([5, 5, 15, 400])
+        serve.park_fails = self.random.choice([0.0, 0.0, 0.2])
+        for spec in list(loop.specs.values()):
+            loop.specs[spec.name] = replace(spec, warm_replicas=self.random.choice([1, 1, 2]))
+            loop.tell(EndpointDeclared(loop.specs[spec.name]))
 
     def run(self, fault_s: float = 90.0) -> Loop:
         """Faults, then quiet, then the checks of quiet."""
@@ -73,6 +85,7 @@ class Chaos:
             loop.tell(PoolUnfrozen())
         for spec in loop.specs.values():
             loop.tell(EndpointDeclared(spec))
+        loop.cluster.serve.park_fails = 0.0
         for driver in loop.drivers.values():
             driver.refuses_to_park = False
         served = random.random() < 0.5
@@ -232,6 +245,9 @@ class Chaos:
         """`up` with a file that names another model."""
         spec = self.random.choice(list(self.loop.specs.values()))
         self.loop.specs[spec.name] = replace(spec, revision=f"r{self.random.randrange(10**6)}")
+        if self.warm:
+            warm = self.random.choice([0, 1, 1, 2])
+            self.loop.specs[spec.name] = replace(self.loop.specs[spec.name], warm_replicas=warm)
         self.loop.tell(EndpointDeclared(self.loop.specs[spec.name]))
 
     # ---- what must be true in the end
@@ -249,7 +265,7 @@ class Chaos:
                 continue
             assert record.state in (SlotState.FREE, SlotState.LEASED), loop.story(f"not settled: {record}")
         for seat in state.seats.values():
-            allowed = (SeatState.COLD, SeatState.READY) if served else (SeatState.COLD,)
+            allowed = (SeatState.COLD, SeatState.WARM, *((SeatState.READY,) if served else ()))
             assert seat.state in allowed, loop.story(f"not settled: {seat}")
             stale = seat.revision != loop.specs[seat.endpoint].revision
             assert seat.state is SeatState.COLD or not stale, loop.story(f"not rolled: {seat}")

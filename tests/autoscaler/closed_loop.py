@@ -37,6 +37,7 @@ from ebbtide.pool.events import (
     ResumeJob,
     Slot,
     SlotFound,
+    WakeSeat,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.promises import violations
@@ -58,7 +59,7 @@ from ebbtide_autoscaler.instruct import (
     RestoreJob,
     instruct,
 )
-from ebbtide_autoscaler.observe import directive, lease, orders, routes, unheard
+from ebbtide_autoscaler.observe import directive, lease, orders, placed, replica_orders, routes, unheard
 from ebbtide_autoscaler.seen import FenceView, Heard, Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.step import MOVES, Knobs, World, step
@@ -173,17 +174,15 @@ class Arbiter:
         last = self.replicas.get(seat)
         if last is None or last.report.lease_epoch <= report.lease_epoch:
             self.replicas[seat] = Heard(self.loop.clock.now_s, report)
-        record = self.world.state.seats.get(seat)
-        draining = record is not None and record.state in (SeatState.DRAINING, SeatState.STOPPING)
-        return ReplicaOrders(draining=draining)
+        return replica_orders(self.world.state, report)
 
     def seat_lease(self, seat: str, replica: str, node: str, gpu_ids: tuple[int, ...]) -> Lease | None:
         state = self.world.state
         record = state.seats.get(SeatId(seat))
         if record is None or record.state not in MAY_HAVE_LEASE:
             return None
-        here = {slot_id(NodeId(node), index) for index in gpu_ids}
-        if here != set(record.slots):
+        here = placed(state, record, NodeId(node), gpu_ids)
+        if here != frozenset(record.slots):
             self.misplaced[record.id] = Heard(self.loop.clock.now_s, tuple(sorted(here)))
             return None
         return lease(state, seat, record.epoch, record.slots)
@@ -281,7 +280,8 @@ class Arbiter:
                 case DropFence(slot):
                     cluster.scheduler.drop_fence(slot)
                 case OpenSeat(seat):
-                    cluster.serve.set_target(seat, 1, records[self.world.state.seats[seat].slots[0]].slot.node)
+                    known = self.world.state.seats[seat]
+                    cluster.serve.set_target(seat, 1, records[known.slots[0]].slot.node, fenced=known.fenced)
                 case CloseSeat(seat):
                     cluster.serve.set_target(seat, 0)
                 case KillReplica(_, name):
@@ -427,6 +427,9 @@ class Loop:
                 granted.update(event.body.slots)
             elif isinstance(event.body, ResumeJob):
                 granted.update(state.jobs[event.body.job].gang)
+            elif isinstance(event.body, WakeSeat):
+                granted.update(state.seats[event.body.seat].slots)
+        self._check_warm(state)
         for slot in cluster.machines.slots:
             if slot not in state.slots:
                 continue  # its node has just joined
@@ -436,10 +439,24 @@ class Loop:
             assert not (slot in granted and present), self.story(f"granted {slot} with {present} on it")
             if record.state in (SlotState.LEASED, SlotState.OPENING):
                 assert all(p.workload == record.occupant for p in present), self.story(f"{present} on {record}")
-            if record.occupant in state.jobs and record.state is SlotState.LEASED:
+            if record.state is SlotState.LEASED and self._fenced(state, str(record.occupant)):
                 assert cluster.scheduler.logical.get(slot) == "fence", self.story(
                     f"{slot}: {cluster.scheduler.logical.get(slot)}"
                 )
+
+    def _check_warm(self, state: PoolState) -> None:
+        """A warm replica has nothing on any GPU, and no request is at it."""
+        actors = {a.name: a for found in self.cluster.serve.actors.values() for a in found}
+        for seat in state.seats.values():
+            actor = actors.get(seat.replica)
+            if seat.state is not SeatState.WARM or actor is None:
+                continue
+            assert not any(actor.engine in there for there in self.cluster.machines.memory.values()), self.story(actor)
+            assert not actor.inflight and actor.refuses, self.story(f"a request may come to {actor}")
+
+    def _fenced(self, state: PoolState, occupant: str) -> bool:
+        """Whether the occupant leaves the logical GPUs of its slots to the fences."""
+        return occupant in state.jobs or (occupant in state.seats and state.seats[SeatId(occupant)].fenced)
 
     def story(self, why: object = "") -> str:
         """What to print when something is wrong."""

@@ -75,6 +75,7 @@ def test_what_is_changed_of_gateway_and_metrics_is_shown_with_its_effect(
     [
         ("slo", {"ttft_s": 1.0}, "restarts nothing"),
         ("replicas", {"min": 1}, "restarts nothing"),
+        ("warm", {"replicas": 1}, "counts from each replica's next start"),
         ("model", "/other", "rolls replicas, one at a time"),
         ("engine", {"dtype": "bfloat16"}, "rolls replicas, one at a time"),
         ("gpus_per_replica", 2, "replaces all replicas; requests are held meanwhile"),

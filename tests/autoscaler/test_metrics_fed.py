@@ -13,7 +13,7 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.telemetry import handover, pool, training
 from ebbtide.telemetry.catalogue import series_names
 from ebbtide.telemetry.family import Family
-from tests.autoscaler.closed_loop import KNOBS
+from tests.autoscaler.closed_loop import KNOBS, an_endpoint
 from tests.autoscaler.test_closed_loop import until
 from tests.autoscaler.test_loop import SLOTS, Start, asked, start, ticks  # noqa: F401 - fixtures
 from tests.autoscaler.test_loop import until as soon
@@ -76,6 +76,13 @@ def test_a_working_day_moves_every_metric_of_pool_hand_overs_and_training() -> N
     shown.loop.gateways[0].offer("chat")
     shown.loop.run(40.0)
     shown.look()
+    shown.loop = Metered(3, endpoints=(an_endpoint(warm_replicas=1),))
+    shown.loop.cluster.serve.park_bytes = 30
+    for _ in range(2):  # it parks, and wakes
+        shown.loop.run(3.0)
+        shown.loop.gateways[0].offer("chat")
+        shown.loop.run(30.0)
+        shown.look()
     assert shown.never((*pool.FAMILIES, *handover.FAMILIES, *training.FAMILIES)) == []
 
 

@@ -24,6 +24,7 @@ class Serve:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.targets: dict[str, int] = {}
         self.nodes: dict[str, str | None] = {}  # label of the application's replica
+        self.gpus: dict[str, float | None] = {}  # that its replica takes of Ray's
         self.actors: dict[str, list[str]] = {}
         self.deployed: list[str] = []
         self.options: list[dict[str, Any]] = []
@@ -51,6 +52,7 @@ class Serve:
             )
             label = (options.ray_actor_options or {}).get("label_selector")
             self.nodes[target.name] = label and label[actuator.NODE_LABEL]
+            self.gpus[target.name] = (options.ray_actor_options or {}).get("num_gpus")
             self.deployed.append(target.name)
             self.targets[target.name] = 1
 
@@ -119,6 +121,18 @@ async def test_while_the_replica_of_another_node_is_leaving_the_seat_is_refused_
     serve.actors = {}
     await hands.open_seat(plan("n2"))
     assert serve.nodes == {APP: "n2"}
+
+
+async def test_a_replica_that_may_park_takes_no_gpu_of_rays(serve: Serve) -> None:
+    hands = ServeActuator()
+    await hands.open_seat(plan(fenced=True))
+    assert serve.gpus == {APP: 0}
+    serve.actors = {APP: ["leaving"]}
+    with pytest.raises(SeatRefused):
+        await hands.open_seat(plan())
+    serve.actors = {}
+    await hands.open_seat(plan())
+    assert serve.gpus == {APP: 1}
 
 
 async def test_a_living_replica_is_never_replaced_even_by_an_arbiter_that_has_restarted(serve: Serve) -> None:

@@ -14,8 +14,9 @@ from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engine_start import StartReport
 from ebbtide_serve.errors import EngineFailed, NotGranted
+from ebbtide_serve.granted import in_device_order
 from ebbtide_serve.lease_env import EngineLease
-from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer, in_device_order
+from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
 
 SLOT = SlotRef("n", 1)

@@ -1,6 +1,7 @@
 """vLLM's CPU build behind the port, in a replica process of its own: what we lean on, and that it dies with us."""
 
 import asyncio
+import inspect
 import json
 import os
 import time
@@ -66,6 +67,20 @@ async def test_the_engine_process_holds_the_slot_lock(replica: ReplicaUnderTest)
     assert (holder.workload, holder.epoch, holder.rank) == ("m/0", 7, 0)
     assert holder.pid != replica.process.pid
     assert holder.pid in [child.pid for child in replica.children()]
+
+
+async def test_on_a_cpu_it_says_that_it_cannot_park(replica: ReplicaUnderTest) -> None:
+    """Its sleep mode reports success there and does nothing."""
+    assert "no sleep mode on this platform" in replica.report["cannot_park"] and not replica.report["park_bytes"]
+
+
+def test_what_is_leaned_on_of_vllms_sleep_is_there() -> None:
+    vllm = pytest.importorskip("vllm.v1.engine.async_llm").AsyncLLM
+    assert list(inspect.signature(vllm.sleep).parameters)[:2] == ["self", "level"]
+    assert list(inspect.signature(vllm.collective_rpc).parameters)[:4] == ["self", "method", "timeout", "args"]
+    for name in ("wake_up", "checkpoint_prepare", "checkpoint_restore"):
+        needed = [p for p in inspect.signature(getattr(vllm, name)).parameters.values() if p.default is p.empty]
+        assert [p.name for p in needed] == ["self"]
 
 
 async def test_a_start_by_vllms_own_loader_has_its_stages_too(replica: ReplicaUnderTest) -> None:

@@ -126,6 +126,9 @@ class ReplicaPhase(Enum):
 
     STARTING = "starting"
     READY = "ready"
+    PARKING = "parking"  # giving up its GPUs; with an error if it cannot
+    PARKED = "parked"  # holds nothing on any GPU; its slot locks are released
+    WAKING = "waking"  # taking its GPUs back; with an error if it cannot
     STOPPING = "stopping"
 
 
@@ -159,13 +162,20 @@ class ReplicaReport:
     loads: tuple[RankLoad, ...] = ()  # of its ranks, once it is up
     error: str = ""
     seq: int = 0
+    park_bytes: int = 0  # host memory that it needs in order to park; 0: it cannot
+    cannot_park: str = ""  # why not
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOrders:
-    """``draining``: accept nothing new, for the gateway sends nothing new."""
+    """``draining``: accept nothing new, for the gateway sends nothing new.
+
+    ``park``: give up all GPUs and wait. ``wake``: take them back under this lease, which names the same slots.
+    """
 
     draining: bool = False
+    park: bool = False
+    wake: Lease | None = None
 
 
 @dataclass(frozen=True, slots=True)

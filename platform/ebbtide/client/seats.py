@@ -22,6 +22,7 @@ class SeatPlan:
     load: Mapping[str, object] = field(default_factory=dict)  # how weights and compiled code are got
     slots: int  # of one replica, all on one node
     node: str = ""  # Ray's id of that node; "": wherever Ray finds the GPUs
+    fenced: bool = False  # it takes no GPU of Ray's: the fences of its slots stay, and it may park
     cpus: float = 0.0  # Ray's logical CPUs; 0: CPUs never keep a granted seat waiting
     engine_args: Mapping[str, object] = field(default_factory=dict)
     drain_s: float = 30.0  # at most, for running requests when the seat is closed

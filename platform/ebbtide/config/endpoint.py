@@ -44,6 +44,18 @@ class ReplicasSection(Section):
         return value
 
 
+class WarmSection(Section):
+    """Replicas that stay when they are not wanted: alive, with nothing on any GPU."""
+
+    replicas: CountOrZero = Field(
+        0,
+        description="Replicas that may stay parked in host memory instead of ending. Waking one takes seconds where a "
+        "start takes a minute. Each lends memory of pool.host_memory_per_node that no job may need, and wakes only on "
+        "the slots that it had. A replica that was started while this was 0 ends as before. Default 0: host memory is "
+        "for parked jobs.",
+    )
+
+
 class SloSection(Section):
     """What clients were promised; replicas are added when it is missed."""
 
@@ -89,6 +101,7 @@ class EndpointSection(Section):
         100, ge=-(10**6), le=10**6, description="Larger goes first. Default 100: before the 0 of a job."
     )
     replicas: ReplicasSection = Field(ReplicasSection(max=1), description="Least and most replicas.")
+    warm: WarmSection = Field(WarmSection(), description="Replicas that stay parked when they are not wanted.")
     gpus_per_replica: Count = Field(
         1, description="Slots of one replica, all on one node (tensor parallel). Default 1: the smallest."
     )
@@ -127,6 +140,18 @@ class EndpointSection(Section):
         "Default null: vLLM.",
     )
 
+    @field_validator("warm")
+    @classmethod
+    def _not_more_than_ever_run(cls, value: WarmSection, info: ValidationInfo) -> WarmSection:
+        replicas = info.data.get("replicas")
+        if isinstance(replicas, ReplicasSection) and value.replicas > replicas.max:
+            raise PydanticCustomError(
+                "range",
+                "warm.replicas is {warm}, more than replicas.max, which is {max}",
+                {"warm": value.replicas, "max": replicas.max},
+            )
+        return value
+
     def revision(self) -> str:
         """Digest of what a replica is started with: one that was started with anything else is to be replaced."""
         started_with = json.dumps(self.model_dump(mode="json", include=set(STARTED_WITH)), sort_keys=True)
@@ -150,5 +175,6 @@ class EndpointSection(Section):
             down_after_s=self.down_after_s,
             min_uptime_factor=self.min_uptime_factor,
             drain_s=self.drain_s,
+            warm_replicas=self.warm.replicas,
             revision=self.revision(),
         )

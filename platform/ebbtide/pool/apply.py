@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.pool import apply_hold, apply_job, apply_seat, apply_slot
+from ebbtide.pool import apply_hold, apply_job, apply_seat, apply_slot, apply_warm
 from ebbtide.pool.events import Body, Event
 from ebbtide.pool.state import PoolState
 
@@ -17,6 +17,7 @@ _HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     **apply_job.HANDLERS,
     **apply_hold.HANDLERS,
     **apply_seat.HANDLERS,
+    **apply_warm.HANDLERS,
 }
 
 

@@ -21,12 +21,17 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
-from ebbtide.pool.transitions import SEAT_TABLE, SeatState, SlotState, advance
+from ebbtide.pool.transitions import SEAT_PARKS, SEAT_TABLE, SeatState, SlotState, advance
 
 SOUND_S = 60.0  # a replica that was ready for so long ends a series of failures: it is the longest wait within one
 
 
-def _seat(state: PoolState, seat: SeatId) -> SeatRecord:
+def seat_record(state: PoolState, seat: SeatId) -> SeatRecord:
+    """The record of ``seat``; a cold one if nothing ever was there.
+
+    Raises:
+        IllegalTransition: its endpoint is not of the pool.
+    """
     known = state.seats.get(seat)
     if known is not None:
         return known
@@ -36,24 +41,30 @@ def _seat(state: PoolState, seat: SeatId) -> SeatRecord:
     return SeatRecord(id=seat, endpoint=endpoint)
 
 
-def _put(state: PoolState, record: SeatRecord) -> PoolState:
+def put_seat(state: PoolState, record: SeatRecord) -> PoolState:
+    """``state`` with this record in place of the seat's last one."""
     return replace(state, seats={**state.seats, record.id: record})
 
 
-def _move(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
+def move_seat(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
+    """``record`` in its next state.
+
+    Raises:
+        IllegalTransition: the table has no such edge.
+    """
     advance(SEAT_TABLE, f"seat {record.id}", record.state, then)
     return replace(record, state=then, since_s=at_s)
 
 
 def _must_be_cold(state: PoolState, endpoint: EndpointName, why: str) -> None:
     seats = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
-    warm = [seat.id for seat in seats if seat.state is not SeatState.COLD]
-    if warm:
-        raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(warm)} still has a replica")
+    others = [seat.id for seat in seats if seat.state is not SeatState.COLD]
+    if others:
+        raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(others)} still has a replica")
 
 
-def warm_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatId, ...]:
-    """The endpoint's seats that have slots."""
+def occupied_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatId, ...]:
+    """The endpoint's seats with a replica, a parked one too."""
     mine = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
     return tuple(seat.id for seat in mine if seat.state is not SeatState.COLD)
 
@@ -62,7 +73,7 @@ def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolSta
     known = state.endpoints.get(body.spec.name)
     if known is not None and known.spec.slots_per_replica != body.spec.slots_per_replica:
         _must_be_cold(state, body.spec.name, f"cannot change to {body.spec.slots_per_replica} slots per replica")
-    record = EndpointRecord(body.spec, start_s=known.start_s if known else 0.0)
+    record = replace(known, spec=body.spec) if known else EndpointRecord(body.spec)
     return replace(state, endpoints={**state.endpoints, body.spec.name: record})
 
 
@@ -78,8 +89,8 @@ def _removed(state: PoolState, event: Event, body: EndpointRemoved) -> PoolState
 
 
 def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
-    record = _seat(state, body.seat)
-    moved = _move(record, SeatState.PLACING, event.at_s)
+    record = seat_record(state, body.seat)
+    moved = move_seat(record, SeatState.PLACING, event.at_s)
     spec = state.endpoints[record.endpoint].spec
     if len(body.slots) != spec.slots_per_replica:
         raise IllegalTransition(f"seat {body.seat} needs {spec.slots_per_replica} slots, not {len(body.slots)}")
@@ -90,10 +101,15 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
         if other.state is SlotState.OPENING and other.slot.node in nodes:
             raise IllegalTransition(f"seat {body.seat} must wait: {other.occupant} is being placed on that node")
     epoch = state.next_epoch
-    state = occupy(state, body.slots, body.seat, SlotState.OPENING, event.at_s)
+    fenced = spec.warm_replicas > 0  # it is to leave the GPU and live on: Ray's GPU cannot be given back by an actor
+    then = SlotState.LEASED if fenced else SlotState.OPENING
+    state = occupy(state, body.slots, body.seat, then, event.at_s)
     moved = replace(
         moved,
         slots=body.slots,
+        fenced=fenced,
+        park_bytes=0,
+        cannot_park="",
         epoch=epoch,
         granted_s=event.at_s,
         replica="",
@@ -101,37 +117,50 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
         failures=record.failures if record.revision == spec.revision else 0,  # those of another say nothing of this
         cause=event.id,
     )
-    return _put(state, moved)
+    return put_seat(state, moved)
 
 
 def _landed(state: PoolState, event: Event, body: SeatLanded) -> PoolState:
-    record = _seat(state, body.seat)
-    moved = _move(record, SeatState.STARTING, event.at_s)
+    record = seat_record(state, body.seat)
+    moved = move_seat(record, SeatState.STARTING, event.at_s)
     slots = dict(state.slots)
-    for slot in record.slots:
+    for slot in record.slots if not record.fenced else ():
         slots[slot] = move_slot(slot_record(state, slot), SlotState.LEASED, event.at_s)
-    return _put(replace(state, slots=slots), replace(moved, replica=body.replica, starts=record.starts + 1))
+    return put_seat(replace(state, slots=slots), replace(moved, replica=body.replica, starts=record.starts + 1))
 
 
 def _ready(state: PoolState, event: Event, body: SeatReady) -> PoolState:
-    record = _seat(state, body.seat)
-    moved = _move(record, SeatState.READY, event.at_s)
-    moved = replace(moved, ready_since_s=event.at_s, replica=body.replica or record.replica)
-    endpoint = state.endpoints[record.endpoint]
-    start_s = event.at_s - record.granted_s
-    state = replace(state, endpoints={**state.endpoints, record.endpoint: replace(endpoint, start_s=start_s)})
-    return _put(state, moved)
+    record = seat_record(state, body.seat)
+    moved = move_seat(record, SeatState.READY, event.at_s)
+    woke = record.state is SeatState.WAKING
+    moved = replace(
+        moved,
+        ready_since_s=event.at_s,
+        replica=body.replica or record.replica,
+        parks=False,
+        park_bytes=body.park_bytes,
+        cannot_park=body.cannot_park,
+        wakes=record.wakes + woke,
+    )
+    endpoint, took_s = state.endpoints[record.endpoint], event.at_s - record.granted_s
+    endpoint = replace(endpoint, wake_s=took_s) if woke else replace(endpoint, start_s=took_s)
+    return put_seat(replace(state, endpoints={**state.endpoints, record.endpoint: endpoint}), moved)
 
 
 def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
-    record = _seat(state, body.seat)
+    record = seat_record(state, body.seat)
     then = SeatState.DRAINING if record.state is SeatState.READY else SeatState.STOPPING
     if record.state is SeatState.DRAINING:
         raise IllegalTransition(f"seat {body.seat} is draining already")
-    moved = replace(_move(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
+    moved = replace(move_seat(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
     if record.state is SeatState.READY:  # it did all that was asked of it, however short the tide was
         moved = replace(moved, failures=0, last_error="")
-    return _put(reclaim(state, record.slots, event.at_s), moved)
+    return put_seat(_give_back(state, record, event.at_s), moved)
+
+
+def _give_back(state: PoolState, record: SeatRecord, at_s: float) -> PoolState:
+    """Tell the seat to leave what it holds; what a warm one names may be somebody else's by now."""
+    return reclaim(state, state.held_by(record.id, record.epoch), at_s)
 
 
 def is_sound(record: SeatRecord, now_s: float) -> bool:
@@ -144,35 +173,38 @@ def _failed(before: SeatRecord, after: SeatRecord, why: str, at_s: float) -> Sea
 
 
 def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
-    record = _seat(state, body.seat)
+    record = seat_record(state, body.seat)
     if record.state is not SeatState.READY:
         raise IllegalTransition(
             f"seat {body.seat} is {record.state.value}: only a ready replica can die into a restart"
         )
-    moved = _move(record, SeatState.STARTING, event.at_s)
+    moved = move_seat(record, SeatState.STARTING, event.at_s)
     moved = replace(moved, granted_s=event.at_s, replica="")  # its successor has not been heard yet
-    return _put(state, _failed(record, moved, body.why, event.at_s))
+    return put_seat(state, _failed(record, moved, body.why, event.at_s))
 
 
 def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
-    record = _seat(state, body.seat)
-    moved = _move(record, SeatState.STOPPING, event.at_s)
+    record = seat_record(state, body.seat)
+    moved = move_seat(record, SeatState.STOPPING, event.at_s)
     moved = replace(moved, asked_s=record.asked_s if record.state is SeatState.DRAINING else event.at_s)
     node_died = any(slot_record(state, slot).state is SlotState.LOST for slot in record.slots)
     if node_died and record.state is SeatState.STARTING and not record.replica:
         moved = replace(moved, failures=max(0, record.failures - 1))  # what it died of a moment ago was its node
+    elif record.state in SEAT_PARKS and not node_died and body.failed:  # this says nothing of the next start
+        endpoint = replace(state.endpoints[record.endpoint], park_failed_s=event.at_s, park_error=body.why)
+        state = replace(state, endpoints={**state.endpoints, record.endpoint: endpoint})
     elif record.state is not SeatState.DRAINING and not node_died and body.failed:
         moved = _failed(record, moved, body.why, event.at_s)
-    return _put(reclaim(state, record.slots, event.at_s), moved)
+    return put_seat(_give_back(state, record, event.at_s), moved)
 
 
 def _gone(state: PoolState, event: Event, body: SeatGone) -> PoolState:
-    record = _seat(state, body.seat)
-    moved = _move(record, SeatState.COLD, event.at_s)
+    record = seat_record(state, body.seat)
+    moved = move_seat(record, SeatState.COLD, event.at_s)
     held = state.held_by(body.seat, record.epoch)
     if held:
         raise IllegalTransition(f"seat {body.seat} is said to be gone, but {', '.join(held)} is not proven free")
-    return _put(state, replace(moved, slots=(), replica=""))
+    return put_seat(state, replace(moved, slots=(), replica="", parks=False))
 
 
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {

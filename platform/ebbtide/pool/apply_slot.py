@@ -52,6 +52,9 @@ def occupy(
 ) -> PoolState:
     """Lease ``slots``, all free, to ``who`` under the next epoch.
 
+    Args:
+        then: OPENING where the fences are to go, LEASED where they stay.
+
     Raises:
         IllegalTransition: a slot is named twice, unknown, not free, or on a draining node.
     """

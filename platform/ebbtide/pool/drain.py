@@ -6,12 +6,13 @@ from ebbtide.pool.transitions import OCCUPIED
 
 
 def occupants(state: PoolState, node: NodeId) -> tuple[JobName | SeatId, ...]:
-    """Jobs and seats that have slots of ``node``, and parked jobs that claim some, each once."""
+    """Jobs and seats that have slots of ``node``, and parked jobs and warm replicas that are to come back there."""
     found: list[JobName | SeatId] = []
     for record in state.slots.values():
         if record.slot.node == node:
             found += [record.occupant] if record.state in OCCUPIED and record.occupant is not None else []
             found += state.claims_on(record.slot.id)
+    found += [n for n, seat in state.seats.items() if seat.parks and state.slots[seat.slots[0]].slot.node == node]
     return tuple(dict.fromkeys(found))
 
 

@@ -95,6 +95,24 @@ class DrainSeat:
     kind: Literal["drain_seat"] = "drain_seat"
 
 
+@dataclass(frozen=True, slots=True)
+class ParkSeat:
+    """Let the replica of this seat finish its requests, give up its GPUs, and live on without them."""
+
+    seat: SeatId
+    reason: str
+    kind: Literal["park_seat"] = "park_seat"
+
+
+@dataclass(frozen=True, slots=True)
+class WakeSeat:
+    """Give a warm replica exactly its slots back."""
+
+    seat: SeatId
+    reason: str
+    kind: Literal["wake_seat"] = "wake_seat"
+
+
 # ---- facts: what was observed ---------------------------------------------------------------------------------
 
 
@@ -348,6 +366,8 @@ class SeatReady:
     stages_s: tuple[tuple[str, float], ...]
     replica: str = ""  # its name; "": as it landed
     weights: tuple[Loaded, ...] = ()
+    park_bytes: int = 0  # host memory that it needs in order to park; 0: it cannot, for the reason in cannot_park
+    cannot_park: str = ""
     kind: Literal["seat_ready"] = "seat_ready"
 
 
@@ -358,6 +378,22 @@ class SeatDied:
     seat: SeatId
     why: str
     kind: Literal["seat_died"] = "seat_died"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatDrained:
+    """No request is left at a seat that is to park, and no gateway sends any: its replica may give up its GPUs."""
+
+    seat: SeatId
+    kind: Literal["seat_drained"] = "seat_drained"
+
+
+@dataclass(frozen=True, slots=True)
+class SeatParked:
+    """The seat's replica holds nothing on any GPU, and its slots are proven free."""
+
+    seat: SeatId
+    kind: Literal["seat_parked"] = "seat_parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +417,7 @@ class SeatGone:
     kind: Literal["seat_gone"] = "seat_gone"
 
 
-Move: TypeAlias = GrantJob | ParkJob | ResumeJob | StopJob | CancelJob | GrantSeat | DrainSeat
+Move: TypeAlias = GrantJob | ParkJob | ResumeJob | StopJob | CancelJob | GrantSeat | DrainSeat | ParkSeat | WakeSeat
 Fact: TypeAlias = (
     NodeFound
     | NodeLost
@@ -410,6 +446,8 @@ Fact: TypeAlias = (
     | SeatLanded
     | SeatReady
     | SeatDied
+    | SeatDrained
+    | SeatParked
     | SeatStopped
     | SeatGone
 )

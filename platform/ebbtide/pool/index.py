@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId
-from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, JobState, SlotState
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SEAT_PARKS, JobState, SlotState
 
 if TYPE_CHECKING:
     from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
@@ -125,6 +125,16 @@ def parked_bytes(jobs: "Mapping[JobName, JobRecord]", slots: "Mapping[SlotId, Sl
             for slot in job.gang:
                 if slot in slots:
                     found[slots[slot].slot.node] += job.spec.host_bytes_per_worker
+    return found
+
+
+@remembered
+def warm_bytes(all_seats: "Mapping[SeatId, SeatRecord]", slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, int]:
+    """Host memory lent to warm replicas, by node; to those that are told to park and not yet there as well."""
+    found: Counter[NodeId] = Counter()
+    for seat in all_seats.values():
+        if seat.slots and seat.slots[0] in slots and (seat.parks or seat.state in SEAT_PARKS):
+            found[slots[seat.slots[0]].slot.node] += seat.park_bytes
     return found
 
 

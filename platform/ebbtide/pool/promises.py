@@ -146,6 +146,12 @@ def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord], held_by: Held) 
         ]
         if seat.state is SeatState.COLD and (held or seat.slots):
             wrong.append(f"seat {name} is cold but has {held or seat.slots}")
+        if seat.state is SeatState.WARM and (held or not seat.slots):
+            wrong.append(f"seat {name} is warm with {seat.slots} but holds {held}")
+        if seat.fenced and any(state.slots[s].state is SlotState.OPENING for s in held):
+            wrong.append(f"seat {name} has no use for the fences of {held}")
+        if seat.state is SeatState.READY and seat.parks:
+            wrong.append(f"seat {name} is ready and is to park")
         if seat.state in SEAT_HOLDS_SLOTS:
             spec = state.endpoints[seat.endpoint].spec
             if len(seat.slots) != spec.slots_per_replica and seat.state is SeatState.PLACING:

@@ -56,10 +56,13 @@ class EndpointSpec:
     down_after_s: float  # of lower demand, before a replica goes
     min_uptime_factor: float  # a replica lives at least this many times its measured start-up
     drain_s: float  # at most, for running requests
+    warm_replicas: int = 0  # most that stay parked when they are not wanted; 0: they end
     revision: str = ""  # digest of what a replica is started with; "": not said, so never stale
 
     def __post_init__(self) -> None:
         if not 0 <= self.replicas_min <= self.replicas_max:  # 0..0: it retires, and gets no slot any more
             raise ValueError(f"endpoint {self.name}: replicas {self.replicas_min}..{self.replicas_max} is no range")
+        if self.warm_replicas < 0:
+            raise ValueError(f"endpoint {self.name}: {self.warm_replicas} warm replicas")
         if self.slots_per_replica < 1:
             raise ValueError(f"endpoint {self.name}: a replica needs at least one slot")

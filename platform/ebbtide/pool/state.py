@@ -87,6 +87,11 @@ class SeatRecord:
     granted_s: float = 0.0
     ready_since_s: float = 0.0
     asked_s: float = 0.0  # when it was told to drain or stop
+    fenced: bool = False  # the fences of its slots stay, as under a job: its replica has none of Ray's GPUs
+    parks: bool = False  # it was told to park, and has neither woken nor ended since
+    park_bytes: int = 0  # host memory that its replica needs in order to park; 0: it cannot
+    cannot_park: str = ""  # why not
+    wakes: int = 0
     starts: int = 0  # replicas that landed here
     failures: int = 0  # in a row: starts that ended before READY, and deaths soon after it
     revision: str = ""  # of its present or last replica
@@ -100,6 +105,9 @@ class EndpointRecord:
 
     spec: EndpointSpec
     start_s: float = 0.0
+    wake_s: float = 0.0  # the same, for the last one that woke
+    park_failed_s: float = 0.0  # when a replica failed to park, to stay warm or to wake last
+    park_error: str = ""  # and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,10 @@ class PoolState:
     def parked_bytes(self, node: NodeId) -> int:
         """Host memory lent on ``node`` to parked gangs."""
         return index.parked_bytes(self.jobs, self.slots).get(node, 0)
+
+    def warm_bytes(self, node: NodeId) -> int:
+        """Host memory lent on ``node`` to warm replicas, those on their way there or back too."""
+        return index.warm_bytes(self.seats, self.slots).get(node, 0)
 
     def seats_of(self, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
         """The endpoint's known seats, by number."""

@@ -51,6 +51,9 @@ class SeatState(Enum):
     STARTING = "starting"  # the replica's process is on its slots and loads
     READY = "ready"  # answers requests
     DRAINING = "draining"  # gets no new requests, finishes those it has
+    PARKING = "parking"  # told to take all that it has off its slots; that is not yet proven
+    WARM = "warm"  # its process lives and holds nothing on any GPU
+    WAKING = "waking"  # exactly its slots granted again, its state on the way back
     STOPPING = "stopping"  # told to exit; its memory is not yet proven gone
 
 
@@ -63,9 +66,10 @@ JOB_HOLDS_SLOTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.RESUM
 JOB_CLAIMS_SLOTS = frozenset({JobState.PARKING, JobState.PARKED})
 """Jobs with a parked claim on their gang's slots: they can only resume on exactly these."""
 
-SEAT_HOLDS_SLOTS = frozenset(
-    {SeatState.PLACING, SeatState.STARTING, SeatState.READY, SeatState.DRAINING, SeatState.STOPPING}
-)
+SEAT_PARKS = frozenset({SeatState.PARKING, SeatState.WARM, SeatState.WAKING})
+"""Seats with a replica that has given its GPU up, or is about to, or gets it back."""
+
+SEAT_HOLDS_SLOTS = frozenset(SeatState) - {SeatState.COLD, SeatState.WARM}
 
 SLOT_TABLE: Mapping[SlotState, Mapping[SlotState, str]] = {
     SlotState.UNFENCED: {
@@ -74,7 +78,7 @@ SLOT_TABLE: Mapping[SlotState, Mapping[SlotState, str]] = {
         SlotState.LOST: "its node died",
     },
     SlotState.FREE: {
-        SlotState.LEASED: "granted to a rank of a job; the fence stays",
+        SlotState.LEASED: "granted to a rank of a job, or to a replica that may park; the fence stays",
         SlotState.OPENING: "granted to a replica; the fence will be removed",
         SlotState.UNFENCED: "the fence vanished",
         SlotState.LOST: "its node died",
@@ -163,7 +167,22 @@ SEAT_TABLE: Mapping[SeatState, Mapping[SeatState, str]] = {
         SeatState.DRAINING: "no longer wanted",
         SeatState.STOPPING: "its node died, or its replica died again and again soon after it was ready",
     },
-    SeatState.DRAINING: {SeatState.STOPPING: "no request is left, the drain limit passed, or it died"},
+    SeatState.DRAINING: {
+        SeatState.PARKING: "no request is left, and its endpoint keeps it warm",
+        SeatState.STOPPING: "no request is left, the drain limit passed, or it died",
+    },
+    SeatState.PARKING: {
+        SeatState.WARM: "it says that it holds nothing, and its slots are proven free",
+        SeatState.STOPPING: "it cannot park, did not in time, died, or is not wanted any more",
+    },
+    SeatState.WARM: {
+        SeatState.WAKING: "exactly its slots were granted again",
+        SeatState.STOPPING: "not wanted any more, its memory is needed, or it died",
+    },
+    SeatState.WAKING: {
+        SeatState.READY: "its engine answers again",
+        SeatState.STOPPING: "it did not wake, or died, or is not wanted any more",
+    },
     SeatState.STOPPING: {SeatState.COLD: "its process is gone and its slots are proven free"},
 }
 

@@ -11,6 +11,8 @@ FREED_TO_GRANTED = "freed_to_granted"
 GRANTED_TO_OPEN = "granted_to_open"
 OPEN_TO_LANDED = "open_to_landed"
 LANDED_TO_READY = "landed_to_ready"
+ASKED_TO_WARM = "asked_to_warm"
+GRANTED_TO_WOKEN = "granted_to_woken"
 
 STAGES = {
     ASKED_TO_PARKED: "a job was asked to step aside, until all its ranks are parked and its slots proven free",
@@ -21,6 +23,8 @@ STAGES = {
     GRANTED_TO_OPEN: "a replica's slots are granted, until their fences are gone",
     OPEN_TO_LANDED: "the fences are gone, until the replica reports from these slots",
     LANDED_TO_READY: "the replica's process is there, until its engine answers",
+    ASKED_TO_WARM: "a replica was told to park, until it holds nothing and its slots are proven free",
+    GRANTED_TO_WOKEN: "a warm replica's slots are granted, until its engine answers",
 }
 """The stages in order, each with where it begins and ends."""
 

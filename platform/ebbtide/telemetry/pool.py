@@ -17,11 +17,18 @@ AGENT_AGE = Family(
 GATEWAYS = Family("ebbtide_gateways_heard", "gauge", "Gateways that reported within the last 5 s.")
 HOST_MEMORY = Family("ebbtide_host_memory_bytes", "gauge", "Host memory that nodes lend to parked workers.", ("node",))
 PARKED_MEMORY = Family("ebbtide_parked_bytes", "gauge", "Host memory lent to parked workers now.", ("node",))
-REPLICAS = Family("ebbtide_replicas", "gauge", "Seats that have slots, by endpoint and state.", ("endpoint", "state"))
+WARM_MEMORY = Family("ebbtide_warm_bytes", "gauge", "Host memory lent to warm replicas now.", ("node",))
+REPLICAS = Family(
+    "ebbtide_replicas",
+    "gauge",
+    "Seats that have slots, or a warm replica, by endpoint and state.",
+    ("endpoint", "state"),
+)
 REPLICAS_WANTED = Family(
     "ebbtide_replicas_wanted", "gauge", "Replicas that the policy aims at, by endpoint.", ("endpoint",)
 )
 REPLICA_STARTS = Family("ebbtide_replica_starts_total", "counter", "Replicas that became ready.", ("endpoint",))
+REPLICA_WAKES = Family("ebbtide_replica_wakes_total", "counter", "Warm replicas that became ready.", ("endpoint",))
 REPLICA_LOADS = Family(
     "ebbtide_replica_loads_total",
     "counter",
@@ -42,9 +49,11 @@ FAMILIES = (
     GATEWAYS,
     HOST_MEMORY,
     PARKED_MEMORY,
+    WARM_MEMORY,
     REPLICAS,
     REPLICAS_WANTED,
     REPLICA_STARTS,
+    REPLICA_WAKES,
     REPLICA_LOADS,
     REPLICA_FAILURES,
     REPLICA_DEATHS,

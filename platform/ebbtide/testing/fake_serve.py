@@ -14,7 +14,7 @@ from itertools import count
 from random import Random
 
 from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport
-from ebbtide.pool.ids import NodeId, SeatId, SlotId
+from ebbtide.pool.ids import NodeId, SeatId, SlotId, slot_id
 from ebbtide.testing.fake_link import FakeLink
 from ebbtide.testing.fake_machines import FakeMachines, Process
 from ebbtide.testing.fake_scheduler import Claim, FakeScheduler
@@ -39,10 +39,12 @@ class Actor:
     refuses: bool = False
     error: str = ""
     asked_s: float = 0.0
+    placed: bool = False
+    phase: ReplicaPhase | None = None  # while it parks, is parked or wakes
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
-        """Its logical GPUs, () while it is pending."""
+        """Its logical GPUs, () while it is pending, and always if it leaves them to the fences."""
         return self.claim.slots
 
 
@@ -62,16 +64,21 @@ class FakeServe:
         self.start_s = (1.0, 4.0)  # of a replica's process
         self.load_s = (1.0, 6.0)  # of its engine
         self.load_fails = False  # every engine runs out of memory instead
+        self.park_s = (0.1, 2.0)  # to give the GPUs up, and to take them back
+        self.park_bytes = 0  # host memory that a replica needs to park; 0: no engine can
+        self.park_fails = 0.0  # how often an engine fails to park or to wake
         self._clock, self._random, self._link = clock, random, link
         self._machines, self._scheduler, self._gpus_of = machines, scheduler, gpus_of
         self._targets: dict[SeatId, int] = {}
         self._bound: dict[SeatId, NodeId] = {}  # where a seat's next replica goes
+        self._fenced: dict[SeatId, bool] = {}  # whether it takes no logical GPU
         self._numbers = count()
 
-    def set_target(self, seat: SeatId, target: int, node: NodeId | None = None) -> None:
-        """What the arbiter tells Serve; it is in force a moment later."""
+    def set_target(self, seat: SeatId, target: int, node: NodeId | None = None, *, fenced: bool = False) -> None:
+        """What the arbiter tells Serve; it is in force a moment later. ``fenced``: it takes no logical GPU."""
         if node is not None:
             self._bound[seat] = node
+            self._fenced[seat] = fenced
         if self._targets.get(seat, 0) == target:
             return
         self._targets[seat] = target
@@ -102,9 +109,11 @@ class FakeServe:
         name = f"{seat}#{next(self._numbers)}"
 
         def placed() -> None:
+            actor.placed = True
             self._clock.call_later(self._random.uniform(*self.start_s), lambda: self._up(actor))
 
-        actor = Actor(name, seat, Claim(name, self._bound[seat], self._gpus_of(seat), placed))
+        gpus = 0 if self._fenced.get(seat) else self._gpus_of(seat)
+        actor = Actor(name, seat, Claim(name, self._bound[seat], gpus, placed))
         self.actors[seat].append(actor)
         self._scheduler.claim(actor.claim)
 
@@ -128,7 +137,7 @@ class FakeServe:
 
     def kill_all(self, node: NodeId) -> None:
         """Every actor that has GPUs on a node; one that is pending waits for the node for ever."""
-        for actor in [a for found in self.actors.values() for a in found if a.claim.node == node and a.slots]:
+        for actor in [a for found in self.actors.values() for a in found if a.claim.node == node and a.placed]:
             self.kill_actor(actor)
 
     # ---- one actor's life
@@ -163,7 +172,8 @@ class FakeServe:
     def _load(self, actor: Actor, lease: Lease) -> None:
         engine = actor.engine = self._machines.spawn(actor.seat, lease.epoch, actor.claim.node)
         engine.on_death = lambda: self.kill_actor(actor)
-        left = set(actor.slots)
+        here = [slot_id(NodeId(one.node), one.index) for one in lease.slots]
+        left = set(here)
 
         def taken(slot: SlotId, came: bool) -> None:
             left.discard(slot)
@@ -177,13 +187,57 @@ class FakeServe:
                 actor.error = "out of memory"
             actor.ready = engine.alive and actor.alive and not actor.error
 
-        for slot in actor.slots:
+        for slot in here:
             self._machines.take(engine, slot, 20.0, lambda came, slot=slot: taken(slot, came))  # type: ignore[misc]
+
+    # ---- parking and waking
+
+    def _obey(self, actor: Actor, orders: ReplicaOrders) -> None:
+        """Order by order, each once: the same comes until its effect is reported."""
+        if not actor.alive or actor.engine is None or actor.lease is None or actor.stopping:
+            return
+        if orders.park and actor.phase is None and actor.ready:
+            actor.phase, actor.ready = ReplicaPhase.PARKING, False
+            self._clock.call_later(self._random.uniform(*self.park_s), lambda: self._parked(actor))
+        elif orders.wake is not None and actor.phase is ReplicaPhase.PARKED:
+            actor.phase = ReplicaPhase.WAKING
+            actor.lease = orders.wake
+            self._clock.call_later(self._random.uniform(*self.park_s), lambda: self._wake(actor))
+
+    def _parked(self, actor: Actor) -> None:
+        assert actor.lease is not None and actor.engine is not None
+        if actor.inflight and actor.alive:  # of a gateway that nobody has heard of lately
+            self._clock.call_later(0.2, lambda: self._parked(actor))
+            return
+        if self._random.random() < self.park_fails:
+            actor.error = "it does not let go"
+        if not actor.error:
+            for one in actor.lease.slots:
+                self._machines.release(actor.engine, slot_id(NodeId(one.node), one.index))
+            actor.phase = ReplicaPhase.PARKED
+
+    def _wake(self, actor: Actor) -> None:
+        assert actor.lease is not None and actor.engine is not None
+        if self._random.random() < self.park_fails:
+            actor.error = "its state does not come back"
+            return
+        actor.engine.epoch = actor.lease.epoch
+        left = {slot_id(NodeId(one.node), one.index) for one in actor.lease.slots}
+
+        def taken(slot: SlotId, came: bool) -> None:
+            left.discard(slot)
+            if not came:
+                actor.error = f"{slot} is held by somebody else"
+            elif not left and actor.engine is not None and actor.engine.alive:
+                actor.phase, actor.ready = None, True
+
+        for slot in tuple(left):
+            self._machines.take(actor.engine, slot, 5.0, lambda came, slot=slot: taken(slot, came))  # type: ignore[misc]
 
     def _beats(self, actor: Actor) -> None:
         if not actor.alive:
             return
-        phase = ReplicaPhase.READY if actor.ready else ReplicaPhase.STARTING
+        phase = actor.phase or (ReplicaPhase.READY if actor.ready else ReplicaPhase.STARTING)
         if actor.stopping:
             phase = ReplicaPhase.STOPPING
         report = ReplicaReport(
@@ -198,11 +252,14 @@ class FakeServe:
             error=actor.error,
             stages_s={"lease": 0.1, "engine": 1.0} if actor.ready else {},
             loads=(RankLoad(0, "ebbtide_flat", {"buffered": 1000}, 0.1),) if actor.ready else (),
+            park_bytes=self.park_bytes,
+            cannot_park="" if self.park_bytes else "no engine can",
         )
 
         def answered(orders: ReplicaOrders | None) -> None:
             if orders is not None:
                 actor.refuses = orders.draining
+                self._obey(actor, orders)
             self._clock.call_later(0.3, lambda: self._beats(actor))
 
         self._link.call(lambda arbiter: arbiter.report_replica(report), answered)

@@ -6,8 +6,9 @@ It behaves as an engine's process does towards the pool: it watches its replica'
 the slot locks of the lease in its environment before it allocates anything, and holds them until it is gone.
 Then it "generates": step by step, one token for each running sequence, as an engine with continuous batching does.
 
-Protocol on the inherited socket, JSON lines. In: ``["+", id, tokens]`` a sequence, ``["-", id]`` forget it. Out, once:
-``""`` ready, or why not; then per step the ids that got a token, and nothing else.
+Protocol on the inherited socket, JSON lines. In: ``["+", id, tokens]`` a sequence, ``["-", id]`` forget it;
+``["sleep"]`` free the memory and the locks, ``["wake", lease]`` take them again. Out, once: ``""`` ready, or why not;
+then per step the ids that got a token; after a sleep or wake ``{"done": ""}``, or why it was not done.
 """
 
 import asyncio
@@ -17,10 +18,11 @@ import socket
 import sys
 import time
 from collections import deque
+from typing import Any
 
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy
 from ebbtide.agent.slot_lock import SlotLock
-from ebbtide_serve.lease_env import lease_from_environment
+from ebbtide_serve.lease_env import LEASE_VARIABLE, lease_from_environment
 from ebbtide_serve.parent_watch import arm_from_environment
 
 
@@ -83,14 +85,54 @@ class Batch:
         return lucky
 
 
-async def generate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, args: dict[str, float]) -> None:
+class Holdings:
+    """What it has on its GPUs: the locks, and memory that is really there."""
+
+    def __init__(self, args: dict[str, Any]) -> None:
+        self._args = args
+        self._locks: list[SlotLock] = []
+        self._memory = bytearray()
+
+    def take(self, lasting_s: float) -> str:
+        """Lock, then allocate; deaf meanwhile, as an engine that loads. Gives why it could not."""
+        try:
+            self._locks = take_locks(self._args["lock_timeout_s"])
+        except (SlotBusy, LockDirUnusable, ValueError) as error:
+            return str(error)
+        assert all(lock.held for lock in self._locks)
+        self._memory = bytearray(int(self._args["allocate_mib"]) << 20)
+        self._memory[::4096] = b"x" * len(self._memory[::4096])  # touched, so that it is really there
+        time.sleep(lasting_s)
+        return ""
+
+    def obey(self, what: str, lease: str = "") -> str:
+        """Sleep or wake; gives why it could not."""
+        if what == "wake":
+            os.environ[LEASE_VARIABLE] = lease
+            return str(self._args["fail_wake"]) or self.take(self._args["wake_s"])
+        if self._args["fail_sleep"]:
+            return str(self._args["fail_sleep"])
+        time.sleep(self._args["sleep_s"])
+        self._memory = bytearray()
+        for lock in self._locks:
+            lock.release()
+        return ""
+
+
+async def generate(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, args: dict[str, Any], mine: Holdings
+) -> None:
     """Serve until the other end is closed."""
     batch = Batch(int(args["max_running"]))
     step_s = 1.0 / args["tokens_per_s"]
 
     async def listen() -> None:
         while line := await reader.readline():
-            batch.take_in(line)
+            what, *more = json.loads(line)
+            if what in ("+", "-"):
+                batch.take_in(line)
+            else:
+                writer.write(json.dumps({"done": mine.obey(what, *more)}).encode() + b"\n")
         os._exit(0)  # nobody is there for whom to generate
 
     listening = asyncio.create_task(listen())
@@ -105,23 +147,15 @@ async def generate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, a
         await writer.drain()
 
 
-async def main(ours: socket.socket, args: dict[str, float]) -> None:
+async def main(ours: socket.socket, args: dict[str, Any]) -> None:
     """Lock, allocate, generate."""
     reader, writer = await asyncio.open_connection(sock=ours)
-    problem = ""
-    try:
-        locks = take_locks(args["lock_timeout_s"])
-    except (SlotBusy, LockDirUnusable, ValueError) as error:
-        problem = str(error)
-    else:
-        assert all(lock.held for lock in locks)
-        memory = bytearray(int(args["allocate_mib"]) << 20)
-        memory[::4096] = b"x" * len(memory[::4096])  # touched, so that it is really there
-        time.sleep(args["start_s"])  # "loading weights": with the lock held, and deaf
+    mine = Holdings(args)
+    problem = mine.take(args["start_s"])
     writer.write(json.dumps(problem).encode() + b"\n")
     await writer.drain()
     if not problem:
-        await generate(reader, writer, args)
+        await generate(reader, writer, args, mine)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass
 
 from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply
+from ebbtide_serve.engine_sleep import CanSleep
 from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.testing.openai_words import Asked, Events, asked, whole
 
 PROCESS_ENGINE = "ebbtide_serve.testing.process_engine:ProcessEngine"
@@ -35,6 +37,11 @@ class ProcessArgs:
     max_model_len: int = 32768  # words of prompt and answer
     lock_timeout_s: float = 10.0  # as vllm_worker's: a predecessor at the same seat may be in its last breath
     allocate_mib: int = 0  # memory that the child really takes
+    sleeps: bool = True  # it can give up its locks and memory, and take them back
+    sleep_s: float = 0.0
+    wake_s: float = 0.0
+    fail_sleep: str = ""  # the message to fail with
+    fail_wake: str = ""
     fail_start: str = ""  # never becomes healthy: the message to fail with, before any lock is taken
 
 
@@ -52,6 +59,8 @@ class ProcessEngine:
         self._begun: set[int] = set()
         self._next = 0
         self._generated = 0
+        self._asked: asyncio.Future[str] | None = None  # to sleep or to wake
+        self._asleep = False
 
     @property
     def child_pid(self) -> int:
@@ -77,7 +86,12 @@ class ProcessEngine:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
             while line := await reader.readline():
-                for number in json.loads(line):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    assert self._asked is not None, "it answers what it was asked"
+                    self._asked.set_result(told["done"])
+                    continue
+                for number in told:
                     steps = self._steps.get(number)
                     if steps is not None:
                         self._begun.add(number)
@@ -88,10 +102,38 @@ class ProcessEngine:
         finally:
             for steps in self._steps.values():
                 steps.put_nowait(False)
+            if self._asked is not None and not self._asked.done():
+                self._asked.set_result("its process died")
+
+    def can_sleep(self) -> CanSleep:
+        """See `Sleeps`."""
+        if not self.args.sleeps:
+            return CanSleep(why_not="it was told that it cannot")
+        return CanSleep(max(1, self.args.allocate_mib << 20))
+
+    async def sleep(self) -> None:
+        """See `Sleeps`."""
+        await self._ask("sleep")
+        self._asleep = True
+
+    async def wake(self, lease: EngineLease) -> None:
+        """See `Sleeps`."""
+        await self._ask("wake", lease.to_json())
+        self._asleep = False
+
+    async def _ask(self, what: str, *words: str) -> None:
+        await self.check_health()
+        self._asked = asyncio.get_running_loop().create_future()
+        self._tell(what, *words)
+        problem = await self._asked
+        if problem:
+            raise EngineFailed(f"the process engine does not {what}: {problem}")
 
     async def handle(self, route: Route, body: bytes) -> Reply:
         """See the port."""
         await self.check_health()
+        if self._asleep:
+            raise EngineFailed("a request came to an engine that is asleep")
         request = asked(route, body, model=self._model, max_model_len=self.args.max_model_len)
         if isinstance(request, JsonReply):
             return request

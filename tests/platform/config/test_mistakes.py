@@ -68,6 +68,12 @@ GOLDEN: list[tuple[str, str, str, list[str]]] = [
         ["8:29: endpoints[0].replicas.max: max is 2, less than min, which is 3"],
     ),
     (
+        "more warm than ever run",
+        "{min: 0, max: 2}",
+        "{min: 0, max: 2}\n    warm: {replicas: 3}",
+        ["9:11: endpoints[0].warm: warm.replicas is 3, more than replicas.max, which is 2"],
+    ),
+    (
         "min over a default max",
         "{min: 0, max: 2}",
         "{min: 3}",

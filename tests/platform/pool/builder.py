@@ -19,8 +19,11 @@ from ebbtide.pool.events import (
     NodeFound,
     NodeLost,
     ParkJob,
+    ParkSeat,
     ResumeJob,
+    SeatDrained,
     SeatLanded,
+    SeatParked,
     SeatReady,
     SeatStopped,
     Slot,
@@ -28,6 +31,7 @@ from ebbtide.pool.events import (
     SlotFound,
     SlotFreed,
     StopJob,
+    WakeSeat,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
@@ -99,6 +103,16 @@ RUNNING: tuple[Body, ...] = (GrantJob(JOB, (S0, S1), "r"), JobRunning(JOB, 5))
 PARKED: tuple[Body, ...] = (*RUNNING, ParkJob(JOB, "r"), SlotFreed(S0), SlotFreed(S1), JobParked(JOB, 9))
 READY: tuple[Body, ...] = (GrantSeat(SEAT, (S2,), "r"), SeatLanded(SEAT, "a"), SeatReady(SEAT, ()))
 
+WARM: tuple[Body, ...] = (
+    EndpointDeclared(replace(ENDPOINT, warm_replicas=1)),
+    *READY[:2],
+    SeatReady(SEAT, (), park_bytes=30),
+    ParkSeat(SEAT, "r"),
+    SeatDrained(SEAT),
+    SlotFreed(S2),
+    SeatParked(SEAT),
+)
+
 JOB_IN: dict[JobState, tuple[Body, ...]] = {
     JobState.WAITING: (),
     JobState.STARTING: RUNNING[:1],
@@ -118,6 +132,9 @@ SEAT_IN: dict[SeatState, tuple[Body, ...]] = {
     SeatState.STARTING: READY[:2],
     SeatState.READY: READY,
     SeatState.DRAINING: (*READY, DrainSeat(SEAT, "r")),
+    SeatState.PARKING: WARM[:-1],
+    SeatState.WARM: WARM,
+    SeatState.WAKING: (*WARM, WakeSeat(SEAT, "r")),
     SeatState.STOPPING: (*READY, DrainSeat(SEAT, "r"), SeatStopped(SEAT, "w"), SlotFreed(S2)),
 }
 

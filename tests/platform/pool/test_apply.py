@@ -28,10 +28,13 @@ from ebbtide.pool.events import (
     NodeFound,
     NodeLost,
     ParkJob,
+    ParkSeat,
     ResumeJob,
     SeatDied,
+    SeatDrained,
     SeatGone,
     SeatLanded,
+    SeatParked,
     SeatReady,
     SeatStopped,
     SlotForeign,
@@ -39,12 +42,13 @@ from ebbtide.pool.events import (
     SlotFreed,
     SlotUnfenced,
     StopJob,
+    WakeSeat,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide.pool.transitions import SEAT_PARKS, JobState, SeatState, SlotState
 from tests.platform.pool.builder import (
     CHAT,
     ENDPOINT,
@@ -97,14 +101,21 @@ SEATS = SeatState
 SEAT_EVENTS: Mapping[Body, Mapping[SeatState, SeatState]] = {
     GrantSeat(SEAT, (S2,), "r"): {SEATS.COLD: SEATS.PLACING},
     SeatLanded(SEAT, "a"): {SEATS.PLACING: SEATS.STARTING},
-    SeatReady(SEAT, ()): {SEATS.STARTING: SEATS.READY},
+    SeatReady(SEAT, ()): {SEATS.STARTING: SEATS.READY, SEATS.WAKING: SEATS.READY},
+    ParkSeat(SEAT, "r"): {},  # of one that was started to end; the others are in test_warm
+    SeatDrained(SEAT): {},
+    SeatParked(SEAT): {SEATS.PARKING: SEATS.WARM},
+    WakeSeat(SEAT, "r"): {SEATS.WARM: SEATS.WAKING},
     DrainSeat(SEAT, "r"): {
         SEATS.PLACING: SEATS.STOPPING,
         SEATS.STARTING: SEATS.STOPPING,
         SEATS.READY: SEATS.DRAINING,
+        **dict.fromkeys(SEAT_PARKS, SEATS.STOPPING),
     },
     SeatDied(SEAT, "w"): {SEATS.READY: SEATS.STARTING},
-    SeatStopped(SEAT, "w"): dict.fromkeys([SEATS.PLACING, SEATS.STARTING, SEATS.READY, SEATS.DRAINING], SEATS.STOPPING),
+    SeatStopped(SEAT, "w"): dict.fromkeys(
+        [SEATS.PLACING, SEATS.STARTING, SEATS.READY, SEATS.DRAINING, *SEAT_PARKS], SEATS.STOPPING
+    ),
     SeatGone(SEAT): {SEATS.STOPPING: SEATS.COLD},
 }
 T = SlotState

@@ -39,12 +39,15 @@ from ebbtide.pool.events import (
     NodeLost,
     NodeUndrained,
     ParkJob,
+    ParkSeat,
     PoolFrozen,
     PoolUnfrozen,
     ResumeJob,
     SeatDied,
+    SeatDrained,
     SeatGone,
     SeatLanded,
+    SeatParked,
     SeatReady,
     SeatStopped,
     SlotForeign,
@@ -52,6 +55,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     SlotUnfenced,
     StopJob,
+    WakeSeat,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
 from ebbtide.pool.promises import violations
@@ -101,6 +105,17 @@ ANYTHING: st.SearchStrategy[Body] = st.one_of(
     st.builds(CancelJob, job, st.just("r")),
     st.builds(GrantSeat, seat, some_slots, st.just("r")),
     st.builds(DrainSeat, seat, st.just("r")),
+    st.builds(ParkSeat, seat, st.just("r")),
+    st.builds(WakeSeat, seat, st.just("r")),
+    st.builds(SeatDrained, seat),
+    st.builds(SeatParked, seat),
+    st.builds(
+        lambda name, warm: EndpointDeclared(
+            replace(ENDPOINT, name=name, slots_per_replica=1 + ENDPOINTS.index(name), warm_replicas=warm)
+        ),
+        st.sampled_from(ENDPOINTS),
+        st.integers(0, 2),
+    ),
     st.builds(NodeFound, st.sampled_from(NODES), st.sampled_from([0, 20, 1000])),
     st.builds(NodeLost, st.sampled_from(NODES)),
     st.builds(lambda node: NodeForgotten(node, slots_of(node)), st.sampled_from(NODES)),
@@ -124,7 +139,7 @@ ANYTHING: st.SearchStrategy[Body] = st.one_of(
     st.builds(JobEnded, job, st.sampled_from(["finished", "failed", "cancelled", "lost"]), st.just("")),
     st.builds(JobForgotten, job),
     st.builds(SeatLanded, seat, st.just("a")),
-    st.builds(SeatReady, seat, st.just((("load", 1.5),))),
+    st.builds(lambda name, nbytes: SeatReady(name, (), park_bytes=nbytes), seat, st.sampled_from([0, 15, 15])),
     st.builds(SeatDied, seat, st.just("w")),
     st.builds(SeatStopped, seat, st.just("w")),
     st.builds(SeatGone, seat),
@@ -150,7 +165,8 @@ class Pool(RuleBasedStateMachine):
             self.send(SlotFound(a_slot(name)))
             self.send(SlotFreed(name))
         for endpoint, size in zip(ENDPOINTS, (1, 2), strict=True):
-            self.send(EndpointDeclared(replace(ENDPOINT, name=endpoint, slots_per_replica=size)))
+            warm = ENDPOINTS.index(endpoint)
+            self.send(EndpointDeclared(replace(ENDPOINT, name=endpoint, slots_per_replica=size, warm_replicas=warm)))
         for job_name in JOBS:
             self.send(JobSubmitted(replace(SPEC, name=job_name), "i1"))
 
@@ -207,8 +223,22 @@ class Pool(RuleBasedStateMachine):
             case SeatGone(seat=name):
                 assert (name, before.seats[name].epoch) not in self.sitting.values()
 
+        self.believe_warm(before, after, body)
         self.believe_holds(body)
         self.count_failures(before, body)
+
+    def believe_warm(self, before: PoolState, after: PoolState, body: Body) -> None:
+        """A replica that parks has left, and it comes back as it was to exactly where it was."""
+        match body:
+            case WakeSeat(seat=name):
+                assert after.seats[name].slots == before.seats[name].slots, "exactly its slots"
+                assert after.seats[name].replica == before.seats[name].replica, "it lives on"
+                self.grant(before, name, after.seats[name].slots, after.seats[name].epoch)
+            case SeatParked(seat=name):
+                assert (name, before.seats[name].epoch) not in self.sitting.values(), f"{name} is said to have left"
+            case ParkSeat(seat=name):
+                node = before.slots[before.seats[name].slots[0]].slot.node
+                assert after.parked_bytes(node) + after.warm_bytes(node) <= after.nodes[node], "host memory is budgeted"
 
     def believe_holds(self, body: Body) -> None:
         """A job that a person holds gets no slots until its release, or its end; the pool may bring a lost one back."""
@@ -311,6 +341,17 @@ class Pool(RuleBasedStateMachine):
             *(SlotFreed(s) for s in held),
             SeatGone(name),
         )
+        if data.draw(flag):
+            way = (
+                *way[:2],
+                SeatReady(name, (), park_bytes=15),
+                ParkSeat(name, "r"),
+                SeatDrained(name),
+                *(SlotFreed(s) for s in (held or free[:size])),
+                SeatParked(name),
+                WakeSeat(name, "r"),
+                SeatReady(name, (), park_bytes=15),
+            )
         for body in way[data.draw(st.integers(0, 6)) :]:
             self.send(body)
             if data.draw(flag):

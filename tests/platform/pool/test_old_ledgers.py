@@ -24,6 +24,7 @@ from tests.platform.pool.builder import ENDPOINT, JOB, READY, RUNNING, S0, S1, S
 
 EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 NEW = {"restored", "max_failures", "revision", "replica", "failed", "weights"}
+NEW |= {"warm_replicas", "park_bytes", "cannot_park"}
 """Fields that the first ledgers did not have."""
 
 

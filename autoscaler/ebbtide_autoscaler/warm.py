@@ -1,0 +1,106 @@
+"""Warm replicas: which one parks instead of ending, which one wakes, and which one gives way. Pure.
+
+A warm replica costs host memory and nothing else: its slots belong to everybody. So it never keeps a slot from anyone,
+it wakes when all of its slots happen to be free, and its memory is lent only as far as no job on its node may need it,
+those that run there included: what a job was promised at its admission goes first.
+"""
+
+from collections import Counter
+
+from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
+from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.outdated import node_of, why_outdated
+from ebbtide_autoscaler.serving import Want, seats_of
+
+AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
+
+
+def aside(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+    """The endpoint's seats whose replica is warm, or was: they are taken, and do not count as replicas."""
+    mine = seats_of(state, endpoint)
+    return tuple(one for one in mine if one.parks and one.state in (SeatState.WARM, SeatState.STOPPING))
+
+
+def wake(state: PoolState, want: Want, draft: Draft) -> int:
+    """Wake warm replicas whose slots are free; says how many need no other slots, those still parking included."""
+    found = 0
+    for seat in seats_of(state, want.endpoint):
+        if found >= want.want - want.now:
+            break
+        if seat.state not in (SeatState.WARM, SeatState.PARKING) or why_outdated(state, seat):
+            continue
+        if seat.state is SeatState.PARKING:
+            draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
+        elif set(seat.slots) <= set(draft.free):
+            reason = f"{want.reason}: {want.want} replicas instead of {want.now}, and it is warm"
+            draft.wake(WakeSeat(seat.id, reason), seat.slots)
+        else:
+            continue
+        found += 1
+    return found
+
+
+def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft) -> str:
+    """Why a replica that is not wanted any more has to end; empty if it may stay warm."""
+    record = state.endpoints[seat.endpoint]
+    if not seat.fenced:
+        return "it was started before the file asked for warm replicas"
+    if not seat.park_bytes:
+        return seat.cannot_park or "its engine does not say how"
+    if record.park_failed_s and now_s - record.park_failed_s < AGAIN_S:
+        return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
+    others = [one for one in seats_of(state, seat.endpoint) if one.parks and one.state is not SeatState.STOPPING]
+    if len(others) >= record.spec.warm_replicas:
+        return f"{len(others)} of {record.spec.warm_replicas} are warm already"
+    node = node_of(state, seat)
+    parks = [state.seats[move.seat] for move in draft.moves if isinstance(move, ParkSeat)]
+    promised = sum(one.park_bytes for one in parks if node_of(state, one) == node)
+    needed = _of_jobs(state, draft)[node] + state.warm_bytes(node) + promised + seat.park_bytes
+    if needed > state.nodes.get(node, 0):
+        return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
+    return ""
+
+
+def give_way(state: PoolState, draft: Draft) -> None:
+    """End warm replicas that nobody may wake any more, that are too many, or whose memory a job may need."""
+    moved = draft.moved()
+    warm = [one for one in state.seats.values() if one.state is SeatState.WARM and one.id not in moved]
+    kept: list[SeatRecord] = []
+    for seat in sorted(warm, key=lambda one: (not set(one.slots) <= set(state.free_slots()), one.id)):
+        spec = state.endpoints[seat.endpoint].spec
+        mine = sum(one.endpoint == seat.endpoint for one in kept)
+        why = why_outdated(state, seat)
+        if not why and mine >= spec.warm_replicas:
+            why = f"the file asks for {spec.warm_replicas} warm replicas"
+        if why:
+            draft.moves.append(DrainSeat(seat.id, why))
+        else:
+            kept.append(seat)
+    _return_memory(state, draft, kept)
+
+
+def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
+    used, ending = _of_jobs(state, draft), draft.moved()
+    for one in state.seats.values():
+        if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
+            used[node_of(state, one)] += one.park_bytes
+    for seat in sorted(warm, key=lambda one: (state.endpoints[one.endpoint].spec.priority, one.since_s, one.id)):
+        node = node_of(state, seat)
+        if used[node] > state.nodes.get(node, 0):
+            why = f"its {seat.park_bytes} bytes of host memory are needed, since jobs on node {node[:8]} go first"
+            draft.moves.append(DrainSeat(seat.id, why))
+            used[node] -= seat.park_bytes
+
+
+def _of_jobs(state: PoolState, draft: Draft) -> Counter[NodeId]:
+    """Host memory that jobs may need where they are, or are about to be, by node."""
+    found: Counter[NodeId] = Counter()
+    gangs = [(job.spec, job.gang) for job in state.jobs.values() if job.state is not JobState.ENDED]
+    gangs += [(state.jobs[move.job].spec, move.slots) for move in draft.moves if isinstance(move, GrantJob)]
+    for spec, gang in gangs:
+        for slot in gang if spec.in_place else ():
+            found[state.slots[slot].slot.node] += spec.host_bytes_per_worker
+    return found
