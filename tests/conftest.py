@@ -6,7 +6,12 @@ lost; what it records (``record_property("table", text)``) comes with its report
 
 import signal
 
+import hypothesis
 import pytest
+
+# A deadline of hypothesis' (200 ms by default) fails tests on a machine that is busy, and says nothing about the code.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:
