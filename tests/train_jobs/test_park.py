@@ -80,8 +80,11 @@ def test_a_checkpoint_that_hangs_keeps_no_gang_on_its_slot(tmp_path: Path, monke
 
 
 def test_a_job_that_shall_not_park_in_place_asks_for_no_memory() -> None:
-    """Of its member nothing else is looked at: there is nothing else."""
-    park_module.admit(SimpleNamespace(settings=SimpleNamespace(in_place=False)))  # type: ignore[arg-type]
+    """Of its member nothing that could lend any is looked at: there is nothing of that kind."""
+    noted: dict[str, int] = {}
+    tracked, settings = SimpleNamespace(size_bytes=lambda: 5), SimpleNamespace(in_place=False)
+    park_module.admit(SimpleNamespace(settings=settings, tracked=tracked, note=noted.update))  # type: ignore[arg-type]
+    assert noted == {"tracked_bytes": 5}
 
 
 class Apart:
