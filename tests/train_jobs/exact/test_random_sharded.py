@@ -105,6 +105,9 @@ def test_three_workers_restarted_at_random_leave_no_trace(tmp_path: Path) -> Non
     must_equal(tmp_path / "job", tmp_path / "calm", world=3, steps=steps)
     said = gangs.reports(first)
     assert all("hindered=True" in line for line in said if line.startswith("running"))
+    # The first rank has 17 of 50 rows, 7 of 20 six times, a gain; twice as much in moments; step counts; two buffers.
+    mine = 3 * 4 * (17 * 20 + 6 * (7 * 20 + 7) + 1) + 4 * 14 + 2 * 4
+    assert f"tracked={mine} " in said[-1], "what was left whole by an evaluation is not what it tracks"
     [refusal] = {line.split("refused=")[1] for line in said if not line.endswith("refused=")}
     assert refusal.count("the model is sharded by FSDP") == 3 and "let it stop and restart" in refusal
 
