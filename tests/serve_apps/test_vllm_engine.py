@@ -74,7 +74,7 @@ async def test_on_a_cpu_it_says_that_it_cannot_park(replica: ReplicaUnderTest) -
     assert "no sleep mode on this platform" in replica.report["cannot_park"] and not replica.report["park_bytes"]
 
 
-def test_what_is_leaned_on_of_vllms_sleep_is_there() -> None:
+async def test_what_is_leaned_on_of_vllms_sleep_is_there() -> None:
     vllm = pytest.importorskip("vllm.v1.engine.async_llm").AsyncLLM
     assert list(inspect.signature(vllm.sleep).parameters)[:2] == ["self", "level"]
     assert list(inspect.signature(vllm.collective_rpc).parameters)[:4] == ["self", "method", "timeout", "args"]
