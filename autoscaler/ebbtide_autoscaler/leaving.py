@@ -22,4 +22,4 @@ def leave(state: PoolState, job: JobRecord, draft: Draft, whom: str) -> ParkJob 
         return ParkJob(name, f"{whom}: steps aside in place")
     if not aside.parks:
         return StopJob(name, f"{whom}: cannot park in place, {aside.why_not_park}; {aside.words}", preempts=True)
-    return ParkJob(name, f"{whom}: {aside.words}", aside.tiers)
+    return ParkJob(name, f"{whom}: steps aside in place; {aside.words}", aside.tiers)
