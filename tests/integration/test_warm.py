@@ -113,7 +113,7 @@ def test_2_the_next_request_wakes_it_and_no_other_is_started(pool: Pool) -> None
     before, parks = seat(pool), pool.job("steady")["parks"]
     assert ask(pool) == 200
     assert seat(pool)["pid"] == before["pid"]
-    assert "wake" in ebbtide_here("why", SEAT).output
+    assert "and it is warm" in ebbtide_here("why", SEAT).output
     warm_beside_training(pool)
     assert pool.job("steady")["parks"] + pool.job("steady")["restarts"] > parks
 
