@@ -40,7 +40,7 @@ test: setup ## all tests that need no GPU, long ones in a short form
 	@$(call each_alone,ray and not hunt,$(RAY_TESTS))
 
 hunts: setup ## what takes too long for that, in its long form
-	$(PY) -m pytest -n $(TOGETHER) --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ]
+	$(PY) -m pytest -n 2 --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ]
 	@$(call each_alone,ray and hunt,$(RAY_HUNTS))
 
 check: setup ## format, lint, types, import contracts, file lengths
