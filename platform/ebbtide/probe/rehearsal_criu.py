@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ebbtide.agent.process import kill_exactly, started_ticks
+from ebbtide.agent.process import await_end, kill_exactly, started_ticks
 from ebbtide.helper.criu.program import Criu
 from ebbtide.probe.rehearsal import Act, RehearsalFailed
 from ebbtide.snapshot.tiers import Lane, Rate
@@ -69,6 +69,7 @@ def image_and_back(criu: Criu, folder: Path, size_bytes: int = CHILD_BYTES) -> A
         raise RehearsalFailed(f"the rehearsal with CRIU was not finished: {error}") from error
     finally:
         kill_exactly(*living)
+        await_end(*living, patience_s=STEP_S)  # one that came back from its image is nobody's child here
         if child.poll() is None:
             child.wait(STEP_S)
         shutil.rmtree(place, ignore_errors=True)

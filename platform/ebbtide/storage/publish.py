@@ -167,7 +167,7 @@ class Publication:
                 book.write(name, text, manifest.id)
             if self._still_there(manifest.id):
                 self._go(Stage.NAMED)
-                self._remove_work()  # it is still there if somebody else published the same before
+                self._remove(self._work)  # it is still there if somebody else published the same before
                 return manifest.id
             self._go(Stage.SEALED)
         raise NotPublished(f"object {manifest.id} was taken away {MOST_TURNS} times while it was being published")
@@ -224,8 +224,16 @@ class Publication:
             self._remove_work()
 
     def _remove_work(self) -> None:
+        """Under another name first: who still writes into it, in another process, finds no place for one more file."""
+        aside = self._ports.paths.aside(self._ports.paths.trash, self.attempt)
         with suppress(StorageError):  # whatever led here is what is to be told; the collector gets the rest
-            self._ports.disk.remove_tree(self._work)
+            self._ports.disk.move(self._work, aside)
+        self._remove(aside)
+        self._remove(self._work)
+
+    def _remove(self, tree: Path) -> None:
+        with suppress(StorageError):
+            self._ports.disk.remove_tree(tree)
 
     def _go(self, stage: Stage) -> None:
         if stage not in EDGES[self.stage]:

@@ -183,6 +183,26 @@ def test_what_is_given_up_leaves_nothing_unless_it_is_to_be_kept(tmp_path: Path)
         }
 
 
+def test_who_still_writes_when_a_publication_is_given_up_leaves_nothing_either(tmp_path: Path) -> None:
+    late: list[bool] = []
+
+    def another_process_writes(_: int, name: str) -> None:
+        if name == "rmdir":
+            try:
+                (incoming / "late").write_bytes(b"1")
+            except FileNotFoundError:
+                late.append(False)
+            else:
+                late.append(True)
+
+    store = store_at(tmp_path / "store", disk=Disk(CountedCalls(another_process_writes)))
+    incoming = store.paths.incoming / "given-up"
+    with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK, attempt_name="given-up") as work:
+        work.staging.write_bytes("a", b"1")
+        assert incoming.is_dir()
+    assert late == [False] and leftovers(store) == []
+
+
 def test_several_processes_stage_files_of_one_object(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     with store.publication(Kind.TRAINING, {"run": "r", "step": "5"}, chunk_bytes=CHUNK) as work:
