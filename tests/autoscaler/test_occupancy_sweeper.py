@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.agent import occupancy_retention
+from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.occupancy_retention import KEPT_S, Writer
-from ebbtide.agent.slot_lock import UNKNOWN_HOLDER
 from ebbtide.client.messages import AgentReport, LockHolder
 from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler.log_targets import occupants

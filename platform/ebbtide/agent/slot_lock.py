@@ -11,6 +11,8 @@ let go) only says who holds it; the lock itself never depends on it. The file is
   drops the child's share.
 - *a stale lease*: a file beside the lock keeps the highest epoch that ever held it, and a lower one is refused even
   while nobody holds the lock (see ``epoch_memory``).
+- *the holder answers for other processes* (a session's keeper): it names their tree in the file, and as long as that
+  tree may live the lock counts as held, whoever was killed (see ``lock_content``).
 - *the file was deleted while held*: an acquirer that had opened the deleted file notices and starts over. One that
   comes later makes a new file and cannot see the old holder; the directory is 0700 so that only its owner can do
   such a thing, and the node agent keeps on watching the deleted file (see ``watch``).
@@ -21,7 +23,6 @@ ask NVML as well.
 
 import errno
 import fcntl
-import json
 import os
 import time
 from pathlib import Path
@@ -30,18 +31,15 @@ from typing import Self
 
 from ebbtide.agent.epoch_memory import highest_epoch, remember_epoch
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy, StaleLease
+from ebbtide.agent.lock_content import HeldTree, left_behind, read_content, write_content
 from ebbtide.agent.occupancy import AllocationLog
-from ebbtide.agent.process import started_ticks
+from ebbtide.agent.process import boot_id, started_ticks
 from ebbtide.client.messages import LockHolder, SlotRef
-
-UNKNOWN_HOLDER = LockHolder(workload="unknown", epoch=0, pid=0, started=0)
-"""Somebody holds the lock and has not (yet) written who: it is not free, and nobody can be killed for it."""
 
 _RETRY_S = 0.005
 # A probe holds the file for microseconds, longer when it is preempted; probers alone never make an acquirer give up
 # before this time.
 _PROBE_PATIENCE_S = 1.0
-_CONTENT_LIMIT_BYTES = 4096  # ours is about 120 bytes
 
 
 class SlotLock:
@@ -109,7 +107,8 @@ class SlotLock:
             # Remembered first: from the moment that we are seen to hold the slot, no older lease may follow.
             if self._ledger:
                 remember_epoch(self._path, self._ledger, self._epoch)
-            _write_holder(fd, LockHolder(self._workload, self._epoch, pid, started, self._rank))
+            os.ftruncate(fd, 0)  # what a killed predecessor left must not be read as ours
+            write_content(fd, LockHolder(self._workload, self._epoch, pid, started, self._rank))
         except OSError as error:
             os.close(fd)
             raise LockDirUnusable(f"cannot write {self._path}: {error.strerror}; free some space there") from error
@@ -150,6 +149,30 @@ class SlotLock:
             )
         return os.dup(self._fd)
 
+    def answer_for(self, leader: tuple[int, int] | None, *, expected_s: float = 0.0) -> None:
+        """Name the process tree for which this process holds the lock, before it does anything (see `lock_content`).
+
+        Args:
+            leader: its pid and start time in ticks; None: there is none any more.
+            expected_s: it is not there yet and may appear for so long, started then or later.
+
+        Raises:
+            ValueError: this process does not hold the lock.
+            LockDirUnusable: it cannot be written.
+        """
+        if not self.held:
+            raise ValueError(f"the lock of GPU {self._slot.index} is not held by this process: it answers for nobody")
+        pid = os.getpid()
+        holder = LockHolder(self._workload, self._epoch, pid, started_ticks(pid) or 0, self._rank)
+        tree = None
+        if leader is not None:
+            until_s = time.clock_gettime(time.CLOCK_BOOTTIME) + expected_s if expected_s else 0.0
+            tree = HeldTree(*leader, until_s=until_s, boot=boot_id())
+        try:
+            write_content(self._fd, holder, tree)
+        except OSError as error:
+            raise LockDirUnusable(f"cannot write {self._path}: {error.strerror}; free some space there") from error
+
     def _refuse_if_stale(self) -> None:
         """Compared under the lock: whoever had it before us has remembered its epoch by now."""
         highest = highest_epoch(self._path, self._ledger) if self._ledger else 0
@@ -160,7 +183,10 @@ class SlotLock:
             )
 
     def _busy(self, holder: LockHolder | None) -> SlotBusy:
-        who = f"{holder.workload} (epoch {holder.epoch}, pid {holder.pid})" if holder else "nobody any more"
+        who = "nobody any more"
+        if holder is not None:
+            process = f"pid {holder.pid}" if holder.pid else "processes that outlived its holder"
+            who = f"{holder.workload} (epoch {holder.epoch}, {process})"
         return SlotBusy(
             f"{self._workload} (epoch {self._epoch}) cannot have GPU {self._slot.index}: {self._path} is held by "
             f"{who}; ask again, or give the lease back",
@@ -217,9 +243,10 @@ def holder_of(fd: int) -> LockHolder | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _parse(os.pread(fd, _CONTENT_LIMIT_BYTES, 0))
+        return read_content(fd)
+    found = left_behind(fd)
     fcntl.flock(fd, fcntl.LOCK_UN)
-    return None
+    return found
 
 
 def _make_directory(directory: Path) -> None:
@@ -245,7 +272,7 @@ def _try_lock(path: Path) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         mine, there = os.fstat(fd), os.stat(path)
-        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino) and left_behind(fd) is None:
             return fd
     except (BlockingIOError, FileNotFoundError):
         pass  # held by another, or deleted between open and lock: the caller tries again
@@ -255,32 +282,3 @@ def _try_lock(path: Path) -> int:
         raise LockDirUnusable(f"cannot lock {path}: {name}; its filesystem must support flock") from error
     os.close(fd)
     return -1
-
-
-def _write_holder(fd: int, holder: LockHolder) -> None:
-    text = json.dumps(
-        {
-            "workload": holder.workload,
-            "epoch": holder.epoch,
-            "pid": holder.pid,
-            "started": holder.started,
-            "rank": holder.rank,
-        }
-    ).encode()
-    # Emptied first: what a killed predecessor left must not be read as ours, an empty file reads as "unknown".
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, text, 0)
-
-
-def _parse(content: bytes) -> LockHolder:
-    try:
-        found = json.loads(content)
-        return LockHolder(
-            workload=str(found["workload"]),
-            epoch=int(found["epoch"]),
-            pid=int(found["pid"]),
-            started=int(found["started"]),
-            rank=int(found["rank"]),
-        )
-    except (ValueError, KeyError, TypeError):
-        return UNKNOWN_HOLDER

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebbtide.agent.errors import GpuUnreadable, LockDirUnusable
+from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.process import boot_id, command_of, kill_exactly, started_ticks
-from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, holder_of, lock_file
+from ebbtide.agent.slot_lock import holder_of, lock_file
 from ebbtide.client.messages import AgentReport, LockHolder, NodeMeans, SlotRef
 
 POLL_S = 0.02  # one look costs some 15 us per slot (measured); this is its share in the time of a hand-over

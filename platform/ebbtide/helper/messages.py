@@ -13,7 +13,7 @@ from ebbtide.helper.errors import ON_THE_WIRE, HelperError, Malformed
 LINE_LIMIT_BYTES = 256 << 10  # 1024 names of 128 characters, twice
 _QUICK_S = 15.0  # beyond what the driver is given to answer
 # CRIU wrote 4 GiB in 18 s where the disk throttled it: 60 GiB in this time. Nothing is stopped when it is over.
-_IMAGE_S = 300.0
+IMAGE_S = 300.0
 _DRIVER_S = 400.0  # what `snapshot.driver.gang.Pace` may take at most for one verb, there and back
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$", description="of a workload or a rank")]
@@ -88,7 +88,7 @@ class Unlock(_Request):
 class Dump(_Request):
     """Put the whole process tree into an image and end it."""
 
-    deadline_s = _IMAGE_S
+    deadline_s = IMAGE_S
     verb: Literal["dump"]
     name: Name
     image_dir: Folder
@@ -97,7 +97,7 @@ class Dump(_Request):
 class Revive(_Request):
     """Make processes of an image."""
 
-    deadline_s = _IMAGE_S
+    deadline_s = IMAGE_S
     verb: Literal["revive"]
     image_dir: Folder
 
@@ -105,7 +105,7 @@ class Revive(_Request):
 class Discard(_Request):
     """Remove an image."""
 
-    deadline_s = _IMAGE_S
+    deadline_s = IMAGE_S
     verb: Literal["discard"]
     image_dir: Folder
 

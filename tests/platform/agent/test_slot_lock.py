@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy
+from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.process import started_ticks
-from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, SlotLock, lock_file, probe
+from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import LockHolder, SlotRef
 from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 

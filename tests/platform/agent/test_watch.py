@@ -10,8 +10,9 @@ import pytest
 
 from ebbtide.agent import watch as watch_module
 from ebbtide.agent.errors import GpuUnreadable
+from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.process import boot_id
-from ebbtide.agent.slot_lock import UNKNOWN_HOLDER, SlotLock, lock_file
+from ebbtide.agent.slot_lock import SlotLock, lock_file
 from ebbtide.agent.watch import UNLOCKED, ReportLoop, SlotWatch
 from ebbtide.client.messages import AgentReport, SlotRef
 from tests.platform.agent.conftest import WAIT_S, StartHolder, wait_until

@@ -22,6 +22,7 @@ from ebbtide_train.interactive.idle import IdleRules
 from ebbtide_train.interactive.idle_watch import IdleWatch
 from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
 from ebbtide_train.interactive.keeper import Keeper, Verdict
+from ebbtide_train.interactive.leader import GO
 from ebbtide_train.interactive.notices import Herald
 from ebbtide_train.interactive.spec import SessionSpec
 from ebbtide_train.interactive.states import KeeperState
@@ -90,6 +91,7 @@ class FakeSnapshots:
         self.folder, self.gpu = folder, gpu
         self.refuse = self.lose = self.refuse_revive = ""
         self.calls: list[str] = []
+        self.at_revival: Callable[[], object] = lambda: None
 
     def register(self, leader: Process) -> None:
         self.calls.append("register")
@@ -114,15 +116,19 @@ class FakeSnapshots:
         self.calls.append(f"revive {image_dir.name}")
         if self.refuse_revive:
             raise CannotRevive(self.refuse_revive)
+        self.at_revival()
         with (self.folder / "output.log").open("ab") as log:
             started = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LEADER), str(self.folder)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env={},
                 start_new_session=True,
             )
+        assert started.stdin is not None
+        started.stdin.write(GO)
+        started.stdin.close()
         threading.Thread(target=started.wait, daemon=True).start()
         found = this_process(started.pid)
         assert found is not None

@@ -1,5 +1,6 @@
 """A kept session: run, parked, resumed, ended, cancelled; the lock is held exactly while something of it is there."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,10 +8,12 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from ebbtide.agent.slot_lock import lock_file
 from ebbtide.client.messages import RankPhase, Want
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
 from ebbtide_train.interactive.image_place import ImagePlace
@@ -18,7 +21,7 @@ from ebbtide_train.interactive.keeper import End
 from ebbtide_train.interactive.post import Post
 from ebbtide_train.interactive.states import PHASES, TABLE, KeeperState
 from ebbtide_train.interactive.tree import Tree, this_process
-from tests.train_jobs.interactive.kept import FakeSnapshots, Kept, chain, lease
+from tests.train_jobs.interactive.kept import SLOT, FakeSnapshots, Kept, chain, lease
 
 
 def lines(file: Path) -> int:
@@ -42,8 +45,8 @@ def test_a_warden_ends_what_was_being_revived_as_its_keeper_died(tmp_path: Path)
     try:
         there = this_process(half.pid)
         assert there is not None
-        late = Post.await_revival(place, lock, pid=half.pid, since=there.started + 1)
-        Post.await_revival(place, lock, pid=half.pid, since=there.started).close()
+        late = Post.await_revival(place, lock, pid=half.pid, since=there.started + 1, within_s=30.0)
+        Post.await_revival(place, lock, pid=half.pid, since=there.started, within_s=30.0).close()
         assert half.wait(10) == -signal.SIGKILL
         assert other.poll() is None and late.alive(), "of another start time: not the one"
         late.dismiss()
@@ -207,6 +210,48 @@ def test_on_a_gpu_its_processes_stay_and_stay_guarded(tmp_path: Path) -> None:
     kept.gate.want(Want.STOP)  # its node must go: from there to an image
     assert kept.ends().end is End.LEFT
     assert kept.place.is_complete(1) and not kept.leader().alive() and kept.holder() is None
+
+
+def tree_that_the_lock_speaks_for(kept: Kept) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = json.loads(lock_file(kept.locks, SLOT).read_bytes()).get("tree")
+    return found
+
+
+def test_a_lock_speaks_for_the_tree_from_before_it_runs_until_it_is_gone(tmp_path: Path) -> None:
+    snapshots = FakeSnapshots(tmp_path / "run" / "session")
+    kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots)
+    seen: list[dict[str, Any] | None] = []
+    snapshots.at_revival = lambda: seen.append(tree_that_the_lock_speaks_for(kept))
+    kept.start()
+    running(kept, tmp_path / "c")
+    first, told = kept.leader(), tree_that_the_lock_speaks_for(kept)
+    assert told is not None and (told["pid"], told["started"], told["until_s"]) == (first.pid, first.started, 0.0)
+    kept.obeyed(kept.gate.want(Want.PARK))
+    kept.reaches(KeeperState.PARKED)
+    assert lock_file(kept.locks, SLOT).read_bytes() == b""
+    kept.obeyed(kept.gate.want(Want.RUN, lease(2)))
+    kept.reaches(KeeperState.RUNNING)
+    (expected,) = seen
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert expected is not None and expected["pid"] == first.pid and expected["until_s"] > now_s
+    after, told = kept.leader(), tree_that_the_lock_speaks_for(kept)
+    assert told is not None and (told["pid"], told["started"], told["until_s"]) == (after.pid, after.started, 0.0)
+    kept.gate.want(Want.CANCEL)
+    kept.ends()
+    assert lock_file(kept.locks, SLOT).read_bytes() == b""
+
+
+def test_a_lock_had_anew_speaks_for_a_tree_that_stayed_on_its_node(tmp_path: Path) -> None:
+    snapshots = FakeSnapshots(tmp_path / "run" / "session", gpu=True)
+    kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots).start()
+    running(kept, tmp_path / "c")
+    kept.obeyed(kept.gate.want(Want.PARK))
+    kept.obeyed(kept.gate.want(Want.RUN, lease(2)))
+    kept.reaches(KeeperState.RUNNING)
+    told = tree_that_the_lock_speaks_for(kept)
+    assert told is not None and told["pid"] == kept.leader().pid
+    kept.gate.want(Want.CANCEL)
+    kept.ends()
 
 
 @pytest.mark.parametrize("victim", ["leader", "warden"])

@@ -4,6 +4,7 @@ A process of its own keeps the session and kills itself right before the edge is
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ebbtide.agent.slot_lock import probe
+from ebbtide.agent.errors import SlotBusy
+from ebbtide.agent.slot_lock import SlotLock, probe
 from ebbtide.client.messages import Want
+from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.keeper import End
+from ebbtide_train.interactive.leader import me
+from ebbtide_train.interactive.post import Post
 from ebbtide_train.interactive.states import TABLE, KeeperState
 from tests.train_jobs.interactive.kept import SLOT, Kept, chain, until
 
@@ -108,21 +113,75 @@ def test_killed_at_this_edge(tmp_path: Path, edge: tuple[KeeperState, KeeperStat
     assert not members(tmp_path)
 
 
-def test_keeper_and_warden_killed_together_the_leader_ends_the_tree_by_itself(tmp_path: Path) -> None:
-    command = chain(tmp_path / "c", family=True)
+def kept_apart(root: Path) -> tuple[subprocess.Popen[bytes], psutil.Process, psutil.Process]:
+    """A keeper in a process of its own, its warden and its leader, with a family of four at work."""
+    command = json.dumps(chain(root / "c", family=True))
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.train_jobs.interactive.kept", str(tmp_path), json.dumps(command), "- 2"], cwd=ROOT
+        [sys.executable, "-m", "tests.train_jobs.interactive.kept", str(root), command, "- 2"], cwd=ROOT
     )
     try:
-        until(lambda: len(members(tmp_path)) == 4, lambda: f"the family: {members(tmp_path)}")
+        until(lambda: len(members(root)) == 4, lambda: f"the family: {members(root)}")
     except AssertionError:
         keeper.kill()
         raise
-    leader = json.loads((tmp_path / "run" / "session" / "leader.json").read_text())["pid"]
-    warden = psutil.Process(leader).parent()
+    leader = psutil.Process(json.loads((root / "run" / "session" / "leader.json").read_text())["pid"])
+    warden = leader.parent()
     assert warden is not None and warden.ppid() != keeper.pid, "Ray kills the children of a worker that it kills"
+    return keeper, warden, leader
+
+
+def kill_both(keeper: subprocess.Popen[bytes], warden: psutil.Process) -> None:
     warden.suspend()  # it must not do it
     keeper.kill()
     keeper.wait()
     warden.kill()
-    until(lambda: not members(tmp_path), lambda: f"nobody: {members(tmp_path)}", timeout_s=5.0)
+
+
+def test_keeper_and_warden_killed_together_the_slot_is_taken_until_the_leader_has_ended_the_tree(
+    tmp_path: Path,
+) -> None:
+    keeper, warden, leader = kept_apart(tmp_path)
+    leader.suspend()  # it takes half a second at most to notice; here it takes as long as we look
+    kill_both(keeper, warden)
+    lock = SlotLock(tmp_path / "locks", SLOT, workload="next", epoch=9, ledger="l")
+    with pytest.raises(SlotBusy, match=r"s \(epoch 2, processes that outlived its holder"):
+        lock.acquire(1.0)
+    assert len(members(tmp_path)) == 4 and probe(tmp_path / "locks", SLOT) is not None
+    leader.resume()
+    lock.acquire(5.0)
+    assert not members(tmp_path), "who gets the lock finds nobody"
+    lock.release()
+
+
+def test_where_the_leader_is_killed_too_the_slot_is_taken_as_long_as_its_process_group_lives(tmp_path: Path) -> None:
+    keeper, warden, leader = kept_apart(tmp_path)
+    leader.suspend()
+    kill_both(keeper, warden)
+    leader.kill()
+    until(lambda: leader.pid not in members(tmp_path), lambda: "the leader to be gone")
+    lock = SlotLock(tmp_path / "locks", SLOT, workload="next", epoch=9, ledger="l")
+    left = members(tmp_path)
+    assert left
+    with pytest.raises(SlotBusy):
+        lock.acquire(0.3)
+    for pid in left:
+        psutil.Process(pid).kill()
+    lock.acquire(5.0)
+    lock.release()
+
+
+def test_a_leader_whose_keeper_dies_before_it_has_named_it_runs_nothing(tmp_path: Path) -> None:
+    place = ImagePlace(tmp_path / "run")
+    place.make()
+    place.write("keeper", me())
+    place.write("spec", {"command": ["touch", str(tmp_path / "ran")], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}})
+    waits, go = os.pipe()
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    post, leader = Post.start(place, lock, waits)
+    for descriptor in (lock, waits):
+        os.close(descriptor)
+    assert leader.alive() and not (tmp_path / "ran").exists()
+    os.close(go)  # as the keeper's death does
+    until(lambda: not leader.alive(), lambda: "the leader to end")
+    post.close()
+    assert not (tmp_path / "ran").exists()

@@ -1,6 +1,7 @@
 """The first process of a session's tree. Run by its path with ``python -I -S``: standard library only, small, no fds.
 
-``leader.py FOLDER`` starts the command of ``FOLDER/spec.json``, adopts every orphan of it (subreaper), writes
+``leader.py FOLDER`` waits on standard input for the word that its keeper has written down whose it is; without the
+word it ends. Then it starts the command of ``FOLDER/spec.json``, adopts every orphan of it (subreaper), writes
 ``FOLDER/exit.json`` when the command has ended, and ends when nobody is left below it. It becomes part of the
 session's image and comes back with it, so what it knows must be found in files: who keeps the session stands in
 ``FOLDER/keeper.json`` and is read again whenever the keeper known so far is gone. With no keeper left it kills
@@ -22,6 +23,7 @@ MYPY = False
 if MYPY:  # typing itself is not loaded: what is loaded here is in every image
     from typing import Any, NoReturn
 
+GO = b"g"  # on standard input
 LOOK_S = 0.5  # between looks for the keeper; also what a tree without keeper and warden may live on
 PR_SET_CHILD_SUBREAPER = 36
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -33,6 +35,11 @@ NOT_FOUND, NOT_RUN = 127, 126  # a shell's own exit codes
 
 def main(folder: str) -> int:
     """Returns the command's exit code, as a shell would."""
+    if os.read(0, len(GO)) != GO:
+        return NOT_RUN
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with open(f"{folder}/spec.json") as file:
         spec = json.load(file)

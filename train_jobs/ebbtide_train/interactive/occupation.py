@@ -8,9 +8,10 @@ import os
 import time
 
 from ebbtide.client.messages import Lease
+from ebbtide.helper.messages import IMAGE_S
 from ebbtide_train.interactive.errors import CannotStart, SessionCrashed
 from ebbtide_train.interactive.image_place import ImagePlace
-from ebbtide_train.interactive.leader import me
+from ebbtide_train.interactive.leader import GO, me
 from ebbtide_train.interactive.ports import LockFor, SharedLock
 from ebbtide_train.interactive.post import START_S, Post
 from ebbtide_train.interactive.tree import Process, Tree
@@ -34,6 +35,8 @@ class Occupation:
         lock = self._lock_for(lease)
         lock.acquire(LOCK_S)
         self._lock = lock
+        if self.tree is not None:
+            self._answer_for(self.tree.leader)
         if self._post is not None:
             shared = lock.share()
             self._post.share(shared)
@@ -48,11 +51,16 @@ class Occupation:
         assert self._lock is not None, "no process before the lock"
         self._place.write("keeper", me())
         shared = self._lock.share()
+        waits, go = os.pipe()
         try:
-            self._post, leader = Post.start(self._place, shared)
+            self._post, leader = Post.start(self._place, shared, waits)
+            self.tree = Tree(leader)
+            # Before it runs anything: should all who hold the lock be killed, the lock's file speaks for it.
+            self._answer_for(leader)
+            os.write(go, GO)
         finally:
-            os.close(shared)
-        self.tree = Tree(leader)
+            for descriptor in (shared, waits, go):
+                os.close(descriptor)
         deadline_s = time.monotonic() + START_S
         # What is put into an image before its leader has said who it is could not be revived.
         while self._place.read("leader") is None:
@@ -73,9 +81,11 @@ class Occupation:
         if known is None:
             raise CannotStart(f"{self._place.folder} does not say which process led it; it cannot be revived")
         since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        pid = int(known["pid"])
+        self._lock.answer_for((pid, since), expected_s=IMAGE_S)
         shared = self._lock.share()
         try:
-            self._post = Post.await_revival(self._place, shared, pid=int(known["pid"]), since=since)
+            self._post = Post.await_revival(self._place, shared, pid=pid, since=since, within_s=IMAGE_S)
         finally:
             os.close(shared)
 
@@ -84,6 +94,7 @@ class Occupation:
         assert self._post is not None, "expected first"
         self._post.watch(leader)
         self.tree = Tree(leader)
+        self._answer_for(leader)
 
     def guarded(self) -> bool:
         """Whether the warden lives."""
@@ -113,6 +124,12 @@ class Occupation:
             self._post.close()
             self._post = None
         self.tree = None
+        if self._lock is not None:
+            self._lock.answer_for(None)
+
+    def _answer_for(self, leader: Process) -> None:
+        if self._lock is not None:
+            self._lock.answer_for((leader.pid, leader.started))
 
     def release(self) -> None:
         """Let the slot go; nothing of the session is on it any more."""

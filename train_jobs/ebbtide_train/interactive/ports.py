@@ -65,6 +65,9 @@ class SharedLock(Protocol):
     def release(self) -> None:
         """Let go, for all that share it; idempotent."""
 
+    def answer_for(self, leader: tuple[int, int] | None, *, expected_s: float = 0.0) -> None:
+        """Name the tree for which it is held: pid and start time of its leader, None where there is none any more."""
+
     def share(self) -> int:
         """A descriptor for another process, which then keeps the lock beyond this one's death. To be closed."""
 

@@ -27,33 +27,40 @@ class Post:
         self._control = control
 
     @classmethod
-    def start(cls, place: ImagePlace, lock: int) -> tuple["Post", Process]:
+    def start(cls, place: ImagePlace, lock: int, waits: int) -> tuple["Post", Process]:
         """Start the tree of ``place`` under a warden that shares descriptor ``lock``; gives the tree's leader too.
+
+        The leader runs nothing before it reads `leader.GO` from descriptor ``waits``, and ends where that ends.
 
         Raises:
             CannotStart: neither runs.
         """
-        post, said = cls._begin(place, lock, "")
+        post, said = cls._begin(place, lock, "", stdin=waits)
         return post, Process(said["pid"], said["started"])
 
     @classmethod
-    def await_revival(cls, place: ImagePlace, lock: int, *, pid: int, since: int) -> "Post":
+    def await_revival(cls, place: ImagePlace, lock: int, *, pid: int, since: int, within_s: float) -> "Post":
         """A warden for a tree that is about to be revived, whose leader will have ``pid``; ``since`` in ticks.
+
+        Args:
+            within_s: how long that may take; the warden waits for it even if the keeper is gone.
 
         Raises:
             CannotStart: it does not run.
         """
-        return cls._begin(place, lock, f"{pid}:{since}")[0]
+        return cls._begin(place, lock, f"{pid}:{since}:{within_s}")[0]
 
     @classmethod
-    def _begin(cls, place: ImagePlace, lock: int, expected: str) -> tuple["Post", dict[str, int]]:
+    def _begin(
+        cls, place: ImagePlace, lock: int, expected: str, *, stdin: int = subprocess.DEVNULL
+    ) -> tuple["Post", dict[str, int]]:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log = os.open(place.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         module = "ebbtide_train.interactive.warden"
         try:
             subprocess.run(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(lock), str(place.folder), expected],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
                 cwd="/",

@@ -8,8 +8,8 @@ first one from here, ``{"pid", "started"}`` of the leader or ``{"error"}``; then
 ``{"watch": {"pid", "started"}}``, or ``{"dismiss": true}`` if nothing came of it. One that comes with a descriptor
 replaces the shared lock.
 
-Not guaranteed: if keeper and warden are killed together, the lock is free before the tree is gone: up to half a second
-later its leader notices (see ``leader``). On a real GPU NVML is asked as well.
+If keeper and warden are killed together, the tree lives until its leader notices, half a second at most (see
+``leader``); until then the lock's file speaks for it (see ``ebbtide.agent.lock_content``).
 """
 
 import ctypes
@@ -28,18 +28,19 @@ from ebbtide_train.interactive.leader import PR_SET_CHILD_SUBREAPER
 from ebbtide_train.interactive.tree import Process, Tree, this_process
 
 LOOK_S = 0.2  # between looks at the tree: how long a free slot may be taken for held
-REVIVAL_S = 30.0  # a revival that was under way when the keeper died: CRIU took 3.4 s for 4 GiB (measured)
 REAP_S = 5.0  # processes that were killed end within milliseconds
 LEADER = Path(__file__).with_name("leader.py")
 MESSAGE_BYTES = 4096
 
 
 class Warden:
-    """``expected``: pid and least start time of a tree that is being revived; it need not be there yet."""
+    """``expected``: pid and least start time of a tree that is being revived, which may take ``within_s``."""
 
-    def __init__(self, control: socket.socket, lock: int, tree: Tree | None, expected: Process | None) -> None:
+    def __init__(
+        self, control: socket.socket, lock: int, tree: Tree | None, expected: Process | None, within_s: float = 0.0
+    ) -> None:
         self._control, self._lock = control, lock
-        self._tree, self._expected = tree, expected
+        self._tree, self._expected, self._within_s = tree, expected, within_s
 
     def serve(self) -> None:
         """Until the tree is gone, by itself or, once the keeper is, by our hand."""
@@ -50,7 +51,7 @@ class Warden:
             if self._tree is not None and self._tree.gone():
                 return _reap_all()
         waited_s = 0.0
-        while self._tree is None and self._expected is not None and waited_s < REVIVAL_S:
+        while self._tree is None and self._expected is not None and waited_s < self._within_s:
             self._tree = self._revived()
             select.select([], [], [], LOOK_S)
             waited_s += LOOK_S
@@ -85,7 +86,8 @@ class Warden:
 
 
 def start_leader(folder: Path) -> Process:
-    """Start the tree of ``folder``: a process session of its own, with no descriptor of ours.
+    """Start the tree of ``folder``: a process session of its own, with no descriptor of ours but standard input, where
+    it waits for the keeper's word.
 
     Raises:
         OSError: it cannot be started.
@@ -94,7 +96,6 @@ def start_leader(folder: Path) -> Process:
     try:
         started = subprocess.Popen(
             [sys.executable, "-I", "-S", str(LEADER), str(folder)],
-            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd="/",
@@ -111,7 +112,7 @@ def start_leader(folder: Path) -> Process:
 
 
 def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
-    """Leave the keeper's family, start the tree unless it is ``expected`` (``PID:TICKS``), and guard it."""
+    """Leave the keeper's family, start the tree unless it is ``expected`` (``PID:TICKS:SECONDS``), and guard it."""
     for descriptor in (control_fd, lock_fd):
         os.set_inheritable(descriptor, False)
     if os.fork():
@@ -122,8 +123,8 @@ def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     control = socket.socket(fileno=control_fd)
     if expected:
-        pid, ticks = expected.split(":")
-        warden = Warden(control, lock_fd, None, Process(int(pid), int(ticks)))
+        pid, ticks, within_s = expected.split(":")
+        warden = Warden(control, lock_fd, None, Process(int(pid), int(ticks)), float(within_s))
         said = {"pid": os.getpid()}
     else:
         try:
