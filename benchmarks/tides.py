@@ -47,7 +47,7 @@ LIMIT_S = 180.0
 CONFIG = """
 pool: {{name: tides, slots: 3, num_cpus: 16, shared_dir: {out}/shared, host_memory_per_node: 2 GiB}}
 gateway: {{port: {port}}}
-policy: {{restart_cost_s: 600, grow_after_s: 600}} # every preemption stays in place
+policy: {{park_first: true, restart_cost_s: 600, grow_after_s: 600}} # every preemption stays in place
 endpoints:
   - name: tiny
     model: {model}

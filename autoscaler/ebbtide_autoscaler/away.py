@@ -20,8 +20,10 @@ ENOUGH = 3  # a median of fewer is one event's word
 OLD_S = 3600.0  # as preemptions are counted: within an hour
 
 
-def expected_s(away: tuple[Away, ...], now_s: float) -> float | None:
-    """How long the next preemption will last; None: too few were seen within the hour."""
+def expected_s(away: tuple[Away, ...], now_s: float, *, park_first: bool = False) -> float | None:
+    """How long the next preemption will last; None: too few were seen within the hour, or `park_first` is the rule."""
+    if park_first:
+        return None
     recent = [one.lasted_s for one in away if now_s - one.at_s < OLD_S]
     return median(recent) if len(recent) >= ENOUGH else None
 

@@ -52,13 +52,13 @@ def park(name: str, reason: str, wait: bool, limit_s: float, pool: str | None, a
 def resume(name: str, wait: bool, limit_s: float, pool: str | None, as_json: bool) -> None:
     """Let the job NAME go on after `ebbtide park NAME`.
 
-    It gets slots like any other job that waits, and goes on where it was. Waits until it trains.
+    It gets slots like any other job that waits, and goes on where it was. Waits until it runs.
     """
     joined(pool)
     answer = ask("resume_job", name, user())
     if not answer["changed"]:
         say(f"job {name} is not held by a person")
-    found = _wait(name, _goes_on, _resumes, limit_s, "does not train yet") if wait else look_at(name)
+    found = _wait(name, _goes_on, _resumes, limit_s, "does not run yet") if wait else look_at(name)
     if wait and found is not None:
         _must(found["held"] is None, f"job {name} is held again: {found['waits']}")
         _must(found["state"] != "ended", f"job {name} is over and did not go on: {found['outcome']}")
@@ -66,8 +66,11 @@ def resume(name: str, wait: bool, limit_s: float, pool: str | None, as_json: boo
 
 
 def _wait(name: str, done: Callable[[Job], bool], words: Callable[[Job], str], limit_s: float, not_yet: str) -> Job:
+    def on_the_way(job: Job) -> str:
+        return "" if done(job) else words(job)  # how it ended is for the caller to tell
+
     try:
-        return until_done(lambda: look_at(name), done=done, words=words, say=say, limit_s=limit_s)
+        return until_done(lambda: look_at(name), done=done, words=on_the_way, say=say, limit_s=limit_s)
     except NotInTime as error:
         raise CommandFailed(f"job {name} {not_yet}; given up waiting for it after {limit_s:g} s: {error}") from error
 
@@ -90,6 +93,8 @@ def _parks(job: Job) -> str:
     name, state = job["job"], job["state"]
     if job["held"] is None:
         return ""
+    if state in ASIDE and job["occupies"]:
+        return f"job {name} is {state}, and on its way off its slots"
     if state == "parked":
         return f"job {name} is parked in place after step {job['step']}, durable {job['durable_step']}"
     if state == "waiting":
@@ -103,7 +108,8 @@ def _resumes(job: Job) -> str:
     if job["held"] is not None:
         return ""
     if job["state"] == "running":
-        return f"job {job['job']} trains on {len(job['slots'])} slots, {job['step']} steps done"
+        slots = len(job["slots"])
+        return f"job {job['job']} runs on {slots} slot{'' if slots == 1 else 's'}, {job['step']} steps done"
     waits = job["waits"] if job["state"] in ASIDE else None  # it begins with its state, and tells of a freeze too
     return f"job {job['job']}: {waits}" if waits else f"job {job['job']} is {job['state']}{_still(job)}"
 

@@ -45,7 +45,7 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
         free=free[: len(free) - owed],
         owed=free[len(free) - owed :],
         asides=snapshot.asides,
-        expected_s=expected_s(memory.away, now_s),
+        expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
     )
     wanted, endpoints = wants(now_s, snapshot, memory, config)
     training.vacate(state, draft)

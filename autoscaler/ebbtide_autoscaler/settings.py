@@ -24,6 +24,7 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
         policy=PolicyConfig(
             reserve=config.pool.reserve,
             restart_cost_s=policy.restart_cost_s,
+            park_first=policy.park_first,
             grow_after_s=policy.grow_after_s,
             up_after_s=policy.up_after_s,
         ),

@@ -35,6 +35,7 @@ class PolicyConfig:
 
     reserve: int = 0  # slots that jobs leave free
     restart_cost_s: float = 20.0  # assumed: of a restart, the reading of the checkpoint left out
+    park_first: bool = False  # whatever earlier preemptions lasted
     grow_after_s: float = 10.0
     up_after_s: float = 1.0
 

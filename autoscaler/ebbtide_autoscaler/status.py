@@ -16,8 +16,9 @@ from ebbtide_autoscaler.view import view
 def status(pool: str, loop: Loop) -> dict[str, Any]:
     """The pool for people and scripts, by the arbiter's process itself."""
     seen, state, now_s = loop.seen, loop.world.state, time.time()
-    restart_s = loop.file.config.policy.restart_cost_s if loop.file.config else PolicyConfig().restart_cost_s
-    usual_s = expected_s(loop.world.memory.away, now_s)
+    policy = loop.file.config.policy if loop.file.config else PolicyConfig()
+    restart_s = policy.restart_cost_s
+    usual_s = expected_s(loop.world.memory.away, now_s, park_first=policy.park_first)
     ways = asides(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
     found = view(state, seen, loop.waits, now_s, ways) if seen else {}
     still, file = loop.still, loop.file

@@ -76,7 +76,7 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
     elif not knobs.frozen:
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
-        usual_s = expected_s(known.away, now_s)
+        usual_s = expected_s(known.away, now_s, park_first=knobs.policy.park_first)
         ways = asides(state, seen, restart_s=knobs.policy.restart_cost_s, expected_s=usual_s, states=STEPS_ASIDE)
         decision, memory = decide(now_s, Snapshot(state, traffic(state, seen, now_s), ways), known, knobs.policy)
         if not knobs.observe:

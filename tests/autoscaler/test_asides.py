@@ -125,6 +125,8 @@ def test_a_parked_job_that_is_usually_away_for_long_is_restarted_smaller_at_once
         for known, expected in ((away, moves), (away[1:], [])):
             decision, _ = decide(NOW, Snapshot(state, {CHAT: IDLE}), Memory(away=known), CONFIG)
             assert [type(one) for one in decision.moves if getattr(one, "job", "") == TRAIN] == expected
+            always, _ = decide(NOW, Snapshot(state, {CHAT: IDLE}), Memory(away=known), replace(CONFIG, park_first=True))
+            assert not [one for one in always.moves if getattr(one, "job", "") == TRAIN]
 
 
 def test_a_park_that_ends_is_remembered_and_one_that_a_person_kept_is_not() -> None:

@@ -31,7 +31,7 @@ MODEL = ROOT / "out" / "models" / "tiny"
 CONFIG = """
 pool: {{name: {name}, slots: 3, num_cpus: 16, shared_dir: shared, host_memory_per_node: 2 GiB}}
 gateway: {{port: {port}}}
-policy: {{restart_cost_s: 300, grow_after_s: 2, silence_s: 20}}
+policy: {{park_first: true, restart_cost_s: 300, grow_after_s: 2, silence_s: 20}}
 endpoints:
   - name: tiny
     model: {model}

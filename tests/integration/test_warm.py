@@ -24,7 +24,7 @@ SEAT = "chat/0"
 FILE = """
 pool: {{name: {name}, slots: 3, num_cpus: 16, shared_dir: shared, host_memory_per_node: 1 GiB}}
 gateway: {{port: {port}}}
-policy: {{restart_cost_s: 20, grow_after_s: 4}}
+policy: {{park_first: true, restart_cost_s: 20, grow_after_s: 4}}
 endpoints:
   - name: chat
     model: m

@@ -49,7 +49,7 @@ ENVIRONMENT = {
 CONFIG = """
 pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_per_node: 2 GiB}}
 gateway: {{port: {port}, per_node: {per_node}}}
-policy: {{restart_cost_s: 300, grow_after_s: 2, silence_s: 10}}
+policy: {{park_first: true, restart_cost_s: 300, grow_after_s: 2, silence_s: 10}}
 endpoints:
   - name: tiny
     model: .

@@ -18,6 +18,11 @@ class PolicySection(Section):
         "reckoned; a park that lasts longer is turned into a restart with fewer workers. Default 20: start of a small "
         "gang.",
     )
+    park_first: bool = Field(
+        False,
+        description="Whether a job is always parked first, and restarted only when that has lasted as long as a "
+        "restart costs. Default false: it is restarted at once while preemptions in this pool usually last that long.",
+    )
     grow_after_s: SecondsOrZero = Field(
         10,
         description="Seconds that slots must stay free before a job restarts to grow into them. "

@@ -1,7 +1,7 @@
-"""``python -m ebbtide.helper --socket PATH``: the helper process of a node, started apart with its privileges.
+"""``python -m ebbtide.helper --pool NAME``: the helper process of a node, started apart with its privileges.
 
-Its state (journal, CRIU's words while it runs) lies beside the socket, in ``PATH.state``. Prints one line when it is
-ready, and one for each thing that a killed helper had left under way.
+Its state (journal, CRIU's words while it runs) lies beside the socket, in ``helper.sock.state``. Prints one line when
+it is ready, and one for each thing that a killed helper had left under way.
 """
 
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ebbtide.client.runtime_dir import helper_socket
 from ebbtide.helper.adopting import adopt_orphans
 from ebbtide.helper.criu.machine import this_machine
 from ebbtide.helper.criu.program import NoCriu, find, look_at
@@ -26,12 +27,19 @@ from ebbtide.storage.errors import StorageError
 
 
 @click.command()
-@click.option("--socket", "path", type=click.Path(path_type=Path), required=True, help="where to listen")
+@click.option("--pool", help="whose nodes this is one of")
+@click.option("--socket", "path", type=click.Path(path_type=Path), help="where to listen; default: where --pool looks")
 @click.option("--criu", type=click.Path(path_type=Path), help="CRIU; else EBBTIDE_CRIU, PATH, .criu/criu")
 @click.option("--fake-driver", type=click.Path(path_type=Path), help="state file of a fake GPU driver, for tests")
 @click.option("--peer-uid", type=int, help="the user who may ask, beside the helper's own")
-def main(path: Path, criu: Path | None, fake_driver: Path | None, peer_uid: int | None) -> None:
+def main(
+    pool: str | None, path: Path | None, criu: Path | None, fake_driver: Path | None, peer_uid: int | None
+) -> None:
     """Answer requests on a unix socket until killed."""
+    if path is None:
+        if not pool:
+            raise click.UsageError("whose helper? name the pool by --pool, or the socket by --socket")
+        path = helper_socket(pool, peer_uid)
     path = path.absolute()
     state = path.with_name(path.name + ".state")
     program = look_at(criu) if criu else find(os.environ, Path.cwd())

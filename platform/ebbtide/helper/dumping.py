@@ -17,7 +17,7 @@ from ebbtide.helper.criu.image import IMAGES, Manifest, Process, hashed_files, r
 from ebbtide.helper.criu.needs import needs_of
 from ebbtide.helper.criu.objections import Ends, Objection, objections, pipes, socket_inodes
 from ebbtide.helper.criu.proc_tree import Tree, descendants, look_at
-from ebbtide.helper.criu.program import Held, why_it_failed
+from ebbtide.helper.criu.program import INET, Held, why_it_failed
 from ebbtide.helper.errors import HelperUnusable, Refused, Undone
 from ebbtide.helper.operation import Operation, Tool, Workplace
 from ebbtide.helper.places import check_room, check_way
@@ -140,7 +140,7 @@ def _make(operation: Operation, tool: Tool, entry: Entry, image_dir: Path, work:
         tool.criu, run,
         # --leave-stopped: the tree is ours to kill, later. --file-locks: sessions hold flocks of their own.
         ("dump", "-t", str(entry.pid), "-D", str(work / IMAGES), "-W", str(run), "-o", "dump.log", "-v4",
-         "--leave-stopped", "--file-locks"),
+         "--leave-stopped", "--file-locks", *INET),
     )  # fmt: skip
     try:
         operation.note(Step.SPAWNED, runner_pid=held.runner.pid, runner_started=held.runner.started)

@@ -7,7 +7,7 @@ from ebbtide.agent.process import boot_id, command_of, is_alive, kill_exactly, s
 from ebbtide.helper.book import Entry
 from ebbtide.helper.criu.image import ELSE, IMAGES, Manifest, Process, check_files, check_owner, read_manifest
 from ebbtide.helper.criu.needs import lacks
-from ebbtide.helper.criu.program import Held, has_finished, why_it_failed
+from ebbtide.helper.criu.program import INET, Held, has_finished, why_it_failed
 from ebbtide.helper.errors import Refused, Undone
 from ebbtide.helper.operation import Operation, Tool, Workplace
 from ebbtide.helper.places import check_memory, check_way
@@ -87,7 +87,7 @@ def revive(place: Workplace, tool: Tool, image_dir: Path, manifest: Manifest, kn
             tool.criu, operation.run,
             # -d: processes go on without CRIU. -W: the image's own folder stays as it is.
             ("restore", "-D", str(image_dir / IMAGES), "-W", str(operation.run), "-o", LOG, "-v4", "-d",
-             "--file-locks"),
+             "--file-locks", *INET),
         )  # fmt: skip
     except (StorageError, OSError) as error:
         operation.clear_run()

@@ -25,7 +25,9 @@ ANSWERS_S = 90.0  # the arbiter, after the loss of what it runs on: a new GCS or
 CONFIG = """
 pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_per_node: 2 GiB}}
 gateway: {{port: {port}, hold: {{max_age_s: 45}}}}
-policy: {{restart_cost_s: 10, grow_after_s: 4, silence_s: 10, start_timeout_s: 120, gang_timeout_s: 75}}
+policy: {{
+  park_first: true, # a pool that learns from the moves of one cell would not make those of the next
+  restart_cost_s: 10, grow_after_s: 4, silence_s: 10, start_timeout_s: 120, gang_timeout_s: 75}}
 endpoints:
   - &endpoint
     name: tiny

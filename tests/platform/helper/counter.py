@@ -1,6 +1,8 @@
 """A process that counts into a file, for ever or up to a number: what was lost or repeated can be seen in the file.
 
 usage: python -I -S counter.py FILE [LAST [EXTRA]]   EXTRA: child, pipe, socketpair, listen, udp; several with commas
+
+With tcp or tcp6 each number goes to a child and back, over a connection of the loopback device, before it is written.
 """
 
 import os
@@ -22,9 +24,23 @@ if "listen" in extra:
 if "udp" in extra:
     keep.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     keep[-1].bind(("127.0.0.1", 0))  # type: ignore[attr-defined]
+friend: socket.socket | None = None
+if "tcp" in extra or "tcp6" in extra:
+    door = socket.create_server(("127.0.0.1", 0))
+    if "tcp6" in extra:
+        door = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    if os.fork() == 0:
+        other, _ = door.accept()
+        while text := other.recv(64):
+            other.sendall(text)
+        os._exit(0)
+    friend = socket.create_connection(("127.0.0.1", door.getsockname()[1]))
 last = int(sys.argv[2]) if len(sys.argv) > 2 else 1 << 60
 with open(sys.argv[1], "a") as file:
     for number in range(last + 1):
+        if friend is not None:
+            friend.sendall(b"%d\n" % number)
+            number = int(friend.recv(64))
         file.write(f"{number}\n")
         file.flush()
         time.sleep(0.005)

@@ -24,7 +24,7 @@ def dump(running: Running, tree: Counting, image: Path) -> None:
     assert tree.process.wait() == -9 and tree.stands_still()
 
 
-@pytest.mark.parametrize("extra", ["", "child,pipe,socketpair,listen,udp"])
+@pytest.mark.parametrize("extra", ["", "child,pipe,socketpair,listen,udp", "tcp", "tcp6"])
 def test_a_tree_goes_on_where_it_stopped(folder: Path, criu: Criu, extra: str) -> None:
     with helping(folder, criu) as running, counting(folder, str(1 << 60), extra) as tree:
         dump(running, tree, folder / "image")

@@ -47,7 +47,9 @@ AGAINST: list[tuple[dict[str, Any], Ends, str]] = [
     (opens("/big (deleted)", GHOST_LIMIT_BYTES + 1), NOTHING, "deleted file of"),
     (opens("pipe:[9]"), Ends({}, {"pipe:[9]": 77}), "pipe to process 77 as descriptor 5"),
     (opens("socket:[7]"), connected(Kind.UNIX, 99), "unix socket to a process outside"),
-    (opens("socket:[7]"), connected(Kind.TCP_CONNECTED), "TCP connection"),
+    (opens("socket:[7]"), connected(Kind.TCP_CONNECTED), "TCP connection to outside its tree"),
+    (opens("socket:[7]"), connected(Kind.TCP_CONNECTED, 99), "TCP connection to outside its tree"),
+    (opens("socket:[7]"), connected(Kind.TCP_CONNECTED, 7, takes_inet=False), r"CRIU 4\.2 or later"),
     (opens("socket:[7]"), connected(Kind.OTHER), "a socket that CRIU cannot"),
     (opens("socket:[7]"), connected(Kind.UDP, takes_inet=False), r"CRIU 4\.2 or later"),
     (opens("socket:[7]"), connected(Kind.TCP_LISTENING, takes_inet=False), r"CRIU 4\.2 or later"),
@@ -61,6 +63,7 @@ FINE: list[tuple[dict[str, Any], Ends]] = [
     (opens("socket:[7]"), connected(Kind.UNIX)),
     (opens("socket:[7]"), connected(Kind.UNIX, 7)),
     (opens("socket:[7]"), connected(Kind.TCP_LISTENING)),
+    (opens("socket:[7]"), connected(Kind.TCP_CONNECTED, 7)),
     (opens("socket:[7]"), connected(Kind.UDP)),
 ]
 
@@ -103,6 +106,8 @@ def test_real_trees_are_seen_as_they_are(tmp_path: Path) -> None:
     cases: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         ((), {}, ""),
         (("99999999", "child,pipe,socketpair,listen,udp"), {}, ""),
+        (("99999999", "tcp"), {}, ""),
+        (("99999999", "tcp6"), {}, ""),
         ((), {"stdout": subprocess.PIPE}, f"pipe to process {os.getpid()} as descriptor 1"),
         ((), {"pass_fds": [theirs.fileno()]}, "unix socket to a process outside"),
         ((), {"pass_fds": [answered.fileno()]}, "TCP connection"),

@@ -46,6 +46,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield one
 
 
+def test_it_listens_where_the_pool_of_that_user_looks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ebbtide.helper"]
+    nowhere = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert nowhere.returncode == 2 and "whose helper?" in nowhere.stderr
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    asked = [*command, "--pool", "night", "--peer-uid", "4242"]
+    with subprocess.Popen(asked, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready")
+        assert (tmp_path / "ebbtide-4242" / "night" / "helper.sock").is_socket()
+        process.kill()
+
+
 def send(path: Path, raw: bytes, *, finish: bool = True) -> dict[str, Any]:
     """Send bytes as they are; the answer."""
     with socket.socket(socket.AF_UNIX) as connection:

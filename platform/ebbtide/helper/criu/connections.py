@@ -1,5 +1,6 @@
 """Who is at the other end of a tree's sockets and pipes.
 
+The ends of a TCP connection on this machine are found by their addresses, which are each other's the other way round.
 Unix sockets are asked about through sock_diag(7), since /proc/net/unix does not say who is connected to whom.
 Source: linux/unix_diag.h, linux/sock_diag.h.
 """
@@ -18,6 +19,7 @@ _NLM_F_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
 _TCP_LISTEN = "0A"
+_V4_IN_V6 = "0000000000000000FFFF0000"  # ::ffff:0:0/96, as the kernel of a little-endian machine prints it
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST = struct.Struct("=BBHIIIII")  # struct unix_diag_req
 _ANSWER = struct.Struct("=BBBBIII")  # struct unix_diag_msg
@@ -36,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One socket; ``peer`` is the inode of what a unix socket is connected to, else 0."""
+    """One socket; ``peer`` is the inode of the other end of a unix or TCP connection, 0 where there is none here."""
 
     inode: int
     kind: Kind
@@ -47,12 +49,16 @@ def sockets_of(pid: int, inodes: Iterable[int]) -> Mapping[int, Connection]:
     """Each of these sockets, which must be in the network namespace of process ``pid`` and of ours."""
     unix = dict(_unix_peers())
     known = {inode: Connection(inode, Kind.UNIX, peer) for inode, peer in unix.items()}
-    for table in ("tcp", "tcp6"):
-        for state, inode in _table(pid, table):
-            kind = Kind.TCP_LISTENING if state == _TCP_LISTEN else Kind.TCP_CONNECTED
-            known[inode] = Connection(inode, kind)
+    tcp = [row for table in ("tcp", "tcp6") for row in _table(pid, table)]
+    # Those that nobody accepted yet have inode 0, as those that wait for their end.
+    ends = {(row.here, row.there): row.inode for row in tcp if row.inode and row.state != _TCP_LISTEN}
+    for row in tcp:
+        if row.state == _TCP_LISTEN:
+            known[row.inode] = Connection(row.inode, Kind.TCP_LISTENING)
+        else:
+            known[row.inode] = Connection(row.inode, Kind.TCP_CONNECTED, ends.get((row.there, row.here), 0))
     for table in ("udp", "udp6"):
-        known |= {inode: Connection(inode, Kind.UDP) for _, inode in _table(pid, table)}
+        known |= {row.inode: Connection(row.inode, Kind.UDP) for row in _table(pid, table)}
     return {inode: known.get(inode, Connection(inode, Kind.OTHER)) for inode in inodes}
 
 
@@ -71,11 +77,26 @@ def holders_elsewhere(targets: frozenset[str], inside: frozenset[int]) -> Mappin
     return found
 
 
-def _table(pid: int, name: str) -> Iterator[tuple[str, int]]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of /proc/net/tcp and its like: addresses with ports, state and inode, see proc(5)."""
+
+    here: str
+    there: str
+    state: str
+    inode: int
+
+
+def _table(pid: int, name: str) -> Iterator[_Row]:
     with suppress(FileNotFoundError):  # a kernel without IPv6
         for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
-            yield fields[3], int(fields[9])
+            yield _Row(_plain(fields[1]), _plain(fields[2]), fields[3], int(fields[9]))
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address in its IPv6 form is the IPv4 address."""
+    return address.removeprefix(_V4_IN_V6)
 
 
 def _unix_peers() -> Iterator[tuple[int, int]]:

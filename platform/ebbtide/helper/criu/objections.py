@@ -135,11 +135,9 @@ def _about_socket(who: str, one: Connection, ends: Ends, inodes: frozenset[int])
         yield Objection(
             f"{who} has a unix socket to a process outside its tree", "close it before, and connect again after"
         )
-    elif one.kind is Kind.TCP_CONNECTED:
-        yield Objection(
-            f"{who} has a TCP connection", "drop it at a safe point (process groups are dropped and formed anew)"
-        )
-    elif one.kind in (Kind.TCP_LISTENING, Kind.UDP) and not ends.takes_inet:
+    elif one.kind is Kind.TCP_CONNECTED and one.peer not in inodes:
+        yield Objection(f"{who} has a TCP connection to outside its tree", "close it before, and connect again after")
+    elif one.kind in (Kind.TCP_LISTENING, Kind.TCP_CONNECTED, Kind.UDP) and not ends.takes_inet:
         yield Objection(f"{who} has a TCP or UDP socket", "CRIU 4.2 or later is needed for that on this kernel")
     elif one.kind is Kind.OTHER:
         yield Objection(f"{who} has a socket that CRIU cannot put into an image", "close it before")
