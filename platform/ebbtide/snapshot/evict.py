@@ -72,7 +72,7 @@ def _refusal(name: str, tensor: torch.Tensor) -> str | None:
     if getattr(storage, "filename", None) is not None:
         return f"{name} is mapped from the file {storage.filename}; clone() it once after loading"
     if not storage.resizable():
-        return f"{name} lies in memory that another owner allocated (a file, numpy); clone() it once after loading"
+        return f"{name} lies in memory that it shares with another owner (a file, an array, its own .numpy()); clone() it once"
     return None
 
 

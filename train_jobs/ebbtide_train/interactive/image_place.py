@@ -56,7 +56,7 @@ class ImagePlace:
     def image_bytes(self, number: int) -> int:
         """What the image takes on the shared directory; 0 if it is not there."""
         try:
-            return sum(entry.stat().st_size for entry in os.scandir(self.image(number)) if entry.is_file())
+            return sum(path.stat().st_size for path in self.image(number).rglob("*") if path.is_file())
         except OSError:
             return 0
 
