@@ -37,7 +37,7 @@ from tests.autoscaler.test_closed_loop import until
 
 KEPT, KEPT_MAX, SPARED_S = 3, 6, 20.0
 TRAIN = JobName("train")
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from ebbtide_autoscaler.journal import (
 )
 from tests.platform.pool.builder import NODE, S0, a_slot
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def churn(rounds: int, *, first: int = 0, epoch: int = 1) -> list[Event]:

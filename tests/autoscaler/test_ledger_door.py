@@ -16,7 +16,7 @@ from ebbtide_autoscaler import ledger_door
 from ebbtide_autoscaler.journal import Journal, Recovered
 from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def a_door(shared: Path, memory: Path, *, cluster: str = "one") -> LedgerDoor:

@@ -41,7 +41,7 @@ NODE, TRAIN, SEAT = NodeId("n"), JobName("train"), SeatId("chat/0")
 S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
 SLOTS: tuple[Body, ...] = (NodeFound(NODE, 0), *(SlotFound(Slot(s, NODE, i)) for i, s in enumerate((S0, S1))))
 SERVES: tuple[Body, ...] = (GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT, "a"), SeatReady(SEAT, ()))
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 Start = Callable[..., Loop]

@@ -74,7 +74,7 @@ async def test_its_answers_are_paced_by_the_child_and_break_when_it_is_killed(lo
     try:
         begun_s = time.monotonic()
         whole = await made.handle(Route.COMPLETIONS, ask(10))
-        assert isinstance(whole, JsonReply) and 0.15 < time.monotonic() - begun_s < 2
+        assert isinstance(whole, JsonReply) and 0.15 < time.monotonic() - begun_s < 20
         assert json.loads(whole.body)["usage"]["total_tokens"] == 12
         stream = await made.handle(Route.COMPLETIONS, ask(1000, stream=True))
         assert isinstance(stream, StreamReply)

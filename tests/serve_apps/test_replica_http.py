@@ -28,7 +28,7 @@ class Served:
             return response.status, await response.json()
 
 
-async def until(condition: Any, timeout_s: float = 5.0) -> None:
+async def until(condition: Any, timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)

@@ -148,14 +148,14 @@ async def test_a_client_that_hangs_up_stops_the_engine_itself(replica: ReplicaUn
             await until(lambda: replica.report["running"] == 1, 20.0)
             request.cancel()
         began_s = time.monotonic()
-        await until(lambda: replica.report["running"] == 0 and replica.report["inflight"] == 0, 2.0)
+        await until(lambda: replica.report["running"] == 0 and replica.report["inflight"] == 0, 6.0)
         # The front's count could lie: an engine that goes on generating needs its processor time.
         while True:
             used_s = sum(sum(child.cpu_times()[:2]) for child in engine)
             await asyncio.sleep(0.4)
             if sum(sum(child.cpu_times()[:2]) for child in engine) - used_s < 0.05:
                 break
-            assert time.monotonic() - began_s < 4.0, "the engine goes on although its client has gone"
+            assert time.monotonic() - began_s < 9.0, "the engine goes on although its client has gone"
 
 
 async def test_after_kill_9_of_the_replica_no_engine_process_is_left(replica: ReplicaUnderTest) -> None:

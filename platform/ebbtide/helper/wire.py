@@ -74,7 +74,10 @@ def part(connection: socket.socket, limit_bytes: int, wait_s: float) -> None:
     end_s, heard = time.monotonic() + wait_s, 0
     while heard < limit_bytes and (left_s := end_s - time.monotonic()) > 0:
         connection.settimeout(left_s)
-        some = connection.recv(_PART_BYTES)
+        try:
+            some = connection.recv(_PART_BYTES)
+        except TimeoutError:
+            return
         if not some:
             return
         heard += len(some)

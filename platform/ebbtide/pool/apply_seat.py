@@ -190,6 +190,8 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
     node_died = any(slot_record(state, slot).state is SlotState.LOST for slot in record.slots)
     if node_died and record.state is SeatState.STARTING and not record.replica:
         moved = replace(moved, failures=max(0, record.failures - 1))  # what it died of a moment ago was its node
+    elif record.state is SeatState.WARM:
+        pass  # it had parked, and could have woken: its death says nothing of the next park, nor of the next start
     elif record.state in SEAT_PARKS and not node_died and body.failed:  # this says nothing of the next start
         endpoint = replace(state.endpoints[record.endpoint], park_failed_s=event.at_s, park_error=body.why)
         state = replace(state, endpoints={**state.endpoints, record.endpoint: endpoint})

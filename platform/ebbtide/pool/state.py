@@ -106,7 +106,7 @@ class EndpointRecord:
     spec: EndpointSpec
     start_s: float = 0.0
     wake_s: float = 0.0  # the same, for the last one that woke
-    park_failed_s: float = 0.0  # when a replica failed to park, to stay warm or to wake last
+    park_failed_s: float = 0.0  # when a replica failed to park or to wake last
     park_error: str = ""  # and why
 
 

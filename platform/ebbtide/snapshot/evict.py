@@ -72,7 +72,8 @@ def _refusal(name: str, tensor: torch.Tensor) -> str | None:
     if getattr(storage, "filename", None) is not None:
         return f"{name} is mapped from the file {storage.filename}; clone() it once after loading"
     if not storage.resizable():
-        return f"{name} lies in memory that it shares with another owner (a file, an array, its own .numpy()); clone() it once"
+        others = "a file, an array, its own .numpy()"
+        return f"{name} lies in memory that it shares with another owner ({others}); clone() it once"
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 StartHolder = Callable[..., subprocess.Popen[str]]
 
 

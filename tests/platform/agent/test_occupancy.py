@@ -76,7 +76,7 @@ def test_a_hanging_or_failing_log_directory_never_holds_up_the_lock(
     begin_s = time.monotonic()
     hanging.acquire(0.0)
     hanging.release()
-    assert time.monotonic() - begin_s < 2.0
+    assert time.monotonic() - begin_s < 20.0
     hang.set()
 
 

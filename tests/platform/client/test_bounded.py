@@ -35,7 +35,7 @@ async def test_a_call_that_hangs_is_given_up_in_time_and_not_made_twice() -> Non
         await calls("k", 0.1, hang, 1)
     with pytest.raises(StillUnderWay):
         await calls("k", 5.0, hang, 2)
-    assert time.monotonic() - begun_s < 3.0
+    assert time.monotonic() - begun_s < 4.9
     assert made == [1] and calls.under_way() == {"k"}
     assert await calls("other", 5.0, abs, -1) == 1, "other calls go on"
     gate.set()

@@ -52,7 +52,7 @@ def test_a_line_has_its_time_as_a_whole_and_not_each_byte_of_it(ends: Pair) -> N
     try:
         with pytest.raises(TooSlow, match=r"within 0\.3 s"):
             read_line(here, 60, 0.3)
-        assert time.monotonic() - began_s < 2.0
+        assert time.monotonic() - began_s < 2.9
     finally:
         over.set()
         dripping.join()

@@ -18,7 +18,7 @@ from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import Follower, epoch_path, replay, survey
 from ebbtide.ledger.record import JSON, encode_payload, frame
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 STALE_WRITER = """
 import os, signal, sys, threading

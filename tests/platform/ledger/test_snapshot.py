@@ -23,7 +23,7 @@ from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import Follower, epoch_path, list_epochs, replay, survey
 from ebbtide.ledger.record import JSON, encode_payload, frame
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 ALL = HistoryBounds()
 NONE = HistoryBounds(max_bytes=0)
 

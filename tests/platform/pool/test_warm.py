@@ -112,3 +112,10 @@ def test_a_failure_to_wake_is_the_endpoints_and_no_failed_start() -> None:
     assert state.seats[SEAT].failures == 0
     assert (state.endpoints[CHAT].park_error, state.endpoints[CHAT].park_failed_s) == ("it did not wake", 100.0)
     assert S0 in state.free_slots() and S2 in state.free_slots()
+
+
+def test_the_death_of_a_parked_replica_keeps_the_next_one_from_nothing() -> None:
+    state = after(warm(), SeatStopped(SEAT, "it died"), SeatGone(SEAT))
+    assert (state.seats[SEAT].failures, state.endpoints[CHAT].park_failed_s) == (0, 0.0)
+    state = after(state, GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT, "b"), SeatReady(SEAT, (), park_bytes=20))
+    assert after(state, ParkSeat(SEAT, "r")).seats[SEAT].parks

@@ -53,7 +53,7 @@ def test_who_waits_in_vain_is_told_so_in_time() -> None:
     pool.borrow(0)
     began = time.monotonic()
     assert pool.borrow(0.05) is None
-    assert 0.04 < time.monotonic() - began < 5
+    assert 0.04 < time.monotonic() - began < 20
 
 
 def test_a_buried_buffer_is_replaced_within_a_bound_and_comes_back_when_its_task_ends() -> None:

@@ -97,7 +97,7 @@ def test_a_hanging_call_is_left_alone_in_time_and_named(pool: BufferPool) -> Non
     began = time.monotonic()
     with pytest.raises(TransferTimeout, match=r"cannot sync somewhere/file.*within 0.2 s") as caught:
         crew.run(lead)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert (caught.value.action, caught.value.offset) == ("sync", None)
     assert not crew.ended
     answer.set()

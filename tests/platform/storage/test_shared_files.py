@@ -11,7 +11,7 @@ import pytest
 from ebbtide.storage.errors import TransferFailed, TransferTimeout
 from ebbtide.storage.shared_files import Bounded
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 @pytest.fixture

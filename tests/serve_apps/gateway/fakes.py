@@ -190,7 +190,7 @@ class Scene:
         await until(lambda: bool(self.arbiter.reports) and self.arbiter.reports[-1].routes_seen >= version)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait for a condition; a deadline instead of luck."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

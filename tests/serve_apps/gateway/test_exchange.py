@@ -84,14 +84,14 @@ async def test_a_request_is_held_until_a_replica_is_ready_and_the_hold_is_no_ttf
     scene: Scene, client: openai.AsyncOpenAI
 ) -> None:
     asking = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=HELLO))
-    await until(lambda: scene.traffic.oldest_held_s > 0.5)
+    await until(lambda: scene.traffic.oldest_held_s > 3.0)
     assert (scene.traffic.held, scene.traffic.inflight, scene.traffic.arrivals) == (1, 0, 1)
     assert scene.traffic.held_bytes > 50
     await scene.route(await scene.replica())
     assert (await asking).choices[0].message.content == "t0 t1 t2 "
     await until(lambda: scene.traffic.completed == 1)
-    assert scene.traffic.held == 0 and scene.traffic.held_max_s > 0.5
-    assert len(scene.traffic.recent_ttft_s) == 1 and 0 < scene.traffic.recent_ttft_s[0] < 0.45
+    assert scene.traffic.held == 0 and scene.traffic.held_max_s > 3.0
+    assert len(scene.traffic.recent_ttft_s) == 1 and 0 < scene.traffic.recent_ttft_s[0] < 2.5
 
 
 @pytest.mark.parametrize("limit", [{"hold_max_requests": 1}, {"hold_max_bytes": 120}])
@@ -186,11 +186,11 @@ async def test_a_request_whose_only_replica_is_dead_is_held_until_the_next_one(
     await dead.stop()
     asking = asyncio.create_task(http.post("/v1/chat/completions", json=chat()))
     await until(lambda: scene.traffic.oldest_held_s > 0.1)
-    await asyncio.sleep(0.6)  # the dead one is tried again meanwhile, and again
+    await asyncio.sleep(3.0)  # the dead one is tried again meanwhile, and again
     assert not asking.done()
     await scene.route(await scene.replica())
     assert (await asking).status_code == 200
-    assert scene.traffic.recent_ttft_s[0] < 0.5
+    assert scene.traffic.recent_ttft_s[0] < 2.5
 
 
 async def test_a_replica_whose_engine_is_dead_is_never_asked_again(scene: Scene, http: httpx.AsyncClient) -> None:

@@ -186,7 +186,7 @@ async def test_a_shunned_replica_is_tried_again_after_its_time() -> None:
     hold.shun("m", first.seat, 0.05)
     hold.release("m", first.seat)
     again = await asyncio.wait_for(hold.seat("m", 1, again=True), 2)
-    assert again.seat == SEATS[0] and 0.03 < again.lacked_s < 1
+    assert again.seat == SEATS[0] and 0.03 < again.lacked_s < 30
 
 
 async def test_who_waits_for_an_endpoint_that_goes_hears_so_at_once_and_nobody_else_does() -> None:

@@ -30,7 +30,7 @@ async def test_a_stream_is_counted_once_with_its_times_and_tokens(scene: Scene, 
     assert found[REQUESTS, "200", "-", MODEL] == 1
     assert found["ebbtide_gateway_time_to_first_token_seconds_count", MODEL] == 1
     assert found["ebbtide_gateway_time_per_output_token_seconds_count", MODEL] == 1
-    assert 0.01 < found["ebbtide_gateway_time_per_output_token_seconds_sum", MODEL] < 0.1
+    assert 0.01 < found["ebbtide_gateway_time_per_output_token_seconds_sum", MODEL] < 1.0
     assert found["ebbtide_gateway_request_duration_seconds_sum", MODEL] > 0.08
     assert found["ebbtide_gateway_generated_tokens_total", MODEL, "estimate"] == 5
     assert found["ebbtide_gateway_routable_seats", MODEL] == 1
@@ -61,16 +61,16 @@ async def test_held_requests_show_while_they_wait_and_their_wait_is_no_part_of_t
 
     waiting = asyncio.create_task(http.post(CHAT, json=chat()))
     await until(lambda: scene.traffic.held == 1)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2.0)
     found = await scrape(http)
     assert found["ebbtide_gateway_held_requests", MODEL] == 1
-    assert found["ebbtide_gateway_oldest_held_seconds", MODEL] >= 0.2
+    assert found["ebbtide_gateway_oldest_held_seconds", MODEL] >= 2.0
     await scene.route(await scene.replica())
     assert (await waiting).status_code == 200
     found = await scrape(http)
     assert found["ebbtide_gateway_held_requests", MODEL] == 0
-    assert found["ebbtide_gateway_lack_seconds_sum", MODEL] >= 0.2
-    assert found["ebbtide_gateway_time_to_first_token_seconds_sum", MODEL] < 0.2
+    assert found["ebbtide_gateway_lack_seconds_sum", MODEL] >= 2.0
+    assert found["ebbtide_gateway_time_to_first_token_seconds_sum", MODEL] < 1.8
 
 
 async def test_a_broken_stream_and_a_second_try_are_counted(scene: Scene, http: httpx.AsyncClient) -> None:

@@ -47,8 +47,8 @@ async def test_headers_that_never_end_close_the_connection(start: bytes) -> None
             if start and not writer.is_closing():
                 writer.write(b"a")
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), 5)
-        assert time.monotonic() - begun_s < 2
+            await asyncio.wait_for(reader.readexactly(1), 30)
+        assert time.monotonic() - begun_s < 15
         writer.close()
 
 
@@ -84,21 +84,21 @@ async def test_a_client_that_sends_on_after_its_refusal_is_cut_off() -> None:
         assert b" 413 " in await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
         begun_s = time.monotonic()
         with pytest.raises(ConnectionError):
-            while time.monotonic() - begun_s < 5:
+            while time.monotonic() - begun_s < 20:
                 writer.write(b"x" * 100)
                 await writer.drain()
                 await asyncio.sleep(0.02)
-        assert time.monotonic() - begun_s < 2
+        assert time.monotonic() - begun_s < 15
         writer.close()
 
 
 async def test_a_stranger_is_refused_before_any_of_his_body_is_waited_for() -> None:
-    async with running_gateway(keys=(key("full"),), body_timeout_s=5.0) as scene:
+    async with running_gateway(keys=(key("full"),), body_timeout_s=30.0) as scene:
         reader, writer = await connect(scene)
         writer.write(request(b"x" * 100, f"authorization: {bearer('nobody')['authorization']}")[:-100])
         begun_s = time.monotonic()
-        assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
-        assert time.monotonic() - begun_s < 3.0, "408 would come after 5 s"
+        assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"\r\n"), 30)
+        assert time.monotonic() - begun_s < 20.0, "408 would come after 30 s"
         writer.close()
 
 

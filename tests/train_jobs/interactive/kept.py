@@ -217,7 +217,7 @@ class Kept:
         self.thread.start()
         return self
 
-    def until(self, condition: Callable[[], object], what: str = "", timeout_s: float = 15.0) -> None:
+    def until(self, condition: Callable[[], object], what: str = "", timeout_s: float = 60.0) -> None:
         until(condition, lambda: f"{what}; {self.keeper.state}, {self.verdict}, {self.error!r}", timeout_s)
 
     def reaches(self, state: KeeperState) -> None:
@@ -245,7 +245,7 @@ class Kept:
         return probe(self.locks, SLOT)
 
 
-def until(condition: Callable[[], object], what: Callable[[], str] = str, timeout_s: float = 15.0) -> None:
+def until(condition: Callable[[], object], what: Callable[[], str] = str, timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what()}"
