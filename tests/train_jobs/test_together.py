@@ -15,6 +15,7 @@ from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.together import parts_of
 
 pytestmark = pytest.mark.timeout(60)
 WORLD = 3
@@ -51,7 +52,8 @@ def on_all(run_dir: Path, ref: Ref) -> list[Exception | None]:
     def one(rank: int) -> None:
         store = CheckpointStore(run_dir)
         try:
-            store.publish_together(Threads(rank, met, boxes), STATE, ref)
+            group = Threads(rank, met, boxes)
+            store.publish_together(group, parts_of(STATE, group), ref)
         except (CheckpointFailed, threading.BrokenBarrierError) as error:
             errors[rank] = error
         store.settle()

@@ -34,7 +34,7 @@ from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, C
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.split import Layout, parts_here, read_parts
-from ebbtide_train.session.together import save_together
+from ebbtide_train.session.together import Parts, save_together
 
 
 def must_be_plain(state: Mapping[str, object], *, world: int = 1) -> None:
@@ -202,10 +202,10 @@ class CheckpointStore:
         except StorageError as error:
             raise CheckpointFailed(f"cannot commit step {ref.step}: {error}") from error
 
-    def publish_together(self, group: Group, state: Mapping[str, object], ref: Ref) -> None:
+    def publish_together(self, group: Group, parts: Parts, ref: Ref) -> None:
         """The same for a state that is split over the ranks; all of them call it. Raises alike on all of them."""
         try:
-            save_together(self._checkpoints, group, state, ref)
+            save_together(self._checkpoints, group, parts, ref)
         except CheckpointFailed as error:
             raise type(error)(f"cannot commit step {ref.step}: {error}") from error
 

@@ -12,6 +12,7 @@ from ebbtide_train.session import rng
 from ebbtide_train.session.durability import Version
 from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.member import Member
+from ebbtide_train.session.together import copied_parts, parts_of
 
 _copies: dict[int, HostCopies] = {}
 """Of this process, by its id (it may be a fork): what one copy has touched, the next one uses again."""
@@ -25,13 +26,14 @@ def checkpoint(member: Member) -> None:
     """
     go_on_if_it_counts(member)
     assert member.tracked is not None
-    if member.tracked.split:
-        commit(member)  # training waits: the ranks must come together for it, and they are in the midst of a step else
-        return
     states = rng_states(member)
-    if member.settings.rank == 0:
+    copies = _copies.setdefault(os.getpid(), HostCopies(Arenas()))
+    if member.tracked.split:
+        beside = member.group.beside()
+        parts = copied_parts({**member.tracked.state(), "rng": states}, beside, copies)
+        member.durability.begin_together(beside, parts, version(member))
+    elif member.settings.rank == 0:
         try:
-            copies = _copies.setdefault(os.getpid(), HostCopies(Arenas()))
             copy = copies.stage({**member.tracked.state(), "rng": states})
         except (MemoryError, StorageError) as error:
             member.durability.failed(error)  # training goes on; it is tried again when the next one is due
@@ -50,7 +52,8 @@ def commit(member: Member) -> str:
     states = rng_states(member)
     why = ""
     if member.tracked.split:
-        why = member.durability.write_together(group, {**member.tracked.state(), "rng": states}, version(member))
+        parts = parts_of({**member.tracked.state(), "rng": states}, group)
+        why = member.durability.write_together(group, parts, version(member))
     elif group.rank == 0:
         why = member.durability.write({**member.tracked.state(), "rng": states}, version(member))
     why = group.gather_text(why)[0]  # no rank goes on before rank 0 has committed or given up

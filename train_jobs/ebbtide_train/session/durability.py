@@ -1,10 +1,10 @@
 """How far the job's own published checkpoint reaches, and the writing of it.
 
-Rank 0 writes for the gang. A write in the background never holds training or a parked gang up: a periodic checkpoint
-is written from a copy in host memory while the next steps run, a spill from what is parked there while the slot is
-already somebody else's. So a shared directory that hangs, fills or turns read-only costs durability and no step; what
-is not durable and why is in ``step`` and ``error``. Commits never go backwards, since each write waits for the one
-before.
+Rank 0 writes for the gang, and all ranks write their parts of a state that is split over them. A write in the
+background never holds training or a parked gang up: a periodic checkpoint is written from a copy in host memory while
+the next steps run, a spill from what is parked there while the slot is already somebody else's. So a shared directory
+that hangs, fills or turns read-only costs durability and no step; what is not durable and why is in ``step`` and
+``error``. Commits never go backwards, since each write waits for the one before.
 """
 
 import logging
@@ -20,6 +20,7 @@ from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.settings import SessionSettings
+from ebbtide_train.session.together import Parts
 
 RETRY_S = 1.0  # between attempts to commit when a gang must leave
 _AGAIN_S = 5.0  # after a write of a parked gang's state has failed
@@ -83,9 +84,10 @@ class Durability:
         self.wait()
         return self._write(version, lambda ref: self._store.publish(state, ref))
 
-    def write_together(self, group: Group, state: Mapping[str, object], version: Version) -> str:
+    def write_together(self, group: Group, parts: Parts, version: Version) -> str:
         """Commit now a state that is split over the ranks; all of them call it. Returns as `write`, alike on all."""
-        return self._write(version, lambda ref: self._store.publish_together(group, state, ref))
+        self.wait()
+        return self._write(version, lambda ref: self._store.publish_together(group, parts, ref))
 
     def begin(self, state: Mapping[str, object], version: Version, *, spill: bool = False) -> None:
         """Commit in the background; ``step`` rises when it is done. ``state`` must not change until then.
@@ -95,21 +97,26 @@ class Durability:
             version: what it is of.
             spill: see `wait_for_spill`.
         """
-        before = self._writer
-
-        def write() -> None:
-            if before is not None:
-                before.join()
-            self._write(version, lambda ref: self._store.publish(state, ref))
-
-        writer = threading.Thread(target=write, name="durability", daemon=True)
         try:
-            writer.start()
-        except RuntimeError as error:  # "can't start new thread": the process or the machine has too many
+            self._start(version, lambda ref: self._store.publish(state, ref))
+        except RuntimeError as error:
             self.failed(error)
         else:
-            self._writer = writer
-            self._spill = writer if spill else self._spill
+            self._spill = self._writer if spill else self._spill
+
+    def begin_together(self, group: Group, parts: Parts, version: Version) -> None:
+        """The same for a state that is split over the ranks; all of them call it.
+
+        Args:
+            group: of the writers alone, see `Group.beside`.
+            parts: a copy of what this rank has.
+            version: what it is of.
+        """
+        try:
+            self._start(version, lambda ref: self._store.publish_together(group, parts, ref))
+        except RuntimeError:  # the other ranks wait for this one's part
+            _logger.warning("no thread to write a checkpoint in: training waits for it", exc_info=True)
+            self.write_together(group, parts, version)
 
     def failed(self, error: Exception) -> None:
         """A checkpoint was not even begun: there is no copy that could be written."""
@@ -129,6 +136,19 @@ class Durability:
         if self._spill is not None:
             self._spill.join()
             self._spill = None
+
+    def _start(self, version: Version, publish: Callable[[Ref], None]) -> None:
+        """Raises RuntimeError ("can't start new thread"): the process or the machine has too many."""
+        before = self._writer
+
+        def write() -> None:
+            if before is not None:
+                before.join()
+            self._write(version, publish)
+
+        writer = threading.Thread(target=write, name="durability", daemon=True)
+        writer.start()
+        self._writer = writer
 
     def _writing(self) -> bool:
         return self._writer is not None and self._writer.is_alive()

@@ -80,7 +80,7 @@ class Occupancy:
         settings = self._settings
         meeting = folder_of(settings) / f"{lease_epoch}-{self._formations}"
         self._formations += 1
-        self.group = Group(
+        self.group = Group.meet(
             rank=settings.rank,
             world=settings.world,
             device=self.device,

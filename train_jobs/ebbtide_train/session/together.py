@@ -12,13 +12,15 @@ Not guaranteed: that a rank notices a vanished peer sooner than the group does.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
-from ebbtide.storage.errors import NoRoom, Refused, Superseded
+from ebbtide.storage.errors import NoRoom, Refused, StorageError, Superseded
 from ebbtide.storage.training.about import About
 from ebbtide.storage.training.checkpoints import RunCheckpoints
+from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide.storage.training.rank_entry import RankEntry
 from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
 from ebbtide.storage.training.tree_leaves import Json
@@ -37,14 +39,46 @@ class _NoRoom(CheckpointFailed):
     """There was no space; some may be made."""
 
 
-def save_together(checkpoints: RunCheckpoints, group: Group, state: Mapping[str, object], ref: Ref) -> None:
-    """Commit ``state`` as ``ref``; all ranks call it, and no rank goes on before it is done or given up.
+Parts = Callable[[], tuple[Json, list[Shard]]]
+"""What this rank has of a state, see `parts_here`; or it raises why it has it not, and all ranks hear that."""
+
+
+def parts_of(state: Mapping[str, object], group: Group) -> Parts:
+    """Of a state that does not change before it is written."""
+
+    def found() -> tuple[Json, list[Shard]]:
+        try:
+            return parts_here(state, rank=group.rank, world=group.world)
+        except Refused as error:
+            raise CommitHopeless(str(error)) from error
+
+    return found
+
+
+def copied_parts(state: Mapping[str, object], group: Group, copies: HostCopies) -> Parts:
+    """The same, of a copy that is made now, so that ``state`` may change. Raises nothing: what fails, the parts say."""
+    try:
+        tree, shards = parts_of(state, group)()
+        copy = copies.stage({str(at): shard.tensor for at, shard in enumerate(shards)})
+        copied = [replace(shard, tensor=copy.state[str(at)]) for at, shard in enumerate(shards)]
+    except (CommitHopeless, MemoryError, StorageError) as error:
+        why = error
+
+        def failed() -> tuple[Json, list[Shard]]:
+            raise why
+
+        return failed
+    return lambda: (tree, copied)
+
+
+def save_together(checkpoints: RunCheckpoints, group: Group, parts: Parts, ref: Ref) -> None:
+    """Commit the ranks' parts as ``ref``; all ranks call it, and none is through before it is done or given up.
 
     Raises:
         CommitHopeless: this gang was replaced, or no checkpoint can hold the state.
         CheckpointFailed: anything else. Alike on all ranks; the commit before still counts.
     """
-    tree, shards = _together(group, lambda: _parts(state, group))
+    tree, shards = _together(group, parts)
     sizes = group.gather(torch.tensor([shard_bytes(shards)], dtype=torch.int64))
     all_bytes = sum(int(size.item()) for size in sizes)
     try:
@@ -55,13 +89,6 @@ def save_together(checkpoints: RunCheckpoints, group: Group, state: Mapping[str,
         _save(checkpoints, group, tree, shards, all_bytes, ref)
     if group.rank == 0:
         checkpoints.start_cleaning(ref.epoch)
-
-
-def _parts(state: Mapping[str, object], group: Group) -> tuple[Json, list[Shard]]:
-    try:
-        return parts_here(state, rank=group.rank, world=group.world)
-    except Refused as error:
-        raise CommitHopeless(str(error)) from error
 
 
 def _save(checkpoints: RunCheckpoints, group: Group, tree: Json, shards: list[Shard], all_bytes: int, ref: Ref) -> None:
