@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ class ReplicaUnderTest:
 
     def children(self) -> list[psutil.Process]:
         """All processes under it, but for Python's resource tracker, which holds nothing and ends by itself."""
-        found = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in found if "resource_tracker" not in " ".join(child.cmdline())]
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended by now, as those do that vLLM asks about the machine
+                found += [child] if "resource_tracker" not in " ".join(child.cmdline()) else []
+        return found
 
     def kill(self) -> None:
         """kill -9, and reap."""
