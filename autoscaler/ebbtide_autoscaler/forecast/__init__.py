@@ -1,0 +1,1 @@
+"""What an endpoint's demand will be: learnt from what it was, in quantiles, with its own error."""

@@ -1,0 +1,101 @@
+"""What is expected of an endpoint's demand: quantiles by lead, and how far off such words were. Pure.
+
+A quantile is the guess of ``experts``, moved by how far demand was above that guess when such guesses were made: no
+shape is assumed, and a quantile is as wide as this endpoint's own surprises. The peaks of bins are what it is held
+against, so what comes in bursts gets more room than what comes evenly.
+
+Where there is too little history nothing is expected, and whoever asks has to go by what is there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
+from ebbtide_autoscaler.forecast.experts import HALF_BINS, Array, decayed_mean, guesses, mixed
+
+LEADS = (1, 3, 12, 48)  # bins: 5 min (a replica starts), 15 min, an hour (a restart pays), 4 hours (a plan)
+ENOUGH = 24  # surprises: with fewer than two hours of them, no quantile says anything
+_FLOOR = 0.01  # of the mean demand: what is below is as good as nothing, and has a logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Demand at one lead.
+
+    Attributes:
+        lead_s: how far ahead.
+        guess: of the mean of that bin.
+        surprises: by how much the peak of a bin was above (negative: below) the guess, logarithms in rising order.
+        weights: of the surprises; the sum of those so far, up to 1.
+        error: the mean error of such guesses of late, as a share of demand.
+    """
+
+    lead_s: float
+    guess: float
+    surprises: Array
+    weights: Array
+    error: float
+
+    def quantile(self, share: float) -> float:
+        """The peak that is not passed in ``share`` (from 0 to 1) of such cases."""
+        at = min(int(np.searchsorted(self.weights, share)), len(self.surprises) - 1)
+        return self.guess * float(np.exp(self.surprises[at]))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """All that is expected, nearest first; as of the end of bin ``made`` of `Demand`."""
+
+    made: int
+    expected: tuple[Expected, ...]
+
+    def most(self, share: float, within_s: float) -> float | None:
+        """The peak that is not passed at any lead up to ``within_s``; None: nothing is expected.
+
+        Between two leads it goes in a straight line, beyond the last one it stays as there.
+        """
+        if not self.expected:
+            return None
+        leads = [one.lead_s for one in self.expected]
+        peaks = [one.quantile(share) for one in self.expected]
+        nearer = [peak for lead, peak in zip(leads, peaks, strict=True) if lead <= within_s]
+        return max([*nearer, float(np.interp(within_s, leads, peaks))])
+
+
+def outlook(demand: Demand, leads: Sequence[int] = LEADS) -> Outlook:
+    """What is expected after the last bin of ``demand``."""
+    made = demand.end - 1
+    means = np.array([one.mean if one else np.nan for one in demand.bins])
+    if np.isnan(means).all():
+        return Outlook(made, ())
+    floor = max(_FLOOR * float(np.nanmean(means)), 1e-9)
+    logs = np.log(np.maximum(means, floor))
+    peaks = np.log(np.maximum([_peak(one) for one in demand.bins], floor))
+    return Outlook(made, tuple(one for lead in leads if (one := _expected(logs, peaks, lead)) is not None))
+
+
+def _peak(one: Bin | None) -> float:
+    return one.peak if one else np.nan
+
+
+def _expected(logs: Array, peaks: Array, lead: int) -> Expected | None:
+    if len(logs) <= lead:
+        return None
+    guessed = mixed(logs, guesses(logs, lead), lead)
+    above = peaks[lead:] - guessed[:-lead]
+    known = ~np.isnan(above)
+    if np.isnan(guessed[-1]) or known.sum() < ENOUGH:
+        return None
+    age = np.arange(len(above))[::-1][known]
+    order = np.argsort(above[known], kind="stable")
+    weights = np.cumsum((0.5 ** (age / HALF_BINS))[order])
+    missed = np.abs(logs[lead:] - guessed[:-lead])
+    return Expected(
+        lead_s=lead * BIN_S,
+        guess=float(np.exp(guessed[-1])),
+        surprises=above[known][order],
+        weights=weights / weights[-1],
+        error=float(np.expm1(decayed_mean(missed, HALF_BINS)[-1])),
+    )
