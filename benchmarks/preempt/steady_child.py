@@ -1,4 +1,4 @@
-"""One rank of one side of the steady cost: ``SPEC RANK`` tells seconds per step; ``calibrate SECONDS`` what fits."""
+"""One rank of one side of the steady cost: ``SPEC RANK`` runs it, by turns; ``calibrate SECONDS`` tells what fits."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.preempt.steady import SESSION, WORLD, Load, mean_step_s, now_s, total_steps
+from benchmarks.preempt.steady import SESSION, WARM_UP_STEPS, WORLD, Load, Turns
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.gate import ScriptedGate
@@ -52,7 +52,7 @@ def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters())
 
 
-def session_loop(load: Load, folder: Path, rank: int) -> list[float]:
+def session_loop(load: Load, folder: Path, rank: int, turns: Turns) -> None:
     """As an author writes it for a session that may be parked at any step."""
     lease = Lease("steady", 1, tuple(SlotRef("here", index) for index in range(WORLD)))
     settings = SessionSettings(
@@ -68,29 +68,28 @@ def session_loop(load: Load, folder: Path, rank: int) -> list[float]:
         device="cpu",
         deterministic=False,
     )
-    work, begins = Work(load), []
+    work = Work(load)
     with activate(TrainingSession(settings, ScriptedGate({}, lease=lease))) as session:
         model, optimizer = parts()
         prepared = session.prepare(model, optimizer)
-        for step in session.steps(total=total_steps(load)):
-            begins.append(now_s())
+        for step in session.steps(total=turns.total):
+            turns.step_begins()
             for batch in step.batches(Numbers()):
                 step.backward((prepared(batch.x) - batch.x).square().mean())
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             work.do()
-    return begins
 
 
-def plain_loop(load: Load, folder: Path, rank: int) -> list[float]:
+def plain_loop(load: Load, folder: Path, rank: int, turns: Turns) -> None:
     """As an author writes it without us: the same samples, collated the same way, and a loss that is looked at."""
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=WORLD)
     model, optimizer = parts()
     wrapped = DistributedDataParallel(model)
     order = torch.Generator().manual_seed(0)
-    work, begins, numbers = Work(load), [], Numbers()
-    for _ in range(total_steps(load)):
-        begins.append(now_s())
+    work, numbers = Work(load), Numbers()
+    for _ in range(turns.total):
+        turns.step_begins()
         ids = torch.randint(len(numbers), (8 * WORLD,), generator=order)[rank::WORLD]
         x = torch.stack([numbers[int(index)] for index in ids])
         loss = (wrapped(x) - x).square().mean()
@@ -101,7 +100,6 @@ def plain_loop(load: Load, folder: Path, rank: int) -> list[float]:
         work.do()
     del wrapped
     dist.destroy_process_group()
-    return begins
 
 
 def calibrate(seconds: float) -> int:
@@ -109,8 +107,8 @@ def calibrate(seconds: float) -> int:
     work, count = Work(Load(0, 1, 0.0)), 0
     for _ in range(20):
         work.do()
-    began_s = now_s()
-    while (took_s := now_s() - began_s) < 1.0:
+    began_s = time.perf_counter()
+    while (took_s := time.perf_counter() - began_s) < 1.0:
         work.do()
         count += 1
     return round(count * seconds / took_s)
@@ -124,8 +122,8 @@ def main() -> None:
         return
     spec, rank = json.loads(sys.argv[1]), int(sys.argv[2])
     side, folder = spec.pop("side"), Path(spec.pop("folder"))
-    loop = session_loop if side == SESSION else plain_loop
-    print(mean_step_s(loop(Load(**spec), folder, rank)))
+    loop, load = session_loop if side == SESSION else plain_loop, Load(**spec)
+    loop(load, folder, rank, Turns(WARM_UP_STEPS, load.steps))
 
 
 if __name__ == "__main__":

@@ -250,6 +250,28 @@ def test_stale_orders_are_refused() -> None:
     assert (orders.done, orders.epoch) == (3, 7)
 
 
+@pytest.mark.parametrize("heard", ["before the gradients", "after the gradients"])
+def test_the_ranks_begin_to_agree_when_they_have_the_gradients(tmp_path: Path, heard: str) -> None:
+    gate = FixedGate(None)
+    settings = settings_of(tmp_path)
+    finished = []
+    with pytest.raises(Preempted), activate(TrainingSession(settings, gate)) as session:
+        plain, optimizer, _, dataset, loss_of = tiny.build({})
+        model = session.prepare(plain, optimizer)
+        for step in session.steps(total=6):
+            for batch in step.batches(dataset):
+                if (step.index, heard) == (2, "before the gradients"):
+                    gate.said = JobDirective(1, Want.STOP, None)
+                step.backward(loss_of(model(batch.x), batch.y))
+            if (step.index, heard) == (2, "after the gradients"):
+                gate.said = JobDirective(1, Want.STOP, None)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            finished.append(step.index + 1)
+    torch.use_deterministic_algorithms(False)
+    assert finished[-1] == (3 if heard == "before the gradients" else 4), "no step ends with an exchange of its own"
+
+
 @pytest.mark.parametrize(
     ("change", "message"), [({"seed": 1}, "seed is 1"), ({"global_batch": 9}, "global_batch is 9")]
 )

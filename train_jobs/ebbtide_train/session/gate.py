@@ -69,9 +69,9 @@ class ScriptedGate:
         return self._latest
 
     def report(self, report: RankReport) -> None:
-        """Take note, and issue what the plan has for this step."""
+        """Take note, and issue what the plan has for the end of the step that begins now."""
         self.reports.append(report)
-        entry = self._plan.pop(report.step, None) if report.phase is RankPhase.RUNNING else None
+        entry = self._plan.pop(report.step + 1, None) if report.phase is RankPhase.RUNNING else None
         if isinstance(entry, Away):
             self._away, self._polls_left = entry, entry.polls
             self._say(Want.PARK, None)

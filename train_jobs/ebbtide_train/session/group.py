@@ -6,7 +6,7 @@ rendezvous file of its own: a FileStore that was used once is spoilt.
 Not guaranteed: that a rank notices a vanished peer sooner than the backend does (gloo: at once, by the closed socket).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -69,11 +69,20 @@ class Group:
 
     def max_of(self, values: Sequence[int]) -> list[int]:
         """The element-wise maximum over all ranks."""
+        return self.begin_max_of(values)()
+
+    def begin_max_of(self, values: Sequence[int]) -> Callable[[], list[int]]:
+        """The same, beside what this rank does next; what is returned waits for it."""
         if self.world == 1:
-            return list(values)
+            return lambda: list(values)
         box = torch.tensor(values, dtype=torch.int64, device=self._device)
-        dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._made)
-        return [int(value) for value in box.tolist()]
+        work = dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._made, async_op=True)
+
+        def result() -> list[int]:
+            work.wait()
+            return [int(value) for value in box.tolist()]
+
+        return result
 
     def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's ``data`` (equally shaped, on the CPU), in rank order, on the CPU."""

@@ -4,6 +4,7 @@ The session and its safe points share this; it decides nothing.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ebbtide_train.session.errors import Leaving
 from ebbtide_train.session.gate import Gate
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.occupancy import Occupancy
-from ebbtide_train.session.orders import Orders
+from ebbtide_train.session.orders import Agreed, Orders
 from ebbtide_train.session.prepared import Prepared
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.tracked import Tracked
@@ -38,6 +39,7 @@ class Member:
         self.dataset_len = 0  # 0: not known yet
         self.parks = 0  # of this gang, in place
         self.left: Leaving | None = None  # once the gang has left by order
+        self.agreement: Callable[[], Agreed] | None = None  # of the coming safe point, once it has begun
         self._report = RankReport(
             job=settings.job,
             incarnation=settings.incarnation,

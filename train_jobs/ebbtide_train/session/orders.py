@@ -5,7 +5,7 @@ same thing.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,8 +23,8 @@ class Ranks(Protocol):
     @property
     def rank(self) -> int: ...
 
-    def max_of(self, values: Sequence[int]) -> list[int]:
-        """Of each value the largest over all ranks."""
+    def begin_max_of(self, values: Sequence[int]) -> Callable[[], list[int]]:
+        """Begin to find the largest of each value over all ranks; what is returned waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,23 @@ class Orders:
 
     def agree(self, group: Ranks, gate: Gate, *, checkpoint_due: bool, durable: int = 0) -> Agreed:
         """One all-reduce; only rank 0's gate, clock and commits count."""
+        return self.begin(group, gate, checkpoint_due=checkpoint_due, durable=durable)()
+
+    def begin(self, group: Ranks, gate: Gate, *, checkpoint_due: bool, durable: int = 0) -> Callable[[], Agreed]:
+        """The same, beside what this rank does next; what is returned waits for it. What is heard later, waits."""
         values = [0, 0, 0, 0]
         if group.rank == 0:
             heard = self.pending(gate)
             number, want = (self.done, Want.RUN) if heard is None else (heard.number, heard.want)
             epoch = heard.lease.epoch if heard is not None and heard.lease is not None else self.epoch
             values = [number * 4 + _CODES[want], epoch, int(checkpoint_due), durable]
-        code, epoch, due, durable = group.max_of(values)
-        return Agreed(code // 4, _WANTS[code % 4], epoch, bool(due), durable)
+        found = group.begin_max_of(values)
+
+        def agreed() -> Agreed:
+            code, epoch, due, durable = found()
+            return Agreed(code // 4, _WANTS[code % 4], epoch, bool(due), durable)
+
+        return agreed
 
     def carried_out(self, number: int, lease_epoch: int) -> None:
         """Take note; neither ever falls."""

@@ -1,5 +1,8 @@
 """What a gang does between two steps: all ranks agree on one thing and do it (see ``orders``).
 
+They begin to agree when a step has its gradients, so that the answer is there when the step ends (decision 018): what
+rank 0 hears later waits for the next safe point.
+
 Go on, begin a checkpoint, park in place, or publish the state and leave. No rank leaves before the commit is confirmed
 to all.
 """
@@ -15,6 +18,12 @@ from ebbtide_train.session.orders import Agreed
 from ebbtide_train.session.park import park
 
 
+def begin_agreement(member: Member) -> None:
+    """On what this gang does at the coming safe point. All ranks call it in the same place of their steps."""
+    due, durable = member.durability.due(), member.durability.step
+    member.agreement = member.orders.begin(member.group, member.gate, checkpoint_due=due, durable=durable)
+
+
 def safe_point(member: Member, *, last: bool) -> None:
     """Come together after a step; with ``last`` it was the job's last one, and its state is published.
 
@@ -24,10 +33,12 @@ def safe_point(member: Member, *, last: bool) -> None:
         GangBroken: nothing that this gang does can be committed any more; it has left its slots.
     """
     durability, orders = member.durability, member.orders
-    group = member.group
     member.say(RankPhase.RUNNING)
-    due, durable = durability.due(), durability.step
-    agreed = orders.agree(group, member.gate, checkpoint_due=due, durable=durable)
+    if member.agreement is None:
+        begin_agreement(member)
+    agreement, member.agreement = member.agreement, None
+    assert agreement is not None
+    agreed = agreement()
     durability.step = max(durability.step, agreed.durable)
     member.occupancy.host.forget_if_durable(durability.step)  # all ranks run: they have just agreed
     if last:

@@ -19,6 +19,7 @@ generators the author made, or when ``bucket_cap_mb`` changes between runs.
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ from ebbtide_train.session.member import Member
 from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
 from ebbtide_train.session.park import admit, look
 from ebbtide_train.session.prepared import Prepared
-from ebbtide_train.session.safe_point import safe_point
+from ebbtide_train.session.safe_point import begin_agreement, safe_point
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.start import agree_on_start, restore, start_rng
 from ebbtide_train.session.step import Step
@@ -165,7 +166,7 @@ class TrainingSession:
         first = member.finished
         while member.finished < total:
             started = time.perf_counter()
-            step = Step(member.finished, self.settings, member.prepared, self.device)
+            step = Step(member.finished, self.settings, member.prepared, self.device, partial(begin_agreement, member))
             yield step
             self._finish(step, time.perf_counter() - started)
             del step  # its tensors must be gone when the gang parks

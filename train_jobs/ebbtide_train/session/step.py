@@ -7,7 +7,7 @@ when the shares differ. Only the last micro batch reduces gradients over the ran
 Not guaranteed: the right mean for losses that are not means over samples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,12 +49,22 @@ class Batch:
 class Step:
     """Step ``index`` (from 0) as this rank runs it."""
 
-    def __init__(self, index: int, settings: SessionSettings, prepared: Prepared, device: torch.device) -> None:
+    def __init__(
+        self,
+        index: int,
+        settings: SessionSettings,
+        prepared: Prepared,
+        device: torch.device,
+        on_gradients: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_gradients`` is called when this rank's last backward of the step has run."""
         self.index = index
         self._settings = settings
         self._prepared = prepared
         self._device = device
+        self._on_gradients = on_gradients
         self._open: int | None = None  # samples of the micro batch whose backward has not run
+        self._last = False  # whether that is the step's last one
         self._loss_sum = 0.0
         self._samples: list[int] = []
         self.dataset_len = 0
@@ -81,7 +91,8 @@ class Step:
             self._must_be_closed()
             self._open = len(ids)
             self._samples += ids
-            self._prepared.sync_next_backward(number == len(parts) - 1)
+            self._last = number == len(parts) - 1
+            self._prepared.sync_next_backward(self._last)
             yield Batch(self._collate([dataset[index] for index in ids or mine[-1:]]), tuple(ids))
         self._must_be_closed()
 
@@ -100,6 +111,8 @@ class Step:
         self._loss_sum += loss.item() * count
         weight = count * settings.world / settings.global_batch
         (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]
+        if self._last:
+            self._on_gradients()
 
     def finish(self) -> tuple[float, Sequence[int]]:
         """This rank's mean loss and its samples, once the turn is over."""
