@@ -1,7 +1,7 @@
 """``make bench-preempt``: three sizes of state and the cost of a step, part after part; results/preempt.json.
 
-Each part is saved when it has ended (`benchmarks.parts`). All of it takes an hour and a half and wants a quiet machine with
-20 GB of memory and 20 GB of disk; `steady` alone takes 25 minutes.
+Each part is saved when it has ended (`benchmarks.parts`). All of it takes an hour and a half and wants a quiet machine
+with 20 GB of memory and 20 GB of disk; `steady` alone takes 25 minutes.
 """
 
 import argparse
