@@ -1,7 +1,7 @@
 """``make bench-preempt``: three sizes of state and the cost of a step, part after part; results/preempt.json.
 
 Each part is saved when it has ended (`benchmarks.parts`). All of it takes an hour and a half and wants a quiet machine
-with 20 GB of memory and 20 GB of disk; `steady` alone takes 25 minutes.
+with 20 GB of memory and 20 GB of disk; `steady` alone takes 20 minutes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ OUT = Path("out") / "bench-preempt"
 SIZES = {"0.5GB": 500_000_000, "2GB": 2_000_000_000, "6GB": 6_000_000_000}
 STEADY = "steady"
 GOALS = {**dict.fromkeys(SIZES, judge.GOALS), STEADY: steady.GOALS}
-ROUNDS, PAIRS, STEPS, STEP_S = 5, 16, 200, 0.2  # at least ten pairs, the issue says; a shared machine wants more
+ROUNDS, PAIRS, STEPS, STEP_S = 5, 12, 200, 0.2  # at least ten pairs, the issue says; a shared machine wants more
 # Of a quick run, which shows that everything runs and measures nothing.
 QUICK_SIZES = {"0.5GB": 20_000_000}
 QUICK_ROUNDS, QUICK_PAIRS, QUICK_STEPS, QUICK_STEP_S = 1, 2, steady.TURN_STEPS, 0.02
