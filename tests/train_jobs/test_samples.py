@@ -1,8 +1,10 @@
 """Which samples a step takes."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ebbtide_train.session.samples import micro_batches, permuted, sample_ids, share
+from ebbtide_train.session.samples import all_permuted, micro_batches, permuted, sample_ids, share
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 64, 97, 1000])
@@ -23,6 +25,23 @@ def test_epochs_and_seeds_differ_and_steps_cross_epochs() -> None:
 def test_the_order_never_changes_between_versions() -> None:
     """A job's data order is part of its checkpoint: these numbers must stay."""
     assert sample_ids(0, seed=0, length=97, global_batch=6) == [33, 38, 47, 57, 94, 10]
+
+
+@given(st.integers(1, 2**40), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 100))
+@settings(max_examples=50, deadline=None)
+def test_whole_arrays_are_permuted_as_one_by_one(length: int, key: int, first: int, count: int) -> None:
+    indexes = [(first + n) % length for n in range(count)]
+    expected = [permuted(index, length=length, key=key) for index in indexes]
+    assert all_permuted(indexes, length=length, key=key) == expected
+
+
+@given(st.integers(0, 50), st.integers(1, 90), st.integers(1, 200), st.integers(1, 9))
+@settings(max_examples=50, deadline=None)
+def test_a_rank_reckons_its_own_share_only(step: int, length: int, global_batch: int, world: int) -> None:
+    everyone = sample_ids(step, seed=3, length=length, global_batch=global_batch)
+    for rank in range(world):
+        mine = sample_ids(step, seed=3, length=length, global_batch=global_batch, rank=rank, world=world)
+        assert mine == share(everyone, rank=rank, world=world)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 12])

@@ -1,8 +1,6 @@
 """The author's model with a DDP inside that can be dropped and made anew under the author's feet.
 
-Why ``find_unused_parameters=True``: without it DDP rebuilds its buckets after the first backward pass of each wrap,
-which changes the order of the sum over ranks; from three ranks on a re-wrapped run is then no longer bit-identical
-(docs/decisions/003-ddp-bucket-order.md). It also lets models have parameters that a step does not use.
+In which order it sums over the ranks must not change by that: see ``fixed_order``.
 """
 
 import weakref
@@ -14,12 +12,17 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from ebbtide_train.session.errors import SessionMisuse
+from ebbtide_train.session.fixed_order import ddp, must_be_reduced
+
 
 class Prepared(nn.Module):
     """Forwards to the wrapped model; its parameters are the author's module's own."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, unused_parameters: bool = False) -> None:
+        """``unused_parameters``: some may have no part in a step."""
         super().__init__()
+        self._unused_parameters = unused_parameters
         self.module = module
         self._sharded = [one for one in module.modules() if isinstance(one, FSDPModule)]
         self._wrap: list[DistributedDataParallel] = []  # in a list, so that nn.Module does not register it
@@ -38,11 +41,11 @@ class Prepared(nn.Module):
     def wrap(self, *, device: torch.device, bucket_cap_mb: float, init_sync: bool) -> None:
         """Make the DDP of the present process group. ``init_sync``: take parameters and buffers from rank 0."""
         self._wrap[:] = [
-            DistributedDataParallel(
+            ddp(
                 self.module,
+                unused_parameters=self._unused_parameters,
                 device_ids=[device] if device.type == "cuda" else None,
                 bucket_cap_mb=bucket_cap_mb,
-                find_unused_parameters=True,
                 init_sync=init_sync,
             )
         ]
@@ -66,7 +69,18 @@ class Prepared(nn.Module):
         """Between steps a split model lies on the ranks in parts, and all have the first rank's buffers, as with DDP.
 
         (A forward pass without a backward leaves parameters whole.)
+
+        Raises:
+            SessionMisuse: parameters had no part in the step's last backward pass, and nobody has said that they may.
         """
+        if self._wrap:
+            try:
+                must_be_reduced(self._wrap[0])
+            except RuntimeError as error:
+                raise SessionMisuse(
+                    "parameters of the model had no part in this step: give session.prepare(..., "
+                    f"find_unused_parameters=True) if that is meant ({str(error).splitlines()[0][:200]})"
+                ) from error
         for module in self._sharded:
             module.reshard()
         if self._sharded and dist.is_initialized():

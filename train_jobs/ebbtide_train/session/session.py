@@ -121,10 +121,17 @@ class TrainingSession:
         return self._mesh
 
     def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None = None, **extras: Stateful
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Stateful | None = None,
+        *,
+        find_unused_parameters: bool = False,
+        **extras: Stateful,
     ) -> Prepared:
         """Restore the last committed checkpoint into these objects and wrap the model for this gang.
 
+        ``find_unused_parameters`` is DDP's: a step may leave parameters out; that costs an exchange in each step.
         ``extras`` are further objects with ``state_dict`` and ``load_state_dict`` (an averaged model, a generator's
         holder): stored, restored and evicted like the rest.
 
@@ -136,7 +143,7 @@ class TrainingSession:
         if member.prepared is not None:
             raise SessionMisuse("prepare() was called twice: give it the one model that the loop trains")
         tracked = Tracked(model, optimizer, scheduler, extras)
-        prepared = Prepared(model)
+        prepared = Prepared(model, unused_parameters=find_unused_parameters)
         if tracked.split and (self._mesh is None or not prepared.split):
             raise SessionMisuse("this model is split over processes: shard it by fully_shard(..., mesh=session.mesh())")
         must_be_plain(tracked.state(), world=self.world)

@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 from ebbtide_train.session.errors import SessionMisuse
 from ebbtide_train.session.prepared import Prepared
-from ebbtide_train.session.samples import micro_batches, sample_ids, share
+from ebbtide_train.session.samples import micro_batches, sample_ids
 from ebbtide_train.session.settings import SessionSettings
 
 
@@ -79,10 +79,14 @@ class Step:
             raise SessionMisuse(f"step {self.index}: its samples were taken already; call step.batches() once a step")
         settings = self._settings
         self.dataset_len = len(dataset)
-        everyone = sample_ids(
-            self.index, seed=settings.seed, length=self.dataset_len, global_batch=settings.global_batch
+        mine = sample_ids(
+            self.index,
+            seed=settings.seed,
+            length=self.dataset_len,
+            global_batch=settings.global_batch,
+            rank=settings.rank,
+            world=settings.world,
         )
-        mine = share(everyone, rank=settings.rank, world=settings.world)
         # FSDP gathers parameters in each pass, so all ranks need as many passes as the one with the largest share. A
         # rank with fewer samples than that runs its last one again, which then counts nothing.
         largest = -(-settings.global_batch // settings.world) if self._prepared.split else len(mine)

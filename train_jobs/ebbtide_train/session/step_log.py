@@ -76,7 +76,7 @@ class StepLog:
 
     def append(self, line: StepLine) -> None:
         """Write one line; on a full or read-only disk the step goes on and the line is missing."""
-        raw = (json.dumps(asdict(line)) + "\n").encode()
+        raw = (json.dumps({name: getattr(line, name) for name in StepLine.__slots__}) + "\n").encode()
         if time.monotonic() < self._not_before_s or not self._try(lambda: self._append(raw)):
             self.missed += 1
 
