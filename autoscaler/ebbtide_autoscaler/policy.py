@@ -9,7 +9,7 @@ the pool has seen enough preemptions (``away``) it is restarted as soon as it is
 
 from dataclasses import replace
 
-from ebbtide.pool.events import Decision, DrainSeat, GrantSeat, ParkSeat
+from ebbtide.pool.events import Decision, DrainSeat, GrantSeat, ParkSeat, ResumeJob, StopJob
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import training
 from ebbtide_autoscaler.away import expected_s, noted
@@ -60,7 +60,8 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
     grow_since_s = training.give(now_s, state, draft, config, memory.grow_since_s)
     give_way(state, draft)
     decision = Decision(moves=tuple(draft.moves), waits=tuple(draft.waits))
-    worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in state.jobs}
+    ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
+    worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)
     return decision, replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
 

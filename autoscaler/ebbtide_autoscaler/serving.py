@@ -12,11 +12,16 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.forecast.demand import BIN_S
+from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
 # One replica more halves the waiting and more, so the same load shows fewer requests in flight: up to this many times.
 SAME_DEMAND = 4
+
+# Requests at once, on average: for fewer no replica is kept, they wait for one to start, as an idle endpoint's do.
+LEAST_EXPECTED = 0.5
 
 COMING_OR_READY = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING, SeatState.READY})
 
@@ -48,7 +53,8 @@ def wants(
         signals = snapshot.traffic.get(name, EndpointSignals())
         coming = sum(seat.state in COMING_OR_READY for seat in seats_of(snapshot.state, name))
         before = memory.endpoints.get(name) or EndpointMemory(aim=coming)
-        want, remembered[name] = _want(now_s, snapshot.state, record, signals, before, config)
+        expected = snapshot.outlooks.get(name)
+        want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, config)
         found.append((-record.spec.priority, want))
     found.sort(key=lambda item: (item[0], item[1].endpoint))
     return tuple(want for _, want in found), remembered
@@ -70,6 +76,7 @@ def _want(
     state: PoolState,
     record: EndpointRecord,
     signals: EndpointSignals,
+    expected: Outlook | None,
     before: EndpointMemory,
     config: PolicyConfig,
 ) -> tuple[Want, EndpointMemory]:
@@ -84,6 +91,9 @@ def _want(
     slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     raw, why = _raw_want(now_s, spec, signals)
+    if expected is not None and config.forecast_share:
+        ahead, ahead_why = _ahead(record, expected, config.forecast_share)
+        raw, why = (ahead, ahead_why) if ahead > raw else (raw, why)
     too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     before = _remember_slowness(before, signals, have, raw, too_slow)
     if too_slow:
@@ -144,6 +154,16 @@ def _raw_want(now_s: float, spec: EndpointSpec, signals: EndpointSignals) -> tup
     if signals.last_arrival_s and quiet_s < spec.idle_after_s:
         return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s"
     return 0, f"no request for {spec.idle_after_s:g} s"
+
+
+def _ahead(record: EndpointRecord, expected: Outlook, share: float) -> tuple[int, str]:
+    """Replicas for what is expected by the time that one which is started now is ready."""
+    spec, within_s = record.spec, max(record.start_s, BIN_S)
+    most = expected.most(share, within_s)
+    if most is None or expected.expected[0].guess < LEAST_EXPECTED:
+        return 0, ""
+    told = f"{most:.0f} requests at once are expected within {within_s / 60:.0f} min (more in {1 - share:.0%} of cases)"
+    return math.ceil(most / spec.target_requests), f"{told}, {spec.target_requests} per replica"
 
 
 def _down(now_s: float, state: PoolState, record: EndpointRecord, seats: list[SeatRecord], aim: int) -> tuple[int, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide_autoscaler.forecast.outlook import Outlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Snapshot:
     state: PoolState
     traffic: Mapping[EndpointName, EndpointSignals] = field(default_factory=dict)
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # of a job that is not there nothing is known
+    outlooks: Mapping[EndpointName, Outlook] = field(default_factory=dict)  # what is expected of its demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class PolicyConfig:
     park_first: bool = False  # whatever earlier preemptions lasted
     grow_after_s: float = 10.0
     up_after_s: float = 1.0
+    forecast_share: float = 0.95  # of the cases in which what is expected shall be enough; 0: nothing is expected
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,15 @@ from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import may_lose, packed, unclaimed
 from ebbtide_autoscaler.signals import PolicyConfig
 
+_COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
 PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
 
 
 def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Ask jobs to step aside until the replicas' missing slots are on their way."""
-    missing = draft.missing - _on_their_way(state, draft)
     if draft.missing <= 0:
         return
+    missing = draft.missing - _on_their_way(state, draft)
     held_back: list[str] = []
     moved = draft.moved()
     missing -= sum(_useful(state, draft, job) for name, job in state.jobs.items() if name in moved)
@@ -65,7 +66,7 @@ def _on_their_way(state: PoolState, draft: Draft) -> int:
 
 def vacate(state: PoolState, draft: Draft) -> None:
     """Have jobs leave nodes that drain: a person's wish goes before their class, and they lose no step by it."""
-    for name, job in state.jobs.items():
+    for name, job in state.jobs.items() if state.draining else ():
         nodes = sorted({state.slots[slot].slot.node for slot in job.gang} & set(state.draining))
         if not nodes or job.cancelled:
             continue
@@ -154,10 +155,12 @@ def give(
     if not draft.contested:
         together = {*draft.free, *draft.owed}
         draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
-    for job in sorted(state.jobs.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
-        usable = draft.free[: max(0, len(draft.free) - config.reserve)]
+    alive = [job for job in state.jobs.values() if job.state is not JobState.ENDED]
+    calm = not any(seat.state in _COMING for seat in state.seats.values())
+    for job in sorted(alive, key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
         if job.spec.name in moved or job.held is not None:
             continue
+        usable = draft.free[: max(0, len(draft.free) - config.reserve)]
         if job.state is JobState.PARKED:
             _unpark(now_s, state, job, draft, config)
         elif job.state is JobState.WAITING and now_s < job.not_before_s:
@@ -167,7 +170,7 @@ def give(
         elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
             # It comes back in a moment: jobs after it must not take what it was stopped to run on.
             _take(draft, unclaimed(state, usable, job.spec.name)[: job.spec.workers_max])
-        elif job.state is JobState.RUNNING and _may_grow(state, job, usable, draft):
+        elif job.state is JobState.RUNNING and calm and _may_grow(state, job, usable, draft):
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
             _grow(now_s, job, unclaimed(state, usable, job.spec.name), since_s, draft, config)
@@ -249,9 +252,7 @@ def _claimed_for(state: PoolState, usable: list[SlotId], room: tuple[SlotId, ...
 def _may_grow(state: PoolState, job: JobRecord, usable: list[SlotId], draft: Draft) -> bool:
     if draft.contested or len(job.gang) >= job.spec.workers_max or not usable:
         return False
-    coming = (SeatState.PLACING, SeatState.STARTING, SeatState.WAKING)
-    calm = not any(seat.state in coming for seat in state.seats.values())
-    return calm and bool(unclaimed(state, usable, job.spec.name))
+    return bool(unclaimed(state, usable, job.spec.name))
 
 
 def _grow(

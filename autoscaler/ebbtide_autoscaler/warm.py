@@ -83,6 +83,8 @@ def give_way(state: PoolState, draft: Draft) -> None:
 
 
 def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
+    if not warm:
+        return
     used, ending = _of_jobs(state, draft), draft.moved()
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:

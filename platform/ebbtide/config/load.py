@@ -4,7 +4,6 @@ Three looks at one file: the YAML itself, each section by its model, and what se
 also over what is left when some sections are broken. Nothing outside the file is looked at: see ``check.py``.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +13,16 @@ from pydantic import ValidationError
 
 from ebbtide.config.access import KeySection
 from ebbtide.config.cross import Parts, cross_check
-from ebbtide.config.document import MAX_BYTES, Document, Place, as_mapping, parse
+from ebbtide.config.document import Document, as_mapping, parse
 from ebbtide.config.endpoint import EndpointSection
 from ebbtide.config.errors import ConfigErrors, ConfigProblem
-from ebbtide.config.finding import Finding, Loc, text_path
+from ebbtide.config.finding import Finding
 from ebbtide.config.gateway import GatewaySection
 from ebbtide.config.job import JobSection
 from ebbtide.config.pool import PoolSection
 from ebbtide.config.root import PoolFile
-from ebbtide.config.scalars import BASE_DIR
 from ebbtide.config.section import Section
+from ebbtide.config.text import model_of, not_a_mapping, problem, read_text
 from ebbtide.config.wording import finding
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -39,7 +38,7 @@ class LoadedFile:
 
     def problem(self, found: Finding) -> ConfigProblem:
         """A later finding (see ``check.py``) as a problem with line and column."""
-        return _problem(self.path, self.document.place(found.loc, at_key=found.at_key), found)
+        return problem(self.path, self.document.place(found.loc, at_key=found.at_key), found)
 
 
 def load(path: Path | str) -> PoolFile:
@@ -58,16 +57,7 @@ def load_file(path: Path | str) -> LoadedFile:
         ConfigErrors: the file cannot be read or is wrong; holds every problem.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)  # no more than shows that it is too large
-        # Half a character at the cut end must not hide that.
-        text = content.decode("utf-8-sig", errors="strict" if len(content) <= MAX_BYTES else "replace")
-    except OSError as error:
-        raise ConfigErrors([_problem(path, Place(1, 1), Finding((), f"cannot be read: {error.strerror}"))]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigErrors([_problem(path, Place(1, 1), Finding((), f"is not UTF-8 text: {error.reason}"))]) from error
-    return load_text(text, path=path)
+    return load_text(read_text(path), path=path)
 
 
 def load_text(text: str, *, path: Path) -> LoadedFile:
@@ -77,15 +67,13 @@ def load_text(text: str, *, path: Path) -> LoadedFile:
         ConfigErrors: the text is wrong; holds every problem.
     """
     document = parse(text)
-    problems = [_problem(path, place, found) for place, found in document.findings]
+    problems = [problem(path, place, found) for place, found in document.findings]
     if not isinstance(document.data, dict):
-        if not problems:
-            problems = [_problem(path, Place(1, 1), Finding((), _not_a_mapping(document.data)))]
-        raise ConfigErrors(problems)
+        raise ConfigErrors(problems or [not_a_mapping(path, document.data)])
     base_dir = path.absolute().parent.resolve()
     told = {found.loc for _, found in document.findings}
     config, findings = _validate(document.data, base_dir)
-    problems += [_problem(path, document.place(f.loc, at_key=f.at_key), f) for f in findings if f.loc not in told]
+    problems += [problem(path, document.place(f.loc, at_key=f.at_key), f) for f in findings if f.loc not in told]
     if config is None or problems:
         raise ConfigErrors(problems)
     return LoadedFile(path, config, document)
@@ -93,7 +81,7 @@ def load_text(text: str, *, path: Path) -> LoadedFile:
 
 def _validate(data: dict[str, object], base_dir: Path) -> tuple[PoolFile | None, list[Finding]]:
     try:
-        return _model(PoolFile, data, base_dir), []
+        return model_of(PoolFile, data, base_dir), []
     except ValidationError as error:
         # The root's own error (no place) repeats the cross checks: these are run below, with places.
         own = [finding(details) for details in error.errors(include_url=False) if details["loc"]]
@@ -102,17 +90,12 @@ def _validate(data: dict[str, object], base_dir: Path) -> tuple[PoolFile | None,
     return None, own + cross_check(_salvage(data, base_dir))
 
 
-def _model(model: type[SectionT], data: object, base_dir: Path) -> SectionT:
-    # By way of JSON: only there does pydantic's strict mode know that a list may be a tuple and a text a path.
-    return model.model_validate_json(json.dumps(data), context={BASE_DIR: base_dir})
-
-
 def _salvage(data: dict[str, object], base_dir: Path) -> Parts:
     """The sections of a broken file that are valid by themselves."""
 
     def one(model: type[SectionT], value: object) -> SectionT | None:
         try:
-            return _model(model, value, base_dir)
+            return model_of(model, value, base_dir)
         except ValidationError:
             return None
 
@@ -138,20 +121,4 @@ def _salvage(data: dict[str, object], base_dir: Path) -> Parts:
         keys=dict(each(KeySection, "keys")),
         names={kind: names(kind) for kind in Parts.LISTS},
         has_keys=bool(data.get("keys")),
-    )
-
-
-def _not_a_mapping(data: object) -> str:
-    return "the file is empty" if data is None else "the file must be a mapping (key: value) at its top level"
-
-
-def _problem(path: Path, place: Place, found: Finding) -> ConfigProblem:
-    loc: Loc = found.loc
-    return ConfigProblem(
-        file=path,
-        line=place.line,
-        column=place.column,
-        path=text_path(loc),
-        message=found.message,
-        hint=found.hint,
     )

@@ -175,8 +175,20 @@ def _slot_found(state: PoolState, event: Event, body: SlotFound) -> PoolState:
     return _put(state, replace(moved, slot=body.slot))
 
 
+def freed(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
+    """``state`` with these slots proven empty: as so many events, by one copy.
+
+    Raises:
+        IllegalTransition: one is unknown, or cannot become free.
+    """
+    changed = dict(state.slots)
+    for slot in slots:
+        changed[slot] = move_slot(slot_record(state, slot), SlotState.FREE, at_s)
+    return replace(state, slots=changed)
+
+
 def _slot_freed(state: PoolState, event: Event, body: SlotFreed) -> PoolState:
-    return _put(state, move_slot(slot_record(state, body.slot), SlotState.FREE, event.at_s))
+    return freed(state, (body.slot,), event.at_s)
 
 
 def _slot_unfenced(state: PoolState, event: Event, body: SlotUnfenced) -> PoolState:

@@ -1,0 +1,80 @@
+"""``ebbtide simulate``: the policy and what teams do instead, on recorded traffic and jobs under a virtual clock."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ebbtide.cli.errors import BadInput, CommandFailed
+from ebbtide.cli.output import print_json, print_problems, print_table
+from ebbtide.config.errors import ConfigErrors
+
+Traced = tuple[Path, float]
+"""A trace's file and its factor."""
+
+
+class _Trace(click.ParamType[Traced]):
+    name = "FILE[:factor]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Traced:
+        """A file whose name has a colon is given with a factor."""
+        path, colon, factor = str(value).rpartition(":")
+        try:
+            return (Path(path), float(factor)) if colon else (Path(factor), 1.0)
+        except ValueError:
+            return Path(str(value)), 1.0
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("config", type=_FILE)
+@click.option("--serving", type=_Trace(), multiple=True, required=True, help="Requests or rates; times the factor.")
+@click.option("--jobs", type=_Trace(), multiple=True, help="Jobs, of which that share is kept.")
+@click.option("--policies", default="all", show_default=True, help="Names with commas, as the table has them.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each.")
+@click.option("--json", "json_path", type=_FILE, help="Write figures there; -: to stdout, instead of the table.")
+@click.option("--report", "page_path", type=_FILE, help="Write a page with pictures there.")
+@click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, help="Runs side by side.")
+def simulate(
+    config: Path,
+    serving: Sequence[Traced],
+    jobs: Sequence[Traced],
+    policies: str,
+    seeds: int,
+    json_path: Path | None,
+    page_path: Path | None,
+    processes: int,
+) -> None:
+    """Play CONFIG's pool with recorded traffic and jobs, under our policy and under what teams do instead.
+
+    The first --serving trace is given to the first endpoint of CONFIG, and so on. Equal seeds give equal results.
+    """
+    # Here, since arrays and Parquet take half a second to import, for which every other command would wait.
+    from ebbtide_autoscaler.simulate import play  # noqa: PLC0415
+    from ebbtide_autoscaler.simulate.given import given  # noqa: PLC0415
+    from ebbtide_autoscaler.simulate.page import NoPictures  # noqa: PLC0415
+
+    try:
+        names = play.chosen(policies)
+        file, inputs = given(config, serving, jobs)
+        report, figures = play.play(file, inputs, names, seeds, processes)
+        if page_path is not None:
+            page_path.write_text(report.as_page())
+    except ConfigErrors as error:
+        print_problems(error.problems)
+        raise BadInput(f"{config} describes no simulation: see above") from error
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    except NoPictures as error:
+        raise CommandFailed(str(error)) from error
+    if str(json_path) == "-":
+        print_json(figures)
+        return
+    if json_path is not None:
+        json_path.write_text(json.dumps(figures, indent=1) + "\n")
+    print_table(report.columns(), report.rows(), title=report.title())

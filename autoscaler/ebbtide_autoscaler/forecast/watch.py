@@ -1,0 +1,63 @@
+"""Every endpoint's demand as it is heard, and what is expected of it: made anew when a bin is full."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ebbtide.pool.ids import EndpointName
+from ebbtide_autoscaler.forecast.demand import Bin, Demand, OpenBin, grown, heard
+from ebbtide_autoscaler.forecast.outlook import Outlook, outlook
+from ebbtide_autoscaler.signals import EndpointSignals
+
+SILENT_S = 30.0  # after so long without a word nothing is known of the time in between
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A bin that is full, to be kept where a restart finds it."""
+
+    endpoint: EndpointName
+    number: int
+    value: Bin | None
+
+
+class Watch:
+    """Lives as long as its arbiter, or a run of the simulator, does."""
+
+    def __init__(self, known: Mapping[EndpointName, Demand] = MappingProxyType({})) -> None:
+        """``known``: what was kept of earlier days."""
+        self._demand = dict(known)
+        self._open: dict[EndpointName, tuple[OpenBin, float]] = {}
+        self._outlooks = {name: outlook(demand) for name, demand in known.items()}
+
+    @property
+    def outlooks(self) -> Mapping[EndpointName, Outlook]:
+        """What is expected, by endpoint; another object when anything of it is new."""
+        return self._outlooks
+
+    @property
+    def demand(self) -> Mapping[EndpointName, Demand]:
+        """All bins that are full, by endpoint."""
+        return self._demand
+
+    def hear(self, now_s: float, traffic: Mapping[EndpointName, EndpointSignals]) -> tuple[Closed, ...]:
+        """Take in what gateways say now; gives the bins that this has closed."""
+        found: list[Closed] = []
+        for name, signals in traffic.items():
+            if not signals.known:
+                continue
+            one, since_s = self._open.get(name, (None, now_s))
+            since_s = since_s if now_s - since_s <= SILENT_S else now_s
+            one, full = heard(one, float(signals.held + signals.inflight), since_s=since_s, now_s=now_s)
+            self._open[name] = (one, now_s)
+            found += [Closed(name, bin.number, bin.closed()) for bin in full]
+        if found:
+            self._keep(found)
+        return tuple(found)
+
+    def _keep(self, closed: list[Closed]) -> None:
+        names = dict.fromkeys(one.endpoint for one in closed)
+        for name in names:
+            mine = [(one.number, one.value) for one in closed if one.endpoint == name]
+            self._demand[name] = grown(self._demand.get(name, Demand()), mine)
+        self._outlooks = self._outlooks | {name: outlook(self._demand[name]) for name in names}

@@ -1,0 +1,124 @@
+"""From traces to what one seed's run is given: work by the second, and jobs. Pure; equal seeds draw equal things.
+
+Rates become arrivals as in the traces' README: linear in between, noise from minute to minute (AR(1)), more variance
+within a second than Poisson's, and lengths around their mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide_autoscaler.simulate.engine import Engine
+from ebbtide_autoscaler.simulate.traces import Array, Jobs, Rates, Requests
+
+MINUTE_S = 60
+MEMORY = 0.6  # of the noise from one minute to the next: measured on the Azure 2024 week
+DISPERSION = 1.4  # variance of the arrivals within a second by their mean: measured on Azure's conversations of 2023
+LENGTH_SPREAD = 1.0  # standard deviation of a request's work by its mean: 0.9 to 1.2 there
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one endpoint is asked for, by the second; both of shape (seconds,).
+
+    Attributes:
+        work_s: replica-seconds that arrive within each second.
+        requests: how many requests those are.
+        prompt_tokens, output_tokens: of a mean request, over all of it.
+    """
+
+    work_s: Array
+    requests: Array
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training job: so many GPU-seconds of work on so many workers."""
+
+    submit_s: float
+    workers_min: int
+    workers_max: int
+    work_s: float
+
+
+def load(trace: Requests | Rates, engine: Engine, scale: float, tokens: tuple[float, float], seed: int) -> Load:
+    """The load that a trace makes, its rate multiplied by ``scale``.
+
+    Args:
+        tokens: mean prompt and output tokens, where the trace does not say.
+    """
+    random = np.random.default_rng(seed)
+    if isinstance(trace, Requests):
+        return _recorded(trace, engine, scale, random)
+    seconds = np.arange(int(trace.at_s[-1]) + MINUTE_S, dtype=np.float64)
+    per_s = np.interp(seconds, trace.at_s, trace.per_s * scale) + _noise(trace, len(seconds), random) * scale
+    prompt, output = _tokens(trace, seconds, tokens)
+    # Gamma-Poisson: a rate drawn anew each second, with so much variance that the counts' is DISPERSION of the mean.
+    mean = np.maximum(per_s, 0.0)
+    requests = random.poisson(random.gamma(mean / (DISPERSION - 1.0), DISPERSION - 1.0)).astype(np.float64)
+    each_s = prompt / engine.prefill_tok_s + output / engine.decode_tok_s
+    return Load(_lengths(requests, each_s, random), requests, float(prompt.mean()), float(output.mean()))
+
+
+def _recorded(trace: Requests, engine: Engine, scale: float, random: np.random.Generator) -> Load:
+    """As recorded; a scale other than 1 repeats each request so often on average, within its second."""
+    second = trace.at_s.astype(np.int64)
+    copies = (np.ones(len(second)) if scale == 1.0 else random.poisson(scale, len(second))).astype(np.float64)
+    each_s = trace.prompt_tokens / engine.prefill_tok_s + trace.output_tokens / engine.decode_tok_s
+    size = int(second[-1]) + 1
+    work_s: Array = np.bincount(second, weights=each_s * copies, minlength=size).astype(np.float64)
+    requests: Array = np.bincount(second, weights=copies, minlength=size).astype(np.float64)
+    return Load(work_s, requests, float(trace.prompt_tokens.mean()), float(trace.output_tokens.mean()))
+
+
+def _noise(trace: Rates, seconds: int, random: np.random.Generator) -> Array:
+    """Of the rate, held for a minute each."""
+    minutes = -(-seconds // MINUTE_S)
+    sigma = np.interp(np.arange(minutes) * MINUTE_S, trace.at_s, trace.noise_per_s)
+    fresh = random.standard_normal(minutes) * np.sqrt(1.0 - MEMORY**2)
+    found = np.empty(minutes)
+    last = random.standard_normal()
+    for minute in range(minutes):
+        last = MEMORY * last + fresh[minute]
+        found[minute] = last
+    return np.repeat(found * sigma, MINUTE_S)[:seconds]
+
+
+def _tokens(trace: Rates, seconds: Array, tokens: tuple[float, float]) -> tuple[Array, Array]:
+    found = []
+    for mean, instead in zip((trace.prompt_tokens, trace.output_tokens), tokens, strict=True):
+        known = np.isfinite(mean) & (mean > 0)
+        curve = np.interp(seconds, trace.at_s[known], mean[known]) if known.any() else np.full(len(seconds), instead)
+        found.append(curve)
+    return found[0], found[1]
+
+
+def _lengths(requests: Array, each_s: Array, random: np.random.Generator) -> Array:
+    """Work of so many requests: a Gamma with the mean and variance of their sum."""
+    shape = np.maximum(requests, 1e-9) / LENGTH_SPREAD**2
+    drawn: Array = np.asarray(random.gamma(shape, each_s * LENGTH_SPREAD**2))
+    drawn[requests == 0] = 0.0
+    return drawn
+
+
+def jobs(trace: Jobs, keep: float, *, gpus_max: int, shortest_s: float, longest_s: float, seed: int) -> Sequence[Job]:
+    """Each of the trace's jobs with probability ``keep``, by submission; those out of bounds are left out."""
+    random = np.random.default_rng(seed)
+    kept = random.random(len(trace.submit_s)) < keep
+    kept &= (trace.gpus <= gpus_max) & (trace.duration_s >= shortest_s) & (trace.duration_s <= longest_s)
+    found = []
+    for index in np.flatnonzero(kept):
+        gpus = int(trace.gpus[index])
+        found.append(Job(float(trace.submit_s[index]), gpus, gpus, float(trace.duration_s[index]) * gpus))
+    return found
+
+
+def replicas_needed(one: Load, engine: Engine) -> Array:
+    """So many, minute by minute, that none is more than full on average."""
+    minutes = len(one.work_s) // MINUTE_S
+    by_minute = one.work_s[: minutes * MINUTE_S].reshape(minutes, MINUTE_S).mean(axis=1)
+    needed: Array = np.ceil(by_minute / engine.full)
+    return needed

@@ -1,0 +1,75 @@
+"""How fast a replica serves, and how long things take, in the simulated pool: numbers, each with its origin.
+
+Work is counted in replica-seconds: a request of ``i`` prompt and ``o`` output tokens is ``i / prefill + o / decode`` of
+them. A replica is full at the share ``full`` of its speed: beyond it tokens come later than promised, so what is beyond
+waits at the gateway instead.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One replica of a model.
+
+    Attributes:
+        prefill_tok_s, decode_tok_s: at full batches.
+        slots: GPUs of a replica, all on one node.
+        full: share of its speed at which it still keeps its promises.
+        tpot_s: between two tokens of a request, at that share.
+    """
+
+    prefill_tok_s: float
+    decode_tok_s: float
+    slots: int = 1
+    full: float = 0.65  # DESIGN's replica model, an assumption until measured on the GPU at hand
+    tpot_s: float = 0.03  # twice the 17 ms of a step of 128 tokens at 1.5k context: prefills come between
+
+    def work_s(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Replica-seconds of one request."""
+        return prompt_tokens / self.prefill_tok_s + output_tokens / self.decode_tok_s
+
+    def stay_s(self, output_tokens: float) -> float:
+        """How long a request is at a replica that is full."""
+        return output_tokens * self.tpot_s
+
+    def running(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Requests at a replica that is full (Little's law)."""
+        return self.full / self.work_s(prompt_tokens, output_tokens) * self.stay_s(output_tokens)
+
+
+ENGINES = {
+    # Llama-3.1-8B, BF16, one H100: 20-40k and 5-9k tok/s; Vidur's profile of Llama-2-7B and KV reads agree.
+    "llama-8b-h100": Engine(prefill_tok_s=25_000, decode_tok_s=7_000),
+    # 70B on four H100, BF16: assumed.
+    "llama-70b-4xh100": Engine(prefill_tok_s=12_000, decode_tok_s=3_000, slots=4),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long moves take, in seconds.
+
+    Attributes:
+        start_s: median of a replica's start; a draw is lognormal around it.
+        start_spread: standard deviation of its logarithm.
+        wake_s: of a warm replica.
+        drain_s: until a replica's last request is answered, at most.
+        gang_start_s: of a job's workers, until they train.
+        safe_point_s: until a job comes to one; it trains meanwhile.
+        park_s: from the safe point until its slots are free.
+        resume_s: from its slots until it trains again.
+        save_s: the checkpoint of a job that is stopped, until its slots are free.
+        step_s: of training.
+    """
+
+    start_s: float = 45.0  # local weights and compile cache: Alibaba's base-model loads have p50 23, p90 42 s; + engine
+    start_spread: float = 0.4  # so that p90 is 1.7 times the median, as there
+    wake_s: float = 3.0  # vLLM's sleep levels: 0.1 to 6 s
+    drain_s: float = 10.0
+    gang_start_s: float = 60.0  # processes, imports, checkpoint read by each rank
+    safe_point_s: float = 1.0  # half a step
+    park_s: float = 1.5  # 16 GB a GPU at PCIe's 25 GB/s, then the CUDA context
+    resume_s: float = 2.0
+    save_s: float = 6.3  # a 7B's state staged in host memory (pytorch.org, asynchronous checkpointing)
+    step_s: float = 2.0

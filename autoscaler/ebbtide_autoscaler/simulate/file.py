@@ -1,0 +1,73 @@
+"""What a simulation is of: the pool, the endpoints that traces are given to, which jobs are kept, the policy."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ebbtide.config.policy import PolicySection
+from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
+from ebbtide.config.section import Section
+from ebbtide_autoscaler.simulate.engine import ENGINES
+
+
+class PoolModel(Section):
+    """The pool's machines, all alike."""
+
+    nodes: Annotated[int, Field(ge=1, le=100_000)]
+    gpus_per_node: Annotated[int, Field(ge=1, le=72)] = 8
+    host_memory: SizeBytes = Field(1 << 40, description="What parked jobs may use on each node. Default 1 TiB.")
+    reserve: Annotated[int, Field(ge=0)] = 0
+
+
+class EndpointModel(Section):
+    """An endpoint; the first trace of the command line is given to the first one, and so on."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    engine: str = Field("llama-8b-h100", description=f"One of {', '.join(ENGINES)}.")
+    prompt_tokens: Annotated[float, Field(gt=0)] = Field(1000.0, description="Of a mean request, where no trace says.")
+    output_tokens: Annotated[float, Field(gt=0)] = Field(200.0, description="The same.")
+    ttft_slo_s: Seconds = 2.0
+
+    @model_validator(mode="after")
+    def _known_engine(self) -> "EndpointModel":
+        if self.engine not in ENGINES:
+            raise ValueError(f"no engine {self.engine}: there are {', '.join(ENGINES)}")
+        return self
+
+
+class JobsModel(Section):
+    """Which of a trace's jobs are taken."""
+
+    gpus_max: Annotated[int, Field(ge=1)] = 16
+    shortest_s: SecondsOrZero = 60.0
+    longest_s: Seconds = 3 * 86_400.0
+
+
+class RunModel(Section):
+    """How the run goes."""
+
+    tick_s: Seconds = Field(15.0, description="Between two decisions. Default 15: as coarse as pools are watched.")
+    warm_up_s: SecondsOrZero = Field(86_400.0, description="Not scored: the pool begins empty. Default a day.")
+
+
+class SimulationFile(Section):
+    """The whole file."""
+
+    pool: PoolModel
+    endpoints: Annotated[tuple[EndpointModel, ...], Field(min_length=1)]
+    jobs: JobsModel = JobsModel()
+    policy: PolicySection = PolicySection()
+    run: RunModel = RunModel()
+
+    @model_validator(mode="after")
+    def _fits(self) -> "SimulationFile":
+        names = [one.name for one in self.endpoints]
+        if len(set(names)) < len(names):
+            raise ValueError("two endpoints have one name")
+        for one in self.endpoints:
+            slots = ENGINES[one.engine].slots
+            if slots > self.pool.gpus_per_node:
+                raise ValueError(f"endpoint {one.name}: a replica takes {slots} GPUs of one node, nodes have fewer")
+        if self.pool.reserve >= self.pool.nodes * self.pool.gpus_per_node:
+            raise ValueError("the reserve is the whole pool: no job would ever run")
+        return self

@@ -1,0 +1,52 @@
+"""What nobody can beat: training on every GPU that requests leave free, with no cost of moving. Pure.
+
+Requests take their work by ``full``, in fractions of replicas, the moment they come. The rest of the pool trains; a
+job's work can be done no earlier than if it had run from its submission on, and what could not be done then may be done
+later by any number of workers. Whatever a real pool does (whole replicas, gangs, starts) only leaves less.
+"""
+
+import numpy as np
+
+from ebbtide_autoscaler.simulate.draws import MINUTE_S
+from ebbtide_autoscaler.simulate.run import Scene
+from ebbtide_autoscaler.simulate.traces import Array
+
+
+def serving_slots(scene: Scene) -> Array:
+    """Slots that requests need, minute by minute; of shape (minutes,)."""
+    minutes = int(scene.horizon_s) // MINUTE_S
+    needed = np.zeros(minutes)
+    for one in scene.services:
+        work_s = one.load.work_s[: minutes * MINUTE_S].reshape(-1, MINUTE_S).mean(axis=1)
+        needed[: len(work_s)] += work_s / one.engine.full * one.engine.slots
+    return needed
+
+
+def training_bound_s(scene: Scene) -> float:
+    """Slot-seconds of training from the end of the warm-up on, at most."""
+    room = np.maximum(scene.slots - serving_slots(scene), 0.0) * MINUTE_S
+    arriving = _as_if_alone(scene, len(room))
+    surplus = np.cumsum(arriving - room)
+    waiting = surplus - np.minimum(np.minimum.accumulate(surplus), 0.0)
+    done = np.cumsum(arriving) - waiting
+    warm = int(scene.warm_up_s) // MINUTE_S
+    # What waits at the end of the warm-up differs from run to run: at most all of it is done afterwards.
+    return float(
+        min(done[-1] - (done[warm - 1] if warm else 0.0) + _undone_early(arriving, room, warm), room[warm:].sum())
+    )
+
+
+def _undone_early(arriving: Array, room: Array, warm: int) -> float:
+    """Work that the bound has done within the warm-up and a real pool may do after it."""
+    return float(np.minimum(np.cumsum(arriving)[warm - 1], room[:warm].sum())) if warm else 0.0
+
+
+def _as_if_alone(scene: Scene, minutes: int) -> Array:
+    """Slot-seconds per minute, if each job had run from its submission on."""
+    slots = np.zeros(minutes + 1)
+    for job in scene.jobs:
+        begin = min(job.submit_s / MINUTE_S, float(minutes))
+        end = min(begin + job.work_s / job.workers_max / MINUTE_S, float(minutes))
+        slots[int(begin)] += job.workers_max
+        slots[int(end)] -= job.workers_max
+    return np.cumsum(slots[:-1]) * MINUTE_S

@@ -1,0 +1,151 @@
+"""What a simulation says: a run's figures, and all runs' as JSON and as a table."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS
+from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
+from ebbtide_autoscaler.simulate.page import page
+from ebbtide_autoscaler.simulate.run import Run
+from ebbtide_autoscaler.simulate.scene import Inputs, policy_config, scene
+from ebbtide_autoscaler.simulate.score import figures, over_seeds
+
+STATIC = "static-p100"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run.
+
+    Attributes:
+        figures: see `score.figures`.
+        course: slots by use and time.
+        took_s: of wall clock.
+    """
+
+    figures: dict[str, Any]
+    course: dict[str, tuple[int, ...]]
+    took_s: float
+
+
+def played(file: SimulationFile, inputs: Inputs, name: str, seed: int) -> Played:
+    """One contender on one seed."""
+    given = scene(file, inputs, seed)
+    play = CONTENDERS[name](given, policy_config(file))
+    began_s = time.perf_counter()
+    run = Run(play.scene, play.contender, play.config)
+    found = run.outcome()
+    return Played(
+        figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given)},
+        {use.value: counts for use, counts in found.course.items()},
+        time.perf_counter() - began_s,
+    )
+
+
+@dataclass(slots=True)
+class Report:
+    """Figures by contender and seed."""
+
+    inputs: dict[str, Any]
+    runs: dict[str, dict[int, Played]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, file: SimulationFile, inputs: Inputs, seeds: int) -> "Report":
+        """Nothing is played yet. Raises BadTrace: the first seed's scene cannot be."""
+        given = scene(file, inputs, 0)
+        needed = serving_slots(given)
+        return cls(
+            {
+                "slots": given.slots,
+                "hours": given.horizon_s / 3600,
+                "warm_up_hours": given.warm_up_s / 3600,
+                "seeds": seeds,
+                "serving": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.serving],
+                "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
+                "jobs_taken": len(given.jobs),
+                "serving_slots": {"mean": needed.mean(), "max": needed.max(), "min": needed.min()},
+            }
+        )
+
+    def add(self, name: str, seed: int, found: Played) -> None:
+        """One run has ended."""
+        self.runs.setdefault(name, {})[seed] = found
+
+    def as_json(self, took_s: float) -> dict[str, Any]:
+        """Everything, contenders in the order of their table."""
+        policies = {}
+        for name in self._names():
+            runs = [self._against(seed, found.figures) for seed, found in sorted(self.runs[name].items())]
+            policies[name] = over_seeds(runs)
+        return {
+            "policies": policies,
+            "seeds": self.inputs["seeds"],
+            "inputs": self.inputs,
+            "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
+            "took_s": took_s,
+        }
+
+    def _against(self, seed: int, found: dict[str, Any]) -> dict[str, Any]:
+        static = self.runs.get(STATIC, {}).get(seed)
+        more = {"goodput_vs_bound": _ratio(found["goodput_gpu_s"], found["bound_gpu_s"])}
+        if static is not None:
+            more["goodput_vs_static"] = _ratio(found["goodput_gpu_s"], static.figures["goodput_gpu_s"])
+        return found | more
+
+    def _names(self) -> list[str]:
+        return [name for name in CONTENDERS if name in self.runs]
+
+    def title(self) -> str:
+        """What was simulated."""
+        one = self.inputs
+        return f"{one['slots']} GPUs, {one['hours']:.1f} hours, {one['jobs_taken']} jobs, {one['seeds']} seeds"
+
+    def columns(self) -> tuple[str, ...]:
+        """Of the table."""
+        return (
+            "policy",
+            "in time",
+            "worst 5 min",
+            "goodput",
+            "to bound",
+            "waste",
+            "queue p50",
+            "jct mean",
+            "parks max",
+        )
+
+    def as_page(self) -> str:
+        """As HTML; raises `page.NoPictures`."""
+        drawn = {}
+        for name, one in self.as_json(0.0)["policies"].items():
+            point = one["goodput_gpu_s"]["mean"], one["slo_attainment"]["mean"]
+            drawn[name] = {"point": point, "course": self.runs[name][min(self.runs[name])].course}
+        return page(self.title(), self.columns(), list(self.rows()), drawn)
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Of the table."""
+        for name, one in self.as_json(0.0)["policies"].items():
+            hours = one["goodput_gpu_s"]["mean"] / 3600
+            yield (
+                name,
+                f"{one['slo_attainment']['mean']:.3%}",
+                f"{one['slo_worst_5min']['mean']:.1%}",
+                f"{hours:,.0f} GPU-h",
+                _told(one["goodput_vs_bound"]),
+                f"{one['waste_share']['mean']:.2%}",
+                f"{one['queue_s']['p50']['mean']:,.0f} s",
+                f"{one['jct_s']['mean']['mean']:,.0f} s",
+                f"{one['preemptions_per_job_max']['mean']:.0f}",
+            )
+
+
+def _ratio(some: float, of: float) -> float | None:
+    """None: there was nothing to compare with."""
+    return some / of if of else None
+
+
+def _told(figure: Mapping[str, float] | None) -> str:
+    return "-" if figure is None else f"{figure['mean']:.3f}"

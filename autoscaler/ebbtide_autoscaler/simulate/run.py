@@ -1,0 +1,246 @@
+"""One contender's run over one seed's load and jobs, under a virtual clock.
+
+Between two ticks requests are served as a fluid, second by second; at a tick the contender sees what the arbiter would
+see, and what it decides is carried out. The contender's code is the product's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ebbtide.pool.events import Decision
+from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.promises import check
+from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
+from ebbtide_autoscaler.forecast.watch import Watch
+from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate.draws import Job, Load
+from ebbtide_autoscaler.simulate.engine import Engine, Times
+from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.pool import Pool, Training
+from ebbtide_autoscaler.simulate.queue import Queue
+
+Contender = Callable[[float, Snapshot, Memory, PolicyConfig], tuple[Decision, Memory]]
+
+BEGINS_S = 1_715_472_000.0  # Sunday 2024-05-12 00:00 UTC, when the Azure 2024 week begins; other traces: any Sunday
+ARRIVALS_S = 15  # seconds over which arrivals are averaged, as gateways tell of requests at work
+WORKER_BYTES = 16 << 30  # an 8B's Adam state on 8 GPUs: 16 bytes a parameter
+COURSE_S = 300  # between two points of a picture: a week has two thousand
+CHECK_EVERY = 60  # ticks between two looks at all promises
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One endpoint, and its load."""
+
+    spec: EndpointSpec
+    engine: Engine
+    load: Load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What all contenders are given alike."""
+
+    nodes: int
+    slots_per_node: int
+    host_bytes: int
+    services: tuple[Service, ...]
+    jobs: Sequence[Job]
+    times: Times
+    seed: int
+    tick_s: float
+    warm_up_s: float
+    horizon_s: float
+
+    @property
+    def slots(self) -> int:
+        """Of the whole pool."""
+        return self.nodes * self.slots_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came about, from the end of the warm-up on.
+
+    Attributes:
+        slot_s: slot-seconds by use.
+        late: requests answered too late, by second, over all endpoints; of shape (seconds,).
+        requests: all that arrived, likewise.
+        busy_s: slot-seconds of replicas' work.
+        training: every job.
+        refused: moves that could not be made.
+        course: by use, how many slots had it at every `COURSE_S`, from the start of the run on.
+        ticks: decisions taken.
+    """
+
+    slot_s: Mapping[Use, float]
+    late: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    requests: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    busy_s: float
+    training: Mapping[JobName, Training]
+    refused: tuple[str, ...]
+    course: Mapping[Use, tuple[int, ...]]
+    ticks: int
+
+
+class Run:
+    """State of a run; call `to` again and again, then `outcome`."""
+
+    def __init__(self, scene: Scene, contender: Contender, config: PolicyConfig) -> None:
+        """At second 0: all slots are free, no replica is there."""
+        self._scene, self._contender, self._config = scene, contender, config
+        self.pool = Pool(
+            scene.nodes,
+            scene.slots_per_node,
+            scene.host_bytes,
+            scene.times,
+            scene.seed,
+            now_s=BEGINS_S,
+            from_s=BEGINS_S + scene.warm_up_s,
+        )
+        self._queues = {}
+        for one in scene.services:
+            self.pool.declare(one.spec)
+            self._queues[one.spec.name] = Queue(one.load, one.engine, one.spec.ttft_slo_s)
+        self._late, self._requests = np.zeros(int(scene.horizon_s)), np.zeros(int(scene.horizon_s))
+        self._busy_s = 0.0
+        self._arrived = {one.spec.name: 0.0 for one in scene.services}
+        self._memory = Memory()
+        self._watch = Watch()
+        self._course: dict[Use, list[int]] = {use: [] for use in Use}
+        self._ticks = 0
+        self._next_job = 0
+
+    def to(self, second: float) -> None:
+        """Go on until then, seconds from the start of the run."""
+        scene, pool = self._scene, self.pool
+        while self._ticks * scene.tick_s < min(second, scene.horizon_s):
+            tick_s = BEGINS_S + self._ticks * scene.tick_s
+            self._submit(tick_s)
+            while pool.agenda.next_s() <= tick_s:
+                self._advance(pool.agenda.next_s())
+                pool.agenda.pop()()
+            self._advance(tick_s)
+            self._tick()
+
+    def outcome(self) -> Outcome:
+        """What came about until the horizon."""
+        self.to(self._scene.horizon_s)
+        self._advance(BEGINS_S + self._scene.horizon_s)
+        self.pool.settle()
+        check(self.pool.state)
+        scored = slice(int(self._scene.warm_up_s), None)
+        return Outcome(
+            dict(self.pool.meter.slot_s),
+            self._late[scored],
+            self._requests[scored],
+            self._busy_s,
+            self.pool.training,
+            tuple(self.pool.refused),
+            {use: tuple(counts) for use, counts in self._course.items()},
+            self._ticks,
+        )
+
+    def _submit(self, until_s: float) -> None:
+        """Jobs come to the queue at their second; they are seen at the next tick."""
+        jobs = self._scene.jobs
+        while self._next_job < len(jobs) and BEGINS_S + jobs[self._next_job].submit_s <= until_s:
+            number, one = self._next_job, jobs[self._next_job]
+            self.pool.agenda.at(BEGINS_S + one.submit_s, partial(self.pool.submit, job_spec(number, one), one.work_s))
+            self._next_job += 1
+
+    def _advance(self, now_s: float) -> None:
+        pool = self.pool
+        pool.meter.advance(now_s)
+        second = int(now_s - BEGINS_S)
+        for one in self._scene.services:
+            queue = self._queues[one.spec.name]
+            if second <= queue.second:
+                continue
+            begin = queue.second
+            served = queue.serve(second, pool.ready(pool.state.seats_of(one.spec.name)))
+            span = slice(begin, begin + len(served.late))
+            self._late[span] += served.late
+            self._requests[span] += one.load.requests[span]
+            self._arrived[one.spec.name] += float(one.load.requests[span].sum())
+            if begin >= self._scene.warm_up_s:
+                self._busy_s += float(served.done_s.sum()) * one.engine.slots
+        pool.now_s = now_s
+        while len(self._course[Use.FREE]) * COURSE_S <= second:
+            for use, counts in self._course.items():
+                counts.append(pool.meter.now[use])
+
+    def _tick(self) -> None:
+        pool = self.pool
+        traffic = {one.spec.name: self._signals(one) for one in self._scene.services}
+        self._watch.hear(pool.now_s, traffic)
+        snapshot = Snapshot(pool.state, traffic, outlooks=self._watch.outlooks)
+        decision, self._memory = self._contender(pool.now_s, snapshot, self._memory, self._config)
+        pool.carry_out(decision.moves)
+        self._ticks += 1
+        if self._ticks % CHECK_EVERY == 0:
+            check(pool.state)
+
+    def _signals(self, one: Service) -> EndpointSignals:
+        """As gateways would tell them."""
+        queue, load = self._queues[one.spec.name], one.load
+        each_s = one.engine.work_s(load.prompt_tokens, load.output_tokens)
+        ready = self.pool.ready(self.pool.state.seats_of(one.spec.name))
+        rate, arriving = ready * one.engine.full, queue.arriving_s(ARRIVALS_S)
+        served = rate if queue.backlog_s else min(rate, arriving)
+        held = round(queue.backlog_s / each_s)
+        return EndpointSignals(
+            held=held,
+            inflight=round(served / each_s * one.engine.stay_s(load.output_tokens)),
+            arrivals=int(self._arrived[one.spec.name]),
+            last_arrival_s=self.pool.now_s if arriving else 0.0,
+            ttft_p90_s=queue.backlog_s / rate if rate else 0.0,
+            known=True,
+        )
+
+
+def job_spec(number: int, one: Job) -> JobSpec:
+    """A job of a trace as a pool's file would have it."""
+    return JobSpec(
+        name=JobName(f"job-{number:06}"),
+        owner="trace",
+        team="trace",
+        workload_class=WorkloadClass.PREEMPTIBLE,
+        priority=0,
+        workers_min=one.workers_min,
+        workers_max=one.workers_max,
+        grace_s=120.0,
+        min_runtime_s=0.0,
+        max_preemptions_per_h=6,
+        in_place=True,
+        host_bytes_per_worker=WORKER_BYTES,
+    )
+
+
+def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int) -> EndpointSpec:
+    """An endpoint of a trace as a pool's file would have it: with the requests at work that make a replica full."""
+    return EndpointSpec(
+        name=EndpointName(name),
+        owner="trace",
+        team="trace",
+        workload_class=WorkloadClass.NON_PREEMPTIBLE,
+        priority=10,
+        replicas_min=1,
+        replicas_max=replicas_max,
+        slots_per_replica=engine.slots,
+        target_requests=max(1, int(engine.running(load.prompt_tokens, load.output_tokens))),
+        ttft_slo_s=2.0,
+        tpot_slo_s=0.1,
+        idle_after_s=300.0,
+        down_after_s=300.0,
+        min_uptime_factor=2.0,
+        drain_s=30.0,
+    )
+
+
+def fixed(spec: EndpointSpec, replicas: int) -> EndpointSpec:
+    """As a static partition has it: always so many replicas."""
+    return replace(spec, replicas_min=replicas, replicas_max=replicas)

@@ -1,0 +1,227 @@
+"""Recorded traffic and jobs, from Parquet or CSV files; what cannot be is refused before anything runs.
+
+======== ==================================== =========================================================
+kind     columns                              which traces
+======== ==================================== =========================================================
+requests t_s, in_tok, out_tok                 one row a request (Azure 2023, Mooncake)
+rates    t_s, rps, mean_in_tok, mean_out_tok  a rate at each time (ServeGen)
+rates    t_s, rpm_mid[, rpm_sigma, ...]       the same by the minute, with its noise and tokens (Azure 2024)
+jobs     submit_s, gpus, duration_s           one row a job (Philly)
+jobs     submit_s, gpus, start_s, end_s       the same, of a scheduler's record (Alibaba)
+======== ==================================== =========================================================
+
+Times are seconds from any start; a trace begins at its first row.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+
+Array = npt.NDArray[np.float64]
+
+TOKENS_MAX = 10_000_000  # of one request: more than any model's context, so a unit was mistaken
+GPUS_MAX = 1_000_000  # of one job
+
+
+class BadTrace(ValueError):
+    """A file is no trace of what was asked for; the message names file, column and row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests as they came, by time.
+
+    Attributes:
+        at_s: from the trace's start, not falling; of shape (n,).
+        prompt_tokens, output_tokens: of the same shape.
+    """
+
+    at_s: Array
+    prompt_tokens: Array
+    output_tokens: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Arrival rates at times, which hold until the next.
+
+    Attributes:
+        at_s: from the trace's start, rising; of shape (n,).
+        per_s: requests per second.
+        noise_per_s: standard deviation of the rate from minute to minute.
+        prompt_tokens, output_tokens: means of a request; NaN: the trace does not say.
+    """
+
+    at_s: Array
+    per_s: Array
+    noise_per_s: Array
+    prompt_tokens: Array
+    output_tokens: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Training jobs by submission.
+
+    Attributes:
+        submit_s: from the trace's start, not falling; of shape (n,).
+        duration_s: of work on ``gpus`` GPUs without an interruption.
+        gpus: whole numbers.
+    """
+
+    submit_s: Array
+    duration_s: Array
+    gpus: Array
+
+
+Table = Mapping[str, Array]
+
+
+def read_serving(path: Path) -> Requests | Rates:
+    """The traffic that a file holds.
+
+    Raises:
+        BadTrace: it holds none, or what cannot be.
+    """
+    table = _read(path)
+    for columns, make in _SERVING:
+        if set(columns) <= table.keys():
+            return make(path, table)
+    raise _lacks(path, table, [columns for columns, _ in _SERVING])
+
+
+def read_jobs(path: Path) -> Jobs:
+    """The jobs that a file holds.
+
+    Raises:
+        BadTrace: it holds none, or what cannot be.
+    """
+    table = _read(path)
+    for columns, make in _JOBS:
+        if set(columns) <= table.keys():
+            return make(path, table)
+    raise _lacks(path, table, [columns for columns, _ in _JOBS])
+
+
+def _requests(path: Path, table: Table) -> Requests:
+    at_s = _times(path, table, "t_s")
+    prompt = _within(path, table, "in_tok", 0, TOKENS_MAX, whole=True)
+    output = _within(path, table, "out_tok", 0, TOKENS_MAX, whole=True)
+    return Requests(at_s, prompt, output)
+
+
+def _rates_by_second(path: Path, table: Table) -> Rates:
+    at_s = _times(path, table, "t_s", rising=True)
+    per_s = _within(path, table, "rps", 0, np.inf)
+    prompt = _within(path, table, "mean_in_tok", 0, TOKENS_MAX)
+    return Rates(at_s, per_s, np.zeros_like(per_s), prompt, _within(path, table, "mean_out_tok", 0, TOKENS_MAX))
+
+
+def _rates_by_minute(path: Path, table: Table) -> Rates:
+    at_s = _times(path, table, "t_s", rising=True)
+    per_s = _within(path, table, "rpm_mid", 0, np.inf) / 60
+    sigma = _within(path, table, "rpm_sigma", 0, np.inf) / 60 if "rpm_sigma" in table else np.zeros_like(per_s)
+    return Rates(at_s, per_s, sigma, *(_per_request(path, table, one, per_s) for one in _BY_MINUTE))
+
+
+def _per_request(path: Path, table: Table, name: str, per_s: Array) -> Array:
+    """Tokens of a mean request, from those of a minute; NaN where the trace does not say."""
+    if name not in table:
+        return np.full_like(per_s, np.nan)
+    by_minute = _within(path, table, name, 0, np.inf)
+    found: Array = np.divide(by_minute, per_s * 60, out=np.full_like(per_s, np.nan), where=per_s > 0)
+    return found
+
+
+def _jobs(path: Path, table: Table) -> Jobs:
+    duration_s = _within(path, table, "duration_s", 0, np.inf)
+    return _sound_jobs(path, table, duration_s)
+
+
+def _jobs_of_record(path: Path, table: Table) -> Jobs:
+    start_s, end_s = _known(path, table, "start_s"), _known(path, table, "end_s")
+    _refuse(path, "end_s", end_s < start_s, "is before start_s")
+    return _sound_jobs(path, table, end_s - start_s)
+
+
+def _sound_jobs(path: Path, table: Table, duration_s: Array) -> Jobs:
+    return Jobs(_times(path, table, "submit_s"), duration_s, _within(path, table, "gpus", 1, GPUS_MAX, whole=True))
+
+
+_BY_MINUTE = ("in_tok_per_min", "out_tok_per_min")
+_SERVING: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Requests | Rates]], ...] = (
+    (("t_s", "in_tok", "out_tok"), _requests),
+    (("t_s", "rps", "mean_in_tok", "mean_out_tok"), _rates_by_second),
+    (("t_s", "rpm_mid"), _rates_by_minute),
+)
+_JOBS: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Jobs]], ...] = (
+    (("submit_s", "duration_s", "gpus"), _jobs),
+    (("submit_s", "start_s", "end_s", "gpus"), _jobs_of_record),
+)
+
+
+def _read(path: Path) -> Table:
+    try:
+        table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
+    except FileNotFoundError:
+        raise BadTrace(f"{path}: no such file") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        kind = "CSV" if path.suffix == ".csv" else "Parquet (a CSV file must end in .csv)"
+        raise BadTrace(f"{path} cannot be read as {kind}: {error}") from error
+    if not table.num_rows:
+        raise BadTrace(f"{path} has no rows")
+    return {name: _numbers(table[name]) for name in table.column_names if _is_number(table[name].type)}
+
+
+def _is_number(kind: pyarrow.DataType) -> bool:
+    return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind))
+
+
+def _numbers(column: pyarrow.ChunkedArray) -> Array:
+    found: Array = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _known(path: Path, table: Table, name: str) -> Array:
+    values = table[name]
+    _refuse(path, name, ~np.isfinite(values), "is no number")
+    return values
+
+
+def _within(path: Path, table: Table, name: str, least: float, most: float, *, whole: bool = False) -> Array:
+    values = _known(path, table, name)
+    _refuse(path, name, (values < least) | (values > most), f"is not between {least:g} and {most:g}")
+    if whole:
+        _refuse(path, name, values != np.floor(values), "is no whole number")
+    return values
+
+
+def _times(path: Path, table: Table, name: str, *, rising: bool = False) -> Array:
+    values = _known(path, table, name)
+    _refuse(path, name, values < 0, "is negative")
+    step = np.diff(values, prepend=values[0] - 1.0)
+    _refuse(path, name, step <= 0 if rising else step < 0, "is not later than the one before: sort the rows by it")
+    found: Array = values - values[0]
+    return found
+
+
+def _refuse(path: Path, column: str, bad: "npt.NDArray[np.bool_]", why: str) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        many = f", and {int(bad.sum()) - 1} more rows" if bad.sum() > 1 else ""
+        raise BadTrace(f"{path}: row {row + 1}{many}: {column} {why}")
+
+
+def _lacks(path: Path, table: Table, kinds: Sequence[Sequence[str]]) -> BadTrace:
+    best = min(kinds, key=lambda columns: len(set(columns) - table.keys()))
+    missing = ", ".join(name for name in best if name not in table)
+    other = "; or ".join(", ".join(columns) for columns in kinds)
+    return BadTrace(
+        f"{path} lacks the column {missing} (a trace has: {other}); it has {', '.join(table) or 'no numbers'}"
+    )

@@ -1,0 +1,104 @@
+"""Traces are read as they are, and what cannot be is refused with its place."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from ebbtide_autoscaler.simulate.traces import BadTrace, Rates, Requests, read_jobs, read_serving
+
+
+def written(folder: Path, columns: Mapping[str, Sequence[object]]) -> Path:
+    """A trace of these columns."""
+    path = folder / "trace.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
+    return path
+
+
+Columns = Mapping[str, Sequence[object]]
+REQUESTS: Columns = {"t_s": [5.0, 6.0, 6.0], "in_tok": [10, 20, 30], "out_tok": [1, 2, 3]}
+RATES: Columns = {"t_s": [0.0, 600.0], "rps": [1.0, 2.0], "mean_in_tok": [100.0, 90.0], "mean_out_tok": [10.0, 9.0]}
+JOBS: Columns = {"submit_s": [3.0, 4.0], "gpus": [1, 8], "duration_s": [60.0, 7.5]}
+
+
+def test_requests_begin_at_their_first(tmp_path: Path) -> None:
+    found = read_serving(written(tmp_path, REQUESTS))
+    assert isinstance(found, Requests)
+    assert found.at_s.tolist() == [0.0, 1.0, 1.0]
+    assert found.output_tokens.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_rates_by_the_minute_become_those_by_the_second(tmp_path: Path) -> None:
+    found = read_serving(written(tmp_path, {"t_s": [0.0, 433.0], "rpm_mid": [60.0, 120.0], "rpm_sigma": [6.0, 0.0]}))
+    assert isinstance(found, Rates)
+    assert (found.per_s.tolist(), found.noise_per_s.tolist()) == ([1.0, 2.0], [0.1, 0.0])
+    assert np.isnan(found.prompt_tokens).all()
+
+
+def test_tokens_by_the_minute_become_those_of_a_request(tmp_path: Path) -> None:
+    columns: Columns = {"t_s": [0.0, 60.0], "rpm_mid": [60.0, 0.0], "in_tok_per_min": [6000.0, 0.0]}
+    found = read_serving(written(tmp_path, columns))
+    assert isinstance(found, Rates)
+    assert found.prompt_tokens[0] == 100.0
+    assert np.isnan(found.prompt_tokens[1]), "a minute without requests says nothing of their length"
+
+
+def test_a_csv_file_is_as_good(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("t_s,rps,mean_in_tok,mean_out_tok\n0,1.5,10,2\n60,2,10,2\n")
+    found = read_serving(path)
+    assert isinstance(found, Rates)
+    assert found.per_s.tolist() == [1.5, 2.0]
+
+
+def test_jobs_of_a_scheduler_s_record_have_the_length_they_ran(tmp_path: Path) -> None:
+    columns: Columns = {"submit_s": [0.0, 0.0], "gpus": [1, 2], "start_s": [5.0, 5.0], "end_s": [15.0, 5.0]}
+    assert read_jobs(written(tmp_path, columns)).duration_s.tolist() == [10.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"t_s": [0.0, float("nan")]}, "row 2: t_s is no number"),
+        ({"t_s": [-1.0, 5.0]}, "row 1: t_s is negative"),
+        ({"t_s": [9.0, 5.0]}, "row 2: t_s is not later than the one before"),
+        ({"t_s": [5.0, 5.0]}, "row 2: t_s is not later"),
+        ({"rps": [-0.1, 1.0]}, "row 1: rps is not between 0 and inf"),
+        ({"mean_in_tok": [1e9, 1.0]}, "row 1: mean_in_tok is not between"),
+        ({"rps": [float("inf"), float("nan")]}, "row 1, and 1 more rows: rps is no number"),
+        ({"rps": ["a", "b"]}, "lacks the column rps"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused(tmp_path: Path, change: Mapping[str, Sequence[object]], message: str) -> None:
+    with pytest.raises(BadTrace, match=message):
+        read_serving(written(tmp_path, {**RATES, **change}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gpus": [0, 1]}, "row 1: gpus is not between 1"),
+        ({"gpus": [1.5, 1]}, "row 1: gpus is no whole number"),
+        ({"duration_s": [-1.0, 1.0]}, "row 1: duration_s is not between 0"),
+        ({"submit_s": [4.0, 3.0]}, "row 2: submit_s is not later"),
+    ],
+)
+def test_jobs_that_cannot_be_are_refused(tmp_path: Path, change: Mapping[str, Sequence[object]], message: str) -> None:
+    with pytest.raises(BadTrace, match=message):
+        read_jobs(written(tmp_path, {**JOBS, **change}))
+
+
+def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="no such file"):
+        read_serving(tmp_path / "nothing.parquet")
+    path = tmp_path / "text.parquet"
+    path.write_text("not a table")
+    with pytest.raises(BadTrace, match="cannot be read as Parquet"):
+        read_serving(path)
+    with pytest.raises(BadTrace, match="has no rows"):
+        read_jobs(written(tmp_path, {name: [] for name in JOBS}))
+    with pytest.raises(BadTrace, match="lacks the column duration_s"):
+        read_jobs(written(tmp_path, {"submit_s": [0.0], "gpus": [1]}))
