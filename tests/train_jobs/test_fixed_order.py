@@ -50,7 +50,10 @@ def alone(tmp_path: Path) -> Iterator[None]:
 def orders(made: DistributedDataParallel, steps: int) -> list[list[int]]:
     """For each step, the numbers of the parameters (as they are defined) in the order in which they are reduced."""
 
-    def note(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    def note(  # torch looks at these annotations
+        state: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         names.append([name for one in bucket.parameters() for name, other in made.named_parameters() if other is one])

@@ -34,11 +34,7 @@ def safe_point(member: Member, *, last: bool) -> None:
     """
     durability, orders = member.durability, member.orders
     member.say(RankPhase.RUNNING)
-    if member.agreement is None:
-        begin_agreement(member)
-    agreement, member.agreement = member.agreement, None
-    assert agreement is not None
-    agreed = agreement()
+    agreed = _agreed(member)
     durability.step = max(durability.step, agreed.durable)
     member.occupancy.host.forget_if_durable(durability.step)  # all ranks run: they have just agreed
     if last:
@@ -49,6 +45,15 @@ def safe_point(member: Member, *, last: bool) -> None:
             checkpoint(member)
         return
     _obey(member, agreed)
+
+
+def _agreed(member: Member) -> Agreed:
+    """What was begun, or is begun now. Nothing of it is left afterwards: it holds the group, which a park must drop."""
+    if member.agreement is None:
+        begin_agreement(member)
+    agreement, member.agreement = member.agreement, None
+    assert agreement is not None
+    return agreement()
 
 
 def _obey(member: Member, agreed: Agreed) -> None:
