@@ -28,10 +28,15 @@ _FILE = click.Path()
 
 
 def _stand_in(name: str, options: str, *, file: bool = False, completes: Completer | None = None) -> click.Command:
+    """``options``: names in the forms of the command; one that ends in ``=`` takes a file."""
     params: list[click.Parameter] = []
     for option in options.split():
-        plain = next(part for part in option.split("/") if part.startswith("--"))
-        params.append(click.Option(option.split("/"), is_flag=plain in _FLAGS))
+        names = option.rstrip("=").split("/")
+        plain = next(part for part in names if part.startswith("--"))
+        if option.endswith("="):
+            params.append(click.Option(names, type=_FILE))
+        else:
+            params.append(click.Option(names, is_flag=plain in _FLAGS))
     if file:
         params.append(click.Argument(["file"], type=_FILE, required=False))
     if completes is not None:
@@ -69,6 +74,7 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("resume", "--wait --no-wait --timeout --pool --json", completes=complete_jobs),
         _stand_in("run", "--name --gpus --detach --owner --idle-after --grace --host-memory --pool --json", file=True),
         _stand_in("sessions", "--pool --json"),
+        _stand_in("simulate", "--serving= --jobs= --policies --seeds --json= --report= --processes", file=True),
         _stand_in("status", "--watch --pool --json"),
         _stand_in("submit", "--job --follow --no-follow --json", file=True),
         _stand_in("undrain", "--pool --json", completes=complete_nodes),
