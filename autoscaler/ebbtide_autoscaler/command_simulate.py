@@ -12,20 +12,27 @@ from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.output import print_json, print_problems, print_table
 from ebbtide.config.errors import ConfigErrors
 
-Traced = tuple[Path, float]
-"""A trace's file and its factor."""
+Traced = tuple[Path, float, float]
+"""A trace's file, its factor, and the day from which on it is read."""
+
+MOST_NUMBERS = 2
 
 
 class _Trace(click.ParamType[Traced]):
-    name = "FILE[:factor]"
+    name = "FILE[:factor[:from_day]]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Traced:
-        """A file whose name has a colon is given with a factor."""
-        path, colon, factor = str(value).rpartition(":")
-        try:
-            return (Path(path), float(factor)) if colon else (Path(factor), 1.0)
-        except ValueError:
-            return Path(str(value)), 1.0
+        """A file whose name ends in a colon and a number is given with a factor."""
+        path, numbers = str(value), list[float]()
+        while len(numbers) < MOST_NUMBERS and ":" in path:
+            head, _, tail = path.rpartition(":")
+            try:
+                numbers.insert(0, float(tail))
+            except ValueError:
+                break
+            path = head
+        factor, from_day, *_ = [*numbers, *(1.0, 0.0)[len(numbers) :]]
+        return Path(path), factor, from_day
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -74,7 +81,9 @@ def simulate(
         raise CommandFailed(str(error)) from error
     if str(json_path) == "-":
         print_json(figures)
-        return
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=1) + "\n")
-    print_table(report.columns(), report.rows(), title=report.title())
+    else:
+        if json_path is not None:
+            json_path.write_text(json.dumps(figures, indent=1) + "\n")
+        print_table(report.columns(), report.rows(), title=report.title())
+    if figures["impossible"]:
+        raise CommandFailed("the simulator contradicts itself: " + "; ".join(figures["impossible"]))

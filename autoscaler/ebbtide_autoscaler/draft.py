@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import JobName, NodeId, SlotId
@@ -27,6 +28,7 @@ class Draft:
     expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows
     best: set[SlotId] = field(default_factory=set)  # of those missing: where a warm replica could wake
     placing: set[NodeId] = field(default_factory=set)  # nodes on which a replica of this decision is placed
+    until_s: float = inf  # with all else as it is, time alone brings about nothing before
 
     def restart_costs_s(self, job: JobName, assumed_s: float) -> float:
         """What a restart costs ``job`` more than a park."""
@@ -43,6 +45,10 @@ class Draft:
         """Promise a warm replica its slots."""
         self.free = [slot for slot in self.free if slot not in slots]
         self.moves.append(move)
+
+    def waits_until(self, at_s: float) -> None:
+        """Somebody waits for that time."""
+        self.until_s = min(self.until_s, at_s)
 
     def moved(self) -> set[str]:
         """The jobs and seats that this decision moves already."""

@@ -4,10 +4,12 @@ A person's wish goes before a job's class, its minimum runtime and its bound on 
 lost by it. What such a job leaves belongs to everybody, and nothing is kept for its return before its release.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.state import Hold, PoolState
+from ebbtide.pool.index import remembered
+from ebbtide.pool.state import Hold, JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
@@ -15,8 +17,10 @@ from ebbtide_autoscaler.leaving import leave
 
 def put_aside(state: PoolState, draft: Draft) -> None:
     """Have held jobs leave their slots, and say of the others who holds them."""
-    moved = draft.moved()
-    for name, job in state.jobs.items():
+    held = _held(state.jobs)
+    moved = draft.moved() if held else set()
+    for name in held:
+        job = state.jobs[name]
         if job.held is None or name in moved:
             continue
         if job.state is JobState.RUNNING:
@@ -29,3 +33,8 @@ def why_held(name: JobName, hold: Hold) -> str:
     """Who holds the job, since when and why, and what ends it."""
     since = datetime.fromtimestamp(hold.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"held by {hold.by} since {since} UTC ({hold.reason}); `ebbtide resume {name}` lets it go on"
+
+
+@remembered
+def _held(jobs: Mapping[JobName, JobRecord]) -> tuple[JobName, ...]:
+    return tuple(name for name, job in jobs.items() if job.held is not None)

@@ -31,6 +31,8 @@ from ebbtide_autoscaler.agree import agree
 from ebbtide_autoscaler.brake import Brake
 from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.file_desk import FileDesk
+from ebbtide_autoscaler.forecast.record import demand_record
+from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.key_desk import KeyDesk
 from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
 from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
@@ -38,7 +40,7 @@ from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.notices import Standstill, standstill
-from ebbtide_autoscaler.observe import next_routes, unheard
+from ebbtide_autoscaler.observe import next_routes, traffic, unheard
 from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
@@ -65,6 +67,7 @@ class Loop:
         self._book = FenceBook()
         self._brake = Brake()
         self._remarks = Remarks()
+        self._watch = Watch()
         self.meter = ArbiterMeter(self._reading)
         self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
         self.world = World(PoolState(), Memory(), 0)
@@ -229,9 +232,11 @@ class Loop:
         try:
             knobs = self._knobs(seen)
             with self.meter.stepping():
-                result = step(self.world, seen, (*bodies, *self._agree(knobs)), now_s, knobs)
+                closed = self._watch.hear(now_s, traffic(self.world.state, seen, now_s))
+                expected = self._watch.outlooks
+                result = step(self.world, seen, (*bodies, *self._agree(knobs)), now_s, knobs, expected)
             before = self.world.state
-            await self._commit(result)
+            await self._commit(result, [demand_record(one) for one in closed])
             self.meter.committed(before, result, seen, now_s)
         except BaseException:
             self.reports.inbox.extendleft(reversed(bodies))
@@ -258,14 +263,14 @@ class Loop:
         self.settling_since_s = seen.started_s if settling else 0.0
         return settings.knobs(self.file.config, frozen=self._stopping or settling)
 
-    async def _commit(self, result: Step) -> None:
+    async def _commit(self, result: Step, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None
         waits = dict(result.decision.waits)
         observing = self.file.mode == "observe"
         would = self._remarks.would(
             result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=time.time()
         )
-        extra = [*self._remarks.waits(waits, time.time()), *would]
+        extra = [*records, *self._remarks.waits(waits, time.time()), *would]
         if result.events or memory is not None or extra:
             written = self.ledger.write(result.events, memory=memory, extra=extra)
             with self.meter.committing():
@@ -280,6 +285,7 @@ class Loop:
         """Go on from what the ledger says, which was opened just now."""
         found = ledger.found
         self.world = World(found.state, found.memory, ledger.epoch)
+        self._watch = Watch(found.demand)
         self.meter.recovered(found.tally)
         self._book.names = dict(found.fences)
         self.keys.recover(found.keys, ledger.epoch)

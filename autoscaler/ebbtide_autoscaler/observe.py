@@ -32,6 +32,7 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
     for name in state.endpoints:
         total = EndpointSignals(known=bool(fresh))
         ttft_s: list[float] = []
+        stays, stayed_s = 0, 0.0
         for report in fresh:
             part = report.traffic.get(name)
             if part is None:
@@ -43,10 +44,12 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
                 inflight=total.inflight + part.inflight,
                 arrivals=total.arrivals + part.arrivals,
                 last_arrival_s=max(total.last_arrival_s, part.last_arrival_s),
+                arriving_per_s=total.arriving_per_s + part.arriving_per_s,
             )
+            stays, stayed_s = stays + part.stays, stayed_s + part.stayed_s
         ttft_s.sort()
         p90_s = ttft_s[int(0.9 * (len(ttft_s) - 1))] if ttft_s else 0.0
-        found[name] = replace(total, ttft_p90_s=p90_s)
+        found[name] = replace(total, ttft_p90_s=p90_s, stay_s=stayed_s / stays if stays else 0.0)
     return found
 
 

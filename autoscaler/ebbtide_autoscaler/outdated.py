@@ -1,7 +1,10 @@
 """Replicas that serve well and must go all the same: their node drains, or they run an old revision. Pure."""
 
-from ebbtide.pool.ids import NodeId
-from ebbtide.pool.state import PoolState, SeatRecord
+from collections.abc import Mapping
+
+from ebbtide.pool.ids import EndpointName, NodeId, SeatId
+from ebbtide.pool.index import remembered
+from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 
 
 def node_of(state: PoolState, seat: SeatRecord) -> NodeId:
@@ -18,6 +21,23 @@ def is_stale(state: PoolState, seat: SeatRecord) -> bool:
     """Whether the seat's replica was started with something else than a new one would be."""
     revision = state.endpoints[seat.endpoint].spec.revision
     return bool(revision) and seat.revision != revision
+
+
+def stale_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+    """The endpoint's seats for which :func:`is_stale` holds."""
+    return _stale(state.seats, state.endpoints).get(endpoint, ())
+
+
+@remembered
+def _stale(
+    seats: Mapping[SeatId, SeatRecord], endpoints: Mapping[EndpointName, EndpointRecord]
+) -> Mapping[EndpointName, tuple[SeatRecord, ...]]:
+    found: dict[EndpointName, tuple[SeatRecord, ...]] = {}
+    for seat in seats.values():
+        revision = endpoints[seat.endpoint].spec.revision
+        if revision and seat.revision != revision:
+            found[seat.endpoint] = (*found.get(seat.endpoint, ()), seat)
+    return found
 
 
 def why_outdated(state: PoolState, seat: SeatRecord) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
@@ -25,7 +26,7 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
     Only minima that can be met: slots that running jobs may never lose cannot come to it, and to keep the rest for a
     job that they are too few for would starve replicas for nothing.
     """
-    waiting = [job for job in state.jobs.values() if is_owed(job)]
+    waiting = _owed(state.jobs)
     if not waiting:
         return {}
     usable = {
@@ -43,3 +44,8 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
             owed[job.spec.name] = job.spec.workers_min
             left -= job.spec.workers_min
     return owed
+
+
+@remembered
+def _owed(jobs: Mapping[JobName, JobRecord]) -> tuple[JobRecord, ...]:
+    return tuple(job for job in jobs.values() if is_owed(job))

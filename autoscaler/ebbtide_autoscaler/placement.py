@@ -31,11 +31,15 @@ def for_replica(
         return ()
 
     by_slot = awaited(state.jobs)
+    if not by_slot:
+        return tuple(min(fitting, key=len)[:count])
 
     def claimed(slot: SlotId) -> int:
         return len(by_slot.get(slot, ()))
 
     def disturbs(slots: list[SlotId]) -> tuple[int, int]:
+        if by_slot.keys().isdisjoint(slots):
+            return 0, len(slots)
         return sum(sorted(claimed(slot) for slot in slots)[:count]), len(slots)
 
     best = min(fitting, key=disturbs)
@@ -86,16 +90,6 @@ def may_lose(job: JobRecord) -> int:
     if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         return max(0, len(job.gang) - job.spec.workers_min)
     return len(job.gang)
-
-
-def unclaimed(state: PoolState, free: Iterable[SlotId], job: JobName) -> tuple[SlotId, ...]:
-    """The free slots that no other parked job of at least this job's priority waits for."""
-    priority, claimed = state.jobs[job].spec.priority, awaited(state.jobs)
-
-    def mine(others: Iterable[JobName]) -> bool:
-        return all(name == job or state.jobs[name].spec.priority < priority for name in others)
-
-    return tuple(slot for slot in free if slot not in claimed or mine(claimed[slot]))
 
 
 def packed(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:

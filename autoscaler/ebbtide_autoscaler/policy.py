@@ -7,11 +7,14 @@ rule), so a job parks at once, and is restarted smaller when it has been parked 
 the pool has seen enough preemptions (``away``) it is restarted as soon as it is parked if such usually last that long.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ebbtide.pool.events import Decision, DrainSeat, GrantSeat, ParkSeat, ResumeJob, StopJob
+from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import training
+from ebbtide_autoscaler.allot import give
 from ebbtide_autoscaler.away import expected_s, noted
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.holds import put_aside
@@ -19,14 +22,20 @@ from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import for_replica, placing_nodes
+from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
 from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.retry import tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.warm import aside, give_way, wake, why_not_park
 
+Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
+"""Has jobs step aside for the slots that a draft misses."""
 
-def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig) -> tuple[Decision, Memory]:
+
+def decide(
+    now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig, *, reclaim: Reclaim = training.reclaim
+) -> tuple[Decision, Memory]:
     """What to do now.
 
     Args:
@@ -34,11 +43,16 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
         snapshot: the world; it is not changed.
         memory: what the last call returned.
         config: knobs.
+        reclaim: who steps aside; another one is for comparisons.
 
     Returns:
         The decision, every move with its reason, and the memory for the next call.
     """
     state = snapshot.state
+    wanted, endpoints = wants(now_s, snapshot, memory, config)
+    quiet = _last_quiet[0]
+    if quiet.holds(now_s, state, snapshot.asides, config, wanted):
+        return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
     free = list(state.free_slots())
     owed = min(len(free), sum(minima_owed(state).values()))
     draft = Draft(
@@ -47,7 +61,6 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
     )
-    wanted, endpoints = wants(now_s, snapshot, memory, config)
     training.vacate(state, draft)
     put_aside(state, draft)
     for want in wanted:
@@ -56,14 +69,32 @@ def decide(now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfi
         elif want.want < want.now:
             _lower(now_s, state, want, draft)
         replace_outdated(now_s, state, want, draft)
-    training.reclaim(now_s, state, draft, config)
-    grow_since_s = training.give(now_s, state, draft, config, memory.grow_since_s)
+    reclaim(now_s, state, draft, config)
+    grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
     give_way(state, draft)
     decision = Decision(moves=tuple(draft.moves), waits=tuple(draft.waits))
     ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)
-    return decision, replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
+    if not draft.moves and not grow_since_s and satisfied(wanted):
+        _last_quiet[0] = Quiet(state, snapshot.asides, config, draft.until_s, decision.waits)
+    return decision, _with(memory, endpoints, grow_since_s, away)
+
+
+# The last decision without moves; a cache of a pure function, as those of ``pool.index`` are.
+_last_quiet = [NEVER]
+
+
+def _with(
+    memory: Memory,
+    endpoints: Mapping[EndpointName, EndpointMemory],
+    grow_since_s: Mapping[JobName, float],
+    away: tuple[Away, ...],
+) -> Memory:
+    """The next memory; the same object if nothing is new."""
+    if (endpoints, grow_since_s, away) == (memory.endpoints, memory.grow_since_s, memory.away):
+        return memory
+    return replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
 
 
 def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:

@@ -13,8 +13,10 @@ from pydantic import Field, TypeAdapter
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, Event, NodeForgotten
-from ebbtide.pool.ids import RecordId, SlotId
+from ebbtide.pool.ids import EndpointName, RecordId, SlotId
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.forecast.demand import Demand
+from ebbtide_autoscaler.forecast.record import from_part, of_endpoints, snapshot_parts, with_record
 from ebbtide_autoscaler.key_book import MadeKey, key_record, recovered_key
 from ebbtide_autoscaler.metrics_tally import Tally
 from ebbtide_autoscaler.signals import Memory
@@ -55,6 +57,7 @@ class Recovered:
     fences: dict[SlotId, str] = field(default_factory=dict)  # placement group by slot
     keys: dict[str, MadeKey] = field(default_factory=dict)  # made by `ebbtide keys`, by name
     tally: Tally = field(default_factory=Tally)  # the counters of the metrics
+    demand: Mapping[EndpointName, Demand] = field(default_factory=dict)  # of the days before
     parts: list[Mapping[str, Any]] = field(default_factory=list)  # of a snapshot that is not whole yet
 
     def take(self, payload: Mapping[str, Any]) -> None:
@@ -69,6 +72,8 @@ class Recovered:
         elif kind == "config":
             self.config = str(payload["config"])
             self.configs = (*self.configs, self.config)[-CONFIGS_KEPT:]
+        elif kind == "demand":
+            self.demand = with_record(self.demand, payload)
         elif kind == "arbiter_started":
             self.tally.started()
         elif kind == "key":
@@ -112,6 +117,7 @@ def snapshot_of(known: Recovered) -> list[dict[str, Any]]:
         else:
             contents.append({"about": "state", "field": name, "value": value})
     contents.append({"about": "memory", "memory": MEMORY.dump_python(known.memory, mode="json")})
+    contents += snapshot_parts(of_endpoints(known.demand, known.state.endpoints))
     contents += [{"about": "config", "config": config} for config in known.configs]
     contents += [{"about": "fences", "fences": part} for part in _parts(known.fences)]
     contents += [
@@ -123,7 +129,7 @@ def snapshot_of(known: Recovered) -> list[dict[str, Any]]:
 
 def from_snapshot(parts: Sequence[Mapping[str, Any]]) -> Recovered:
     """The reverse of :func:`snapshot_of`."""
-    found, state = Recovered(), dict[str, Any]()
+    found, state, demand = Recovered(), dict[str, Any](), dict[EndpointName, Demand]()
     for part in parts:
         about = part["about"]
         if about == "state" and "entries" in part:
@@ -132,6 +138,8 @@ def from_snapshot(parts: Sequence[Mapping[str, Any]]) -> Recovered:
             state[part["field"]] = part["value"]
         elif about == "memory":
             found.memory = MEMORY.validate_python(part["memory"])
+        elif about == "demand":
+            demand.update([from_part(part)])
         elif about == "config":
             found.config = str(part["config"])
             found.configs = (*found.configs, found.config)
@@ -142,6 +150,7 @@ def from_snapshot(parts: Sequence[Mapping[str, Any]]) -> Recovered:
                 found.take({"type": "key", "key": key})
         elif about == "tally":
             found.tally = Tally.from_json(part["tally"])
+    found.demand = demand
     found.state = STATE.validate_python(state)
     return found
 

@@ -11,7 +11,7 @@ from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack
-from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
+from ebbtide_autoscaler.outdated import is_on_draining, stale_seats, why_outdated
 from ebbtide_autoscaler.placement import for_replica, placing_nodes
 from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, seats_of
@@ -23,6 +23,8 @@ LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.STOPPING})
 
 def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
     """The next step towards an endpoint without outdated replicas; nothing where the policy has moved already."""
+    if not state.draining and not stale_seats(state, want.endpoint):
+        return
     seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY | LEAVING]
     here = [seat for seat in seats if seat.state in COMING_OR_READY]
     outdated = sorted((s for s in here if why_outdated(state, s)), key=lambda s: not is_on_draining(state, s))
@@ -37,6 +39,7 @@ def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -
         or want.want < want.now
     ):
         return
+    draft.waits_until(now_s)
     first, must = serving[0], is_on_draining(state, serving[0])
     if any(seat.state in COMING for seat in here):
         draft.waits.append((first.id, f"{why_outdated(state, first)}; waits for the replica that starts"))

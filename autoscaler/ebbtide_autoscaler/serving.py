@@ -1,24 +1,26 @@
-"""How many replicas each endpoint should have now: reactive, with hysteresis in one direction only.
+"""How many replicas each endpoint should have now: what is asked for, what is expected, and hysteresis downwards.
 
-Up is quick (a held request is a person who waits), down is slow (a replica start costs tens of seconds). An endpoint
-whose gateways are silent keeps what it has: without signals nothing moves.
+Up is quick (a held request is a person who waits), down is slow (a replica start costs tens of seconds): the most that
+was wanted in the last while. An endpoint whose gateways are silent keeps what it has: without signals nothing moves.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ebbtide.pool.ids import EndpointName
+from ebbtide.pool import index
+from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.forecast.demand import BIN_S
+from ebbtide_autoscaler.asked import asked
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
-# One replica more halves the waiting and more, so the same load shows fewer requests in flight: up to this many times.
-SAME_DEMAND = 4
+SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
+STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six waits, should demand have been misjudged
 
 # Requests at once, on average: for fewer no replica is kept, they wait for one to start, as an idle endpoint's do.
 LEAST_EXPECTED = 0.5
@@ -51,13 +53,29 @@ def wants(
     remembered: dict[EndpointName, EndpointMemory] = {}
     for name, record in snapshot.state.endpoints.items():
         signals = snapshot.traffic.get(name, EndpointSignals())
-        coming = sum(seat.state in COMING_OR_READY for seat in seats_of(snapshot.state, name))
-        before = memory.endpoints.get(name) or EndpointMemory(aim=coming)
+        before = memory.endpoints.get(name)
+        if before is None:
+            before = EndpointMemory(aim=len(_standing(snapshot.state.seats).get(name, ((), False))[0]))
         expected = snapshot.outlooks.get(name)
         want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, config)
         found.append((-record.spec.priority, want))
     found.sort(key=lambda item: (item[0], item[1].endpoint))
     return tuple(want for _, want in found), remembered
+
+
+@remembered
+def _standing(
+    seats: Mapping[SeatId, SeatRecord],
+) -> Mapping[EndpointName, tuple[tuple[SeatRecord, ...], bool]]:
+    """The seats of each endpoint that are ready or will be, and whether one is warm."""
+    by_endpoint = index.seats(seats)
+    return {
+        name: (
+            tuple(seat for seat in mine if seat.state in COMING_OR_READY),
+            any(seat.state is SeatState.WARM for seat in mine),
+        )
+        for name, mine in by_endpoint.items()
+    }
 
 
 def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
@@ -81,104 +99,147 @@ def _want(
     config: PolicyConfig,
 ) -> tuple[Want, EndpointMemory]:
     spec = record.spec
-    seats = [seat for seat in seats_of(state, spec.name) if seat.state in COMING_OR_READY]
+    seats, warm = _standing(state.seats).get(spec.name, ((), False))
     have = len(seats)
     if not signals.known:
         keep = min(max(have, spec.replicas_min), spec.replicas_max)
         return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0, False), before
 
-    settled = have > 0 and all(seat.state is SeatState.READY for seat in seats)
-    slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
-    slow_since_s = _since(before.slow_since_s, slow, now_s)
-    raw, why = _raw_want(now_s, spec, signals)
-    if expected is not None and config.forecast_share:
-        ahead, ahead_why = _ahead(record, expected, config.forecast_share)
-        raw, why = (ahead, ahead_why) if ahead > raw else (raw, why)
-    too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
-    before = _remember_slowness(before, signals, have, raw, too_slow)
-    if too_slow:
-        raw = max(raw, have + 1)
+    lead_s = record.wake_s if warm and record.wake_s else record.start_s
+    raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, config)
+    before, slow_since_s, too_slow = _slowness(now_s, spec, signals, seats, before, config)
+    proven = _proven(before, signals)
+    if too_slow and raw <= have:
+        raw = have + 1
         why = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
-    elif before.slow_replicas and SAME_DEMAND * (signals.held + signals.inflight) >= before.slow_demand:
-        raw = max(raw, before.slow_replicas + 1)
-        why = f"{before.slow_replicas} replicas missed the SLO when {before.slow_demand} requests were in flight"
+    elif proven > raw:
+        raw = proven
+        why = f"{before.slow_replicas} replicas missed the SLO when as much was asked for"
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
     aim = min(max(before.aim, spec.replicas_min), spec.replicas_max)
-    after = replace(
-        before,
+    under_since_s = _since(before.under_since_s, bounded < aim, now_s)
+    over_since_s = _since(before.over_since_s, bounded > aim, now_s)
+    under_most = 0 if under_since_s is None else max(before.under_most, bounded)
+    at_once = at_once or aim == 0 or too_slow or aim < spec.replicas_min
+    want = aim
+    if bounded > aim and (at_once or _for_s(over_since_s, now_s) >= config.up_after_s):
+        want, over_since_s = bounded, None
+    elif bounded < aim and _for_s(under_since_s, now_s) >= spec.down_after_s:
+        want = max(under_most, aim - max(1, int(aim * STEP_DOWN)))
+        under_since_s, under_most = now_s, bounded
+    elif bounded != aim:
+        why = _not_yet(spec, bounded, aim, config)
+    after = EndpointMemory(
+        aim=want,
         busy_since_s=_since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s),
-        over_since_s=_since(before.over_since_s, bounded > aim, now_s),
+        over_since_s=over_since_s,
         slow_since_s=slow_since_s,
-        under_since_s=_since(before.under_since_s, bounded < aim, now_s),
+        under_since_s=under_since_s,
+        under_most=under_most,
+        slow_replicas=before.slow_replicas,
+        slow_demand=before.slow_demand,
+        slow_at_s=before.slow_at_s,
     )
-    at_once = aim == 0 or too_slow or aim < spec.replicas_min
-    if bounded > aim and (at_once or _for_s(after.over_since_s, now_s) >= config.up_after_s):
-        after = replace(after, aim=bounded, over_since_s=None)
-    elif bounded < aim and _for_s(after.under_since_s, now_s) >= spec.down_after_s:
-        after = replace(after, aim=aim - 1, under_since_s=now_s)
-    else:
-        after = replace(after, aim=aim)
-        why = _not_yet(spec, bounded, aim, config) or why
-    want = after.aim
     if want < have:
         want, why = _down(now_s, state, record, seats, want)
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
 
 
 def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:
-    """Why the aim stays as it is although demand has changed; empty if it has not."""
+    """Why the aim stays as it is although demand has changed."""
     if bounded > aim:
         return f"more demand, but for less than {config.up_after_s:g} s"
-    if bounded < aim:
-        return f"less demand, but for less than {spec.down_after_s:g} s"
-    return ""
+    return f"less demand, but for less than {spec.down_after_s:g} s"
 
 
-def _remember_slowness(
-    before: EndpointMemory, signals: EndpointSignals, have: int, raw: int, too_slow: bool
-) -> EndpointMemory:
-    """With how many replicas the SLO was missed: going back there under like demand would only swing."""
+def _slowness(
+    now_s: float,
+    spec: EndpointSpec,
+    signals: EndpointSignals,
+    seats: Sequence[SeatRecord],
+    before: EndpointMemory,
+    config: PolicyConfig,
+) -> tuple[EndpointMemory, float | None, bool]:
+    """Whether its replicas are too slow, since when, and with the memory of how many missed the SLO at what demand.
+
+    With replicas on their way nothing is judged: they change it.
+    """
+    settled = bool(seats) and all(seat.state is SeatState.READY for seat in seats)
+    slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
+    slow_since_s = _since(before.slow_since_s, slow, now_s)
+    too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
-        return replace(before, slow_replicas=have, slow_demand=max(1, signals.held + signals.inflight))
-    return before if raw else replace(before, slow_replicas=0, slow_demand=0)
-
-
-def _raw_want(now_s: float, spec: EndpointSpec, signals: EndpointSignals) -> tuple[int, str]:
-    demand = signals.held + signals.inflight
-    if demand:
         return (
-            math.ceil(demand / spec.target_requests),
-            f"{signals.held} held and {signals.inflight} running requests, {spec.target_requests} per replica",
+            replace(before, slow_replicas=len(seats), slow_demand=_pressure(signals), slow_at_s=now_s),
+            slow_since_s,
+            True,
         )
+    if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
+        before = replace(before, slow_replicas=0, slow_demand=0.0, slow_at_s=0.0)
+    return before, slow_since_s, False
+
+
+def _pressure(signals: EndpointSignals) -> float:
+    """What tells whether as much is asked for as then: arrivals, for counts in flight fall when replicas are added."""
+    return signals.arriving_per_s or float(signals.held + signals.inflight)
+
+
+def _proven(before: EndpointMemory, signals: EndpointSignals) -> int:
+    """How many replicas it takes now, after so many have missed the SLO: one more at the same demand."""
+    if not before.slow_replicas or not before.slow_demand:
+        return 0
+    # Half a replica more than was too few, in proportion: so noise of demand does not cross a whole number each time.
+    return math.ceil((before.slow_replicas + 0.5) * _pressure(signals) / before.slow_demand)
+
+
+def _raw_want(
+    now_s: float,
+    spec: EndpointSpec,
+    signals: EndpointSignals,
+    have: int,
+    lead_s: float,
+    expected: Outlook | None,
+    config: PolicyConfig,
+) -> tuple[int, str, bool]:
+    """Replicas for what is asked, why, and whether that is no fleeting count."""
+    now = asked(spec, signals, have, lead_s)
+    if now.running + now.extra > 0.0:
+        room, ahead, told = 0.0, now, now.why
+        if expected is not None and config.forecast_share:
+            room = expected.room(config.forecast_share, lead_s, spec.ttft_slo_s)
+            then = expected.running_in(lead_s, now.running)
+            if then > now.running:
+                ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {lead_s:.0f} s"
+        told += f", {room:.0%} room" if room else ""
+        return ahead.replicas(spec.target_requests, room), f"{told}, {spec.target_requests} per replica", now.smooth
     quiet_s = now_s - signals.last_arrival_s
     if signals.last_arrival_s and quiet_s < spec.idle_after_s:
-        return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s"
-    return 0, f"no request for {spec.idle_after_s:g} s"
+        return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s", False
+    if expected is not None and config.forecast_share and expected.running_in(lead_s, 0.0) >= LEAST_EXPECTED:
+        return 1, f"{expected.running_in(lead_s, 0.0):.1f} requests at once expected in {lead_s:.0f} s", False
+    return 0, f"no request for {spec.idle_after_s:g} s", False
 
 
-def _ahead(record: EndpointRecord, expected: Outlook, share: float) -> tuple[int, str]:
-    """Replicas for what is expected by the time that one which is started now is ready."""
-    spec, within_s = record.spec, max(record.start_s, BIN_S)
-    most = expected.most(share, within_s)
-    if most is None or expected.expected[0].guess < LEAST_EXPECTED:
-        return 0, ""
-    told = f"{most:.0f} requests at once are expected within {within_s / 60:.0f} min (more in {1 - share:.0%} of cases)"
-    return math.ceil(most / spec.target_requests), f"{told}, {spec.target_requests} per replica"
-
-
-def _down(now_s: float, state: PoolState, record: EndpointRecord, seats: list[SeatRecord], aim: int) -> tuple[int, str]:
+def _down(
+    now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord], aim: int
+) -> tuple[int, str]:
     """One replica fewer, if enough ready ones are left and one of them has lived long enough to have been worth it."""
     have = len(seats)
     if sum(seat.state is SeatState.READY for seat in seats) <= aim:
         return have, "less demand, but a replica that is still starting cannot stand in for a ready one"
     if not any(may_go(now_s, state, record, seat) for seat in seats):
-        least_s = record.spec.min_uptime_factor * record.start_s
+        least_s = record.spec.min_uptime_factor * min(_came_in_s(record, seat) for seat in seats)
         return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
     return have - 1, f"{aim} replicas are enough since {record.spec.down_after_s:g} s"
 
 
+def _came_in_s(record: EndpointRecord, seat: SeatRecord) -> float:
+    """How long such a replica takes to answer again: one that can sleep wakes sooner than one starts."""
+    return record.wake_s if record.spec.warm_replicas and seat.park_bytes and record.wake_s else record.start_s
+
+
 def may_go(now_s: float, state: PoolState, record: EndpointRecord, seat: SeatRecord) -> bool:
     """Whether ``seat``'s replica is ready and has lived its minimum up-time, or must be replaced anyway."""
-    least_s = record.spec.min_uptime_factor * record.start_s
+    least_s = record.spec.min_uptime_factor * _came_in_s(record, seat)
     lived = now_s - seat.ready_since_s >= least_s or bool(why_outdated(state, seat))
     return seat.state is SeatState.READY and lived

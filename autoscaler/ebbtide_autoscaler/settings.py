@@ -27,6 +27,8 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
             park_first=policy.park_first,
             grow_after_s=policy.grow_after_s,
             up_after_s=policy.up_after_s,
+            starve_after_s=policy.starve_after_s,
+            forecast_share=policy.forecast_share,
         ),
         limits=Limits(
             placement_timeout_s=policy.placement_timeout_s,

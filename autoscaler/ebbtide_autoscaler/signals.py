@@ -17,6 +17,8 @@ class EndpointSignals:
     inflight: int = 0  # requests at a replica
     arrivals: int = 0  # since the gateways started; never falls while they live
     last_arrival_s: float = 0.0  # seconds since 1970; 0 = never
+    arriving_per_s: float = 0.0  # over the last 15 s
+    stay_s: float = 0.0  # mean time of a request at its replica, of the last minute; 0: none ended
     ttft_p90_s: float = 0.0  # of the last seconds; 0 = nothing was answered
     known: bool = False  # a gateway was heard recently: the other fields mean something
 
@@ -39,6 +41,7 @@ class PolicyConfig:
     restart_cost_s: float = 20.0  # assumed: of a restart, the reading of the checkpoint left out
     park_first: bool = False  # whatever earlier preemptions lasted
     grow_after_s: float = 10.0
+    starve_after_s: float = 14_400.0  # then what becomes free is kept for a job, and those after it step aside
     up_after_s: float = 1.0
     forecast_share: float = 0.95  # of the cases in which what is expected shall be enough; 0: nothing is expected
 
@@ -57,8 +60,10 @@ class EndpointMemory:
     over_since_s: float | None = None  # demand is for more replicas than the aim
     slow_since_s: float | None = None  # TTFT over its SLO
     under_since_s: float | None = None  # demand is for fewer replicas than the aim
-    slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: never, or it has been idle since
-    slow_demand: int = 0  # requests in flight then
+    under_most: int = 0  # the most replicas that demand was for since then
+    slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: not of late
+    slow_demand: float = 0.0  # requests per second then; where nobody says, requests in flight
+    slow_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,21 @@
 """One tick of the arbiter as a pure function: facts, then the decision, each event checked against the promises."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import get_args
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Decision, Event, Move
-from ebbtide.pool.ids import JobName, RecordId, SeatId, SlotId
+from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId, SlotId
 from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.advance import advance
 from ebbtide_autoscaler.asides import STEPS_ASIDE, asides
 from ebbtide_autoscaler.away import expected_s
+from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import as_if_ours, traffic
 from ebbtide_autoscaler.policy import decide
@@ -58,7 +60,14 @@ class Step:
     refused: tuple[tuple[Body, str], ...]
 
 
-def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs: Knobs) -> Step:
+def step(
+    world: World,
+    seen: Seen,
+    inbox: tuple[Body, ...],
+    now_s: float,
+    knobs: Knobs,
+    outlooks: Mapping[EndpointName, Outlook] = MappingProxyType({}),
+) -> Step:
     """Take in what was submitted and seen, then decide.
 
     Raises:
@@ -78,7 +87,8 @@ def step(world: World, seen: Seen, inbox: tuple[Body, ...], now_s: float, knobs:
         known = writer.world.memory
         usual_s = expected_s(known.away, now_s, park_first=knobs.policy.park_first)
         ways = asides(state, seen, restart_s=knobs.policy.restart_cost_s, expected_s=usual_s, states=STEPS_ASIDE)
-        decision, memory = decide(now_s, Snapshot(state, traffic(state, seen, now_s), ways), known, knobs.policy)
+        snapshot = Snapshot(state, traffic(state, seen, now_s), ways, outlooks)
+        decision, memory = decide(now_s, snapshot, known, knobs.policy)
         if not knobs.observe:
             writer.write(decision.moves)
         if memory != writer.world.memory:

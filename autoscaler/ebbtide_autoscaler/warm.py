@@ -6,13 +6,16 @@ those that run there included: what a job was promised at its admission goes fir
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
+from ebbtide.pool import index
 from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
-from ebbtide.pool.ids import EndpointName, NodeId
-from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.index import remembered
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.outdated import node_of, why_outdated
+from ebbtide_autoscaler.outdated import node_of, stale_seats, why_outdated
 from ebbtide_autoscaler.serving import Want, seats_of
 
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
@@ -66,26 +69,56 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
 
 def give_way(state: PoolState, draft: Draft) -> None:
     """End warm replicas that nobody may wake any more, that are too many, or whose memory a job may need."""
+    warm = _warm(state.seats)
+    if not warm:
+        return
     moved = draft.moved()
-    warm = [one for one in state.seats.values() if one.state is SeatState.WARM and one.id not in moved]
+    kept = [one for one in warm if one.id not in moved]
+    if not _all_may_stay(state, kept):
+        kept = _without_surplus(state, draft, kept)
+    _return_memory(state, draft, kept)
+
+
+def _all_may_stay(state: PoolState, warm: list[SeatRecord]) -> bool:
+    """Whether none is too many, or outdated: what nearly every decision finds."""
+    counts = Counter(one.endpoint for one in warm)
+    few = all(count <= state.endpoints[name].spec.warm_replicas for name, count in counts.items())
+    return few and not state.draining and not any(stale_seats(state, name) for name in counts)
+
+
+def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> list[SeatRecord]:
+    """Those that stay; the others end."""
+    left = Counter({name: state.endpoints[name].spec.warm_replicas for name in {one.endpoint for one in warm}})
     kept: list[SeatRecord] = []
-    for seat in sorted(warm, key=lambda one: (not set(one.slots) <= set(state.free_slots()), one.id)):
-        spec = state.endpoints[seat.endpoint].spec
-        mine = sum(one.endpoint == seat.endpoint for one in kept)
+    for seat in _best_first(state, warm):
         why = why_outdated(state, seat)
-        if not why and mine >= spec.warm_replicas:
-            why = f"the file asks for {spec.warm_replicas} warm replicas"
+        if not why and not left[seat.endpoint]:
+            why = f"the file asks for {state.endpoints[seat.endpoint].spec.warm_replicas} warm replicas"
         if why:
             draft.moves.append(DrainSeat(seat.id, why))
         else:
+            left[seat.endpoint] -= 1
             kept.append(seat)
-    _return_memory(state, draft, kept)
+    return kept
+
+
+@remembered
+def _warm(seats: Mapping[SeatId, SeatRecord]) -> tuple[SeatRecord, ...]:
+    return tuple(one for one in seats.values() if one.state is SeatState.WARM)
+
+
+def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
+    """Those that could wake now first."""
+    free = set(state.free_slots())
+    return sorted(warm, key=lambda one: (not free.issuperset(one.slots), one.id))
 
 
 def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
     if not warm:
         return
-    used, ending = _of_jobs(state, draft), draft.moved()
+    used, ending, lent = _of_jobs(state, draft), draft.moved(), index.warm_bytes(state.seats, state.slots)
+    if all(used[node] + lent.get(node, 0) <= size for node, size in state.nodes.items()):
+        return
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
             used[node_of(state, one)] += one.park_bytes
@@ -99,10 +132,19 @@ def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> No
 
 def _of_jobs(state: PoolState, draft: Draft) -> Counter[NodeId]:
     """Host memory that jobs may need where they are, or are about to be, by node."""
+    found = Counter(_of_gangs(state.jobs, state.slots))
+    for move in draft.moves:
+        if isinstance(move, GrantJob) and state.jobs[move.job].spec.in_place:
+            for slot in move.slots:
+                found[state.slots[slot].slot.node] += state.jobs[move.job].spec.host_bytes_per_worker
+    return found
+
+
+@remembered
+def _of_gangs(jobs: Mapping[JobName, JobRecord], slots: Mapping[SlotId, SlotRecord]) -> Mapping[NodeId, int]:
     found: Counter[NodeId] = Counter()
-    gangs = [(job.spec, job.gang) for job in state.jobs.values() if job.state is not JobState.ENDED]
-    gangs += [(state.jobs[move.job].spec, move.slots) for move in draft.moves if isinstance(move, GrantJob)]
-    for spec, gang in gangs:
-        for slot in gang if spec.in_place else ():
-            found[state.slots[slot].slot.node] += spec.host_bytes_per_worker
+    for job in jobs.values():
+        if job.state is not JobState.ENDED and job.spec.in_place:
+            for slot in job.gang:
+                found[slots[slot].slot.node] += job.spec.host_bytes_per_worker
     return found

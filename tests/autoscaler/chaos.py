@@ -47,6 +47,7 @@ class Chaos:
         self.nodes = len(self.loop.cluster.nodes)
         self.jobs = 0
         self.lost = 0  # nodes
+        self.faults = 0
 
     def _warm_up(self) -> None:
         """Engines that can park, more or less well, and endpoints that want them to."""
@@ -72,6 +73,7 @@ class Chaos:
         while loop.clock.now_s < end_s:
             loop.run(random.expovariate(0.5))
             random.choice(self._faults())()
+            self.faults += 1
         weather.lost = weather.late = weather.repeated = 0.0
         loop.cluster.machines.silent_agents.clear()
         loop.cluster.scheduler.strangers_leave()

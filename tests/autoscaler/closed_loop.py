@@ -49,6 +49,7 @@ from ebbtide.testing.fake_gang import FakeDriver
 from ebbtide.testing.fake_gateway import FakeGateway
 from ebbtide.testing.fake_link import FakeLink, Weather
 from ebbtide.testing.virtual_clock import VirtualClock
+from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.instruct import (
     CloseSeat,
     DropFence,
@@ -59,7 +60,7 @@ from ebbtide_autoscaler.instruct import (
     RestoreJob,
     instruct,
 )
-from ebbtide_autoscaler.observe import directive, lease, orders, placed, replica_orders, routes, unheard
+from ebbtide_autoscaler.observe import directive, lease, orders, placed, replica_orders, routes, traffic, unheard
 from ebbtide_autoscaler.seen import FenceView, Heard, Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.step import MOVES, Knobs, World, step
@@ -134,6 +135,7 @@ class Arbiter:
         self.decision = Decision()
         self.submitted: dict[JobName, str] = {}
         self.table = RoutingTable()
+        self.watch = Watch()
         self.misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = {}
         self._looked_s = 0.0
         self._nodes_s = 0.0
@@ -236,7 +238,8 @@ class Arbiter:
         seen = self.seen()
         bodies, self.inbox = tuple(self.inbox), []
         knobs = replace(self.loop.knobs, frozen=self.loop.knobs.frozen or self._settling(seen))
-        result = step(self.world, seen, bodies, clock.now_s, knobs)
+        self.watch.hear(clock.now_s, traffic(self.world.state, seen, clock.now_s))
+        result = step(self.world, seen, bodies, clock.now_s, knobs, self.watch.outlooks)
         self.world, self.waits = result.world, dict(result.decision.waits)
         self.decision = result.decision
         self.loop.refused += result.refused

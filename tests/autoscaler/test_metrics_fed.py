@@ -42,7 +42,7 @@ def test_a_working_day_moves_every_metric_of_pool_hand_overs_and_training() -> N
     loop.gateways[0].offer("chat")
     until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.PARKED)
     shown.look()  # what is lent to parked workers
-    until(loop, lambda: any(actor.ready for actors in loop.cluster.serve.actors.values() for actor in actors))
+    until(loop, lambda: any(seat.state is SeatState.READY for seat in loop.state.seats.values()))
     for actors in loop.cluster.serve.actors.values():
         for actor in list(actors):
             loop.cluster.serve.kill_actor(actor)

@@ -14,9 +14,11 @@ import numpy as np
 
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
 from ebbtide_autoscaler.forecast.experts import HALF_BINS, Array, decayed_mean, guesses, mixed
+from ebbtide_autoscaler.forecast.surge import SAMPLE_S, Surge
 
 LEADS = (1, 3, 12, 48)  # bins: 5 min (a replica starts), 15 min, an hour (a restart pays), 4 hours (a plan)
 ENOUGH = 24  # surprises: with fewer than two hours of them, no quantile says anything
+MOST_ROOM = 0.5  # of demand: what grows by more is no noise, and replicas follow it
 _FLOOR = 0.01  # of the mean demand: what is below is as good as nothing, and has a logarithm
 
 
@@ -46,10 +48,32 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """All that is expected, nearest first; as of the end of bin ``made`` of `Demand`."""
+    """All that is expected, nearest first; as of the end of bin ``made`` of `Demand`. ``surges``: of late."""
 
     made: int
     expected: tuple[Expected, ...]
+    surges: tuple[Surge, ...] = ()
+
+    def room(self, share: float, lead_s: float, slo_s: float) -> float:
+        """What to have beyond demand, as a share of it, if more can be had ``lead_s`` after it was wanted.
+
+        As much as demand does not grow beyond in ``share`` of the cases until then, less what may wait meanwhile: a
+        queue that grows by x of what is served is x * ``lead_s`` seconds long when help comes, and may be ``slo_s``.
+        """
+        if not self.surges:
+            return 0.0
+        lead_s += SAMPLE_S / 2  # it is an average that has seen half of a rise
+        surge = next((one for one in self.surges if one.lead_s >= lead_s), self.surges[-1])
+        return min(MOST_ROOM, max(0.0, surge.quantile(share) - 1.0 - slo_s / lead_s))
+
+    def running_in(self, lead_s: float, now: float) -> float:
+        """Demand so much later, if it is ``now``: in a straight line from one guess to the next."""
+        before_s, before = 0.0, now
+        for one in self.expected:
+            if lead_s <= one.lead_s:
+                return before + (one.guess - before) * (lead_s - before_s) / (one.lead_s - before_s)
+            before_s, before = one.lead_s, one.guess
+        return before
 
     def most(self, share: float, within_s: float) -> float | None:
         """The peak that is not passed at any lead up to ``within_s``; None: nothing is expected.

@@ -1,14 +1,17 @@
 """Every endpoint's demand as it is heard, and what is expected of it: made anew when a bin is full."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ebbtide.pool.ids import EndpointName
+from ebbtide_autoscaler.asked import running
 from ebbtide_autoscaler.forecast.demand import Bin, Demand, OpenBin, grown, heard
 from ebbtide_autoscaler.forecast.outlook import Outlook, outlook
+from ebbtide_autoscaler.forecast.surge import Samples
 from ebbtide_autoscaler.signals import EndpointSignals
 
+SURGES_EVERY = 4  # samples: once a minute
 SILENT_S = 30.0  # after so long without a word nothing is known of the time in between
 
 
@@ -29,6 +32,7 @@ class Watch:
         self._demand = dict(known)
         self._open: dict[EndpointName, tuple[OpenBin, float]] = {}
         self._outlooks = {name: outlook(demand) for name, demand in known.items()}
+        self._samples: dict[EndpointName, tuple[Samples, int]] = {}
 
     @property
     def outlooks(self) -> Mapping[EndpointName, Outlook]:
@@ -48,7 +52,9 @@ class Watch:
                 continue
             one, since_s = self._open.get(name, (None, now_s))
             since_s = since_s if now_s - since_s <= SILENT_S else now_s
-            one, full = heard(one, float(signals.held + signals.inflight), since_s=since_s, now_s=now_s)
+            demand = running(signals)
+            self._surge(now_s, name, demand)
+            one, full = heard(one, demand, since_s=since_s, now_s=now_s)
             self._open[name] = (one, now_s)
             found += [Closed(name, bin.number, bin.closed()) for bin in full]
         if found:
@@ -60,4 +66,20 @@ class Watch:
         for name in names:
             mine = [(one.number, one.value) for one in closed if one.endpoint == name]
             self._demand[name] = grown(self._demand.get(name, Demand()), mine)
-        self._outlooks = self._outlooks | {name: outlook(self._demand[name]) for name in names}
+        anew = {name: outlook(self._demand[name]) for name in names}
+        kept = {
+            name: replace(one, surges=self._outlooks[name].surges)
+            for name, one in anew.items()
+            if name in self._outlooks
+        }
+        self._outlooks = self._outlooks | anew | kept
+
+    def _surge(self, now_s: float, name: EndpointName, demand: float) -> None:
+        """One sample more; what they tell is looked at once a minute."""
+        samples, count = self._samples.get(name) or (Samples(), 0)
+        if not samples.hear(now_s, demand):
+            return
+        self._samples[name] = (samples, count + 1)
+        if count % SURGES_EVERY == 0:
+            before = self._outlooks.get(name) or Outlook(-1, ())
+            self._outlooks = self._outlooks | {name: replace(before, surges=samples.surges())}

@@ -2,6 +2,9 @@
 
 A contender that is not ours uses the same code with other settings wherever that says what it does: a static partition
 is our policy with as many replicas as the partition holds, no more and no fewer.
+
+Rivals play twice: with our starts and our ways to step aside, which shows what the policy does, and as ``NAME-own``
+with cold starts and kills, which shows what the system does.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,13 +12,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate.bounds import Bounded
 from ebbtide_autoscaler.simulate.draws import replicas_needed
-from ebbtide_autoscaler.simulate.run import Contender, Scene, Service, fixed
+from ebbtide_autoscaler.simulate.engine import KILLS, USUAL
+from ebbtide_autoscaler.simulate.foresight import STRETCH_S, plan
+from ebbtide_autoscaler.simulate.rivals import Schedule, Servers, newest_first, whole_servers
+from ebbtide_autoscaler.simulate.run import BEGINS_S, Contender, Scene, Service, fixed
 from ebbtide_autoscaler.simulate.traces import Array
 
+CURVE_S = 600  # a partition is made for the curve of demand, as people see it on a chart, not for a minute's noise
 SPARE = 1.1  # a partition is made ten per cent larger than the highest demand that it is made for
+HOLD_S = 300.0  # for which a usual autoscaler waits before it takes a replica away
+UP_S = 15.0  # and how often it looks
+LEAD_S = 15.0  # for which the foresight orders ahead: a job's park, a wake, a tick
+OURS = "ebbtide"
+ORACLE = "oracle"
+STATIC = "static-p100"
+LYRA = "lyra"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +44,9 @@ class Play:
     config: PolicyConfig
 
 
+Make = Callable[[Scene, PolicyConfig], Play]
+
+
 def _ours(scene: Scene, config: PolicyConfig) -> Play:
     return Play(scene, decide, config)
 
@@ -36,22 +56,119 @@ def _unforeseeing(scene: Scene, config: PolicyConfig) -> Play:
     return Play(scene, decide, replace(config, forecast_share=0.0))
 
 
-def _static(sized: Callable[[Array], float]) -> Callable[[Scene, PolicyConfig], Play]:
+def _static(sized: Callable[[Array], float]) -> Make:
     def play(scene: Scene, config: PolicyConfig) -> Play:
         partitioned = replace(scene, services=tuple(map(partition, scene.services)))
         return Play(partitioned, decide, replace(config, forecast_share=0.0))
 
     def partition(one: Service) -> Service:
-        needed = replicas_needed(one.load, one.engine)
+        needed = replicas_needed(one.load, one.engine, CURVE_S)
         return replace(one, spec=fixed(one.spec, max(1, int(np.ceil(sized(needed))))))
 
     return play
 
 
-CONTENDERS: Mapping[str, Callable[[Scene, PolicyConfig], Play]] = {
-    "ebbtide": _ours,
+def _usual(config: PolicyConfig) -> PolicyConfig:
+    """An autoscaler that looks every 15 s, and expects nothing."""
+    return replace(config, forecast_share=0.0, up_after_s=UP_S)
+
+
+def _specs(scene: Scene, change: Callable[[EndpointSpec], EndpointSpec]) -> Scene:
+    return replace(scene, services=tuple(replace(one, spec=change(one.spec)) for one in scene.services))
+
+
+def _holding(spec: EndpointSpec) -> EndpointSpec:
+    return replace(spec, down_after_s=HOLD_S)
+
+
+def _patient(scene: Scene, config: PolicyConfig) -> Play:
+    """Reactive, and nobody steps aside: replicas get what jobs leave, as jobs get what replicas leave."""
+    stays = replace(_specs(scene, _holding), job_class=WorkloadClass.NON_PREEMPTIBLE)
+    return Play(stays, decide, _usual(config))
+
+
+def _killing(scene: Scene, config: PolicyConfig) -> Play:
+    """Reactive, and the job that began last is stopped."""
+    return Play(_specs(scene, _holding), Bounded(_as_declared, newest_first), _usual(config))
+
+
+def _lyra(scene: Scene, config: PolicyConfig) -> Play:
+    """Reactive, by whole servers, two per cent of headroom."""
+    servers = Servers(
+        {one.spec.name: (one.spec.target_requests, scene.slots_per_node // one.engine.slots) for one in scene.services},
+        {one.spec.name: one.spec.replicas_max for one in scene.services},
+        HOLD_S,
+    )
+    return Play(_specs(scene, _at_once), Bounded(servers, whole_servers), _usual(config))
+
+
+def _at_once(spec: EndpointSpec) -> EndpointSpec:
+    return replace(spec, down_after_s=0.0, min_uptime_factor=0.0)
+
+
+def _scheduled(scene: Scene, config: PolicyConfig) -> Play:
+    """By the days before; reactive where they were wrong."""
+    per_replica = {one.spec.name: one.spec.target_requests for one in scene.services}
+    most = {one.spec.name: _fixed_share(scene, one) for one in scene.services}
+    return Play(_specs(scene, _holding), Bounded(Schedule(per_replica, most)), _usual(config))
+
+
+def _fixed_share(scene: Scene, one: Service) -> int:
+    """What a static partition would hold: a schedule lends from it."""
+    return max(1, int(np.ceil(float(replicas_needed(one.load, one.engine, CURVE_S).max()) * SPARE)))
+
+
+def _as_declared(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
+    return {}
+
+
+def _foreseeing(scene: Scene, config: PolicyConfig) -> Play:
+    """Perfect foresight of requests, with our starts and our ways to step aside."""
+    plans = {one.spec.name: plan(one.load, one.engine, one.spec.ttft_slo_s, LEAD_S) for one in scene.services}
+
+    def bounds(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
+        at, found = int((now_s - BEGINS_S) // STRETCH_S), {}
+        for name, one in plans.items():
+            count = int(one[min(at, len(one) - 1)])
+            # What waits all the same (a replica was late) would wait for ever if no more came than its plan needs.
+            found[name] = (count, count + 1 + count // 8 if snapshot.traffic[name].held else count)
+        return found
+
+    return Play(_specs(scene, _at_once), Bounded(bounds), replace(config, forecast_share=0.0))
+
+
+def _own(make: Make) -> Make:
+    """With what such a pool has: replicas start cold, jobs are killed and go on from their last checkpoint."""
+
+    def play(scene: Scene, config: PolicyConfig) -> Play:
+        cold = _specs(scene, lambda spec: replace(spec, warm_replicas=0))
+        return make(replace(cold, times=USUAL, in_place=False), config)
+
+    return play
+
+
+def _requeueing(make: Make) -> Make:
+    """With our starts; jobs are killed all the same, since that is what the policy says."""
+
+    def play(scene: Scene, config: PolicyConfig) -> Play:
+        return make(replace(scene, times=KILLS, in_place=False), config)
+
+    return play
+
+
+CONTENDERS: Mapping[str, Make] = {
+    OURS: _ours,
     "ebbtide-reactive": _unforeseeing,
-    "static-p100": _static(lambda needed: float(needed.max()) * SPARE),
+    ORACLE: _foreseeing,
+    STATIC: _static(lambda needed: float(needed.max()) * SPARE),
     "static-p95": _static(lambda needed: float(np.percentile(needed, 95))),
     "static-mean-2sd": _static(lambda needed: float(needed.mean() + 2 * needed.std())),
+    "no-preemption": _patient,
+    "no-preemption-own": _own(_patient),
+    "kill-and-requeue": _requeueing(_killing),
+    "kill-and-requeue-own": _own(_killing),
+    LYRA: _lyra,
+    "lyra-own": _own(_lyra),
+    "schedule": _scheduled,
+    "schedule-own": _own(_scheduled),
 }

@@ -5,12 +5,12 @@ within a second than Poisson's, and lengths around their mean.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ebbtide_autoscaler.simulate.engine import Engine
-from ebbtide_autoscaler.simulate.traces import Array, Jobs, Rates, Requests
+from ebbtide_autoscaler.simulate.traces import Array, Gpus, Jobs, Rates, Requests, Serving, Tokens
 
 MINUTE_S = 60
 MEMORY = 0.6  # of the noise from one minute to the next: measured on the Azure 2024 week
@@ -44,7 +44,7 @@ class Job:
     work_s: float
 
 
-def load(trace: Requests | Rates, engine: Engine, scale: float, tokens: tuple[float, float], seed: int) -> Load:
+def load(trace: Serving, engine: Engine, scale: float, tokens: tuple[float, float], seed: int) -> Load:
     """The load that a trace makes, its rate multiplied by ``scale``.
 
     Args:
@@ -53,6 +53,11 @@ def load(trace: Requests | Rates, engine: Engine, scale: float, tokens: tuple[fl
     random = np.random.default_rng(seed)
     if isinstance(trace, Requests):
         return _recorded(trace, engine, scale, random)
+    if isinstance(trace, Tokens):
+        trace = _rates(trace.at_s, trace.per_s / sum(tokens))
+    elif isinstance(trace, Gpus):
+        of_one = engine.full / engine.slots / engine.work_s(*tokens)
+        trace = _rates(trace.at_s, trace.count * of_one)
     seconds = np.arange(int(trace.at_s[-1]) + MINUTE_S, dtype=np.float64)
     per_s = np.interp(seconds, trace.at_s, trace.per_s * scale) + _noise(trace, len(seconds), random) * scale
     prompt, output = _tokens(trace, seconds, tokens)
@@ -61,6 +66,12 @@ def load(trace: Requests | Rates, engine: Engine, scale: float, tokens: tuple[fl
     requests = random.poisson(random.gamma(mean / (DISPERSION - 1.0), DISPERSION - 1.0)).astype(np.float64)
     each_s = prompt / engine.prefill_tok_s + output / engine.decode_tok_s
     return Load(_lengths(requests, each_s, random), requests, float(prompt.mean()), float(output.mean()))
+
+
+def _rates(at_s: Array, per_s: Array) -> Rates:
+    """Rates of which nothing else is known."""
+    unknown = np.full_like(per_s, np.nan)
+    return Rates(at_s, per_s, np.zeros_like(per_s), unknown, unknown)
 
 
 def _recorded(trace: Requests, engine: Engine, scale: float, random: np.random.Generator) -> Load:
@@ -104,6 +115,14 @@ def _lengths(requests: Array, each_s: Array, random: np.random.Generator) -> Arr
     return drawn
 
 
+def lasting(one: Load, seconds: int, from_s: float) -> Load:
+    """The load from ``from_s`` on, for so long; after its end it begins anew."""
+    if len(one.work_s) == seconds and not from_s:
+        return one
+    at = (np.arange(seconds) + int(from_s)) % len(one.work_s)
+    return replace(one, work_s=one.work_s[at], requests=one.requests[at])
+
+
 def jobs(trace: Jobs, keep: float, *, gpus_max: int, shortest_s: float, longest_s: float, seed: int) -> Sequence[Job]:
     """Each of the trace's jobs with probability ``keep``, by submission; those out of bounds are left out."""
     random = np.random.default_rng(seed)
@@ -116,9 +135,9 @@ def jobs(trace: Jobs, keep: float, *, gpus_max: int, shortest_s: float, longest_
     return found
 
 
-def replicas_needed(one: Load, engine: Engine) -> Array:
-    """So many, minute by minute, that none is more than full on average."""
-    minutes = len(one.work_s) // MINUTE_S
-    by_minute = one.work_s[: minutes * MINUTE_S].reshape(minutes, MINUTE_S).mean(axis=1)
-    needed: Array = np.ceil(by_minute / engine.full)
+def replicas_needed(one: Load, engine: Engine, stretch_s: int = MINUTE_S) -> Array:
+    """So many, stretch by stretch, that none is more than full on average."""
+    stretches = len(one.work_s) // stretch_s
+    by_stretch = one.work_s[: stretches * stretch_s].reshape(stretches, stretch_s).mean(axis=1)
+    needed: Array = np.ceil(by_stretch / engine.full)
     return needed

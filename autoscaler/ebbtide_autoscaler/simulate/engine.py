@@ -5,7 +5,7 @@ them. A replica is full at the share ``full`` of its speed: beyond it tokens com
 waits at the gateway instead.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +14,7 @@ class Engine:
 
     Attributes:
         prefill_tok_s, decode_tok_s: at full batches.
+        park_bytes: host memory that it needs while it is parked.
         slots: GPUs of a replica, all on one node.
         full: share of its speed at which it still keeps its promises.
         tpot_s: between two tokens of a request, at that share.
@@ -21,6 +22,7 @@ class Engine:
 
     prefill_tok_s: float
     decode_tok_s: float
+    park_bytes: int = 16 << 30  # host memory of one that is parked: its weights
     slots: int = 1
     full: float = 0.65  # DESIGN's replica model, an assumption until measured on the GPU at hand
     tpot_s: float = 0.03  # twice the 17 ms of a step of 128 tokens at 1.5k context: prefills come between
@@ -42,7 +44,7 @@ ENGINES = {
     # Llama-3.1-8B, BF16, one H100: 20-40k and 5-9k tok/s; Vidur's profile of Llama-2-7B and KV reads agree.
     "llama-8b-h100": Engine(prefill_tok_s=25_000, decode_tok_s=7_000),
     # 70B on four H100, BF16: assumed.
-    "llama-70b-4xh100": Engine(prefill_tok_s=12_000, decode_tok_s=3_000, slots=4),
+    "llama-70b-4xh100": Engine(prefill_tok_s=12_000, decode_tok_s=3_000, slots=4, park_bytes=141 << 30),
 }
 
 
@@ -61,6 +63,9 @@ class Times:
         resume_s: from its slots until it trains again.
         save_s: the checkpoint of a job that is stopped, until its slots are free.
         step_s: of training.
+        kills: jobs do not come to a safe point: they are killed, and go on from their last checkpoint.
+        kill_s: until the slots of one that was killed are free.
+        checkpoint_every_s: of training.
     """
 
     start_s: float = 45.0  # local weights and compile cache: Alibaba's base-model loads have p50 23, p90 42 s; + engine
@@ -73,3 +78,16 @@ class Times:
     resume_s: float = 2.0
     save_s: float = 6.3  # a 7B's state staged in host memory (pytorch.org, asynchronous checkpointing)
     step_s: float = 2.0
+    kills: bool = False
+    kill_s: float = 3.0  # 2 to 5 s, assumed
+    checkpoint_every_s: float = 1800.0
+
+
+OURS = Times()
+KILLS = replace(OURS, kills=True)  # our starts, but nothing that saves a job's state
+USUAL = Times(
+    start_s=150.0,  # container, weights from afar, compilation: 120 to 300 s
+    gang_start_s=150.0,  # 60 to 180 s, and the load of the checkpoint
+    kills=True,
+)
+"""What a pool has that starts replicas cold and kills jobs."""

@@ -27,6 +27,9 @@ class EndpointModel(Section):
     prompt_tokens: Annotated[float, Field(gt=0)] = Field(1000.0, description="Of a mean request, where no trace says.")
     output_tokens: Annotated[float, Field(gt=0)] = Field(200.0, description="The same.")
     ttft_slo_s: Seconds = 2.0
+    warm_replicas: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Most replicas that stay parked in host memory. Default null: as many as there is room for."
+    )
 
     @model_validator(mode="after")
     def _known_engine(self) -> "EndpointModel":
@@ -46,7 +49,7 @@ class JobsModel(Section):
 class RunModel(Section):
     """How the run goes."""
 
-    tick_s: Seconds = Field(15.0, description="Between two decisions. Default 15: as coarse as pools are watched.")
+    tick_s: Seconds = Field(5.0, description="Between two decisions. Default 5.")
     warm_up_s: SecondsOrZero = Field(86_400.0, description="Not scored: the pool begins empty. Default a day.")
 
 

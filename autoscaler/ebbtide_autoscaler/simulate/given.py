@@ -9,7 +9,7 @@ from ebbtide_autoscaler.simulate.scene import Inputs, Named, read
 
 
 def given(
-    config: Path, serving: Sequence[tuple[Path, float]], jobs: Sequence[tuple[Path, float]]
+    config: Path, serving: Sequence[tuple[Path, float, float]], jobs: Sequence[tuple[Path, float, float]]
 ) -> tuple[SimulationFile, Inputs]:
     """Both, read and sound.
 

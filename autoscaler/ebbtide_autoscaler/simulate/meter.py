@@ -12,7 +12,8 @@ class Use(Enum):
 
     __hash__ = object.__hash__  # members are singletons, and each event looks some up
 
-    TRAINING = "training"  # steps; those that are lost are taken off in the end
+    TRAINING = "training"  # steps that are not done again
+    LOST = "lost"  # steps that are
     LOADING = "loading"  # a job's workers start, or come back
     SAVING = "saving"  # a job steps aside, or has died
     READY = "ready"  # a replica that answers, busy or not
@@ -21,7 +22,7 @@ class Use(Enum):
     FREE = "free"
 
 
-WASTE = (Use.LOADING, Use.SAVING, Use.STARTING, Use.DRAINING)
+WASTE = (Use.LOST, Use.LOADING, Use.SAVING, Use.STARTING, Use.DRAINING)
 
 _OF_JOB = {
     JobState.STARTING: Use.LOADING,
@@ -66,6 +67,12 @@ class Meter:
             for use, count in self.now.items():
                 self.slot_s[use] += count * (now_s - self._last_s)
             self._last_s = now_s
+
+    def lose(self, slot_s: float) -> None:
+        """So much of what was trained has to be trained again."""
+        lost = min(slot_s, self.slot_s[Use.TRAINING])  # what was trained before the count began is not in it
+        self.slot_s[Use.TRAINING] -= lost
+        self.slot_s[Use.LOST] += lost
 
     def move(self, count: int, before: Use, after: Use) -> None:
         """So many slots have changed their use just now."""

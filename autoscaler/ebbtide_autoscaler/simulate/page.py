@@ -15,6 +15,7 @@ COLOURS = {  # one for each use, told apart by people who see red and green alik
     Use.DRAINING: "#f0e442",
     Use.LOADING: "#56b4e9",
     Use.SAVING: "#cc79a7",
+    Use.LOST: "#000000",
     Use.FREE: "#dddddd",
 }
 _STYLE = """

@@ -6,10 +6,12 @@ there. What follows is a model: a job parks as long as `Times` says, a replica s
 Not modelled: what people do, the network, and slots that are not proven free at once.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import exp
 from random import Random
+from types import MappingProxyType
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.apply_slot import freed
@@ -44,7 +46,8 @@ from ebbtide.pool.events import (
     StopJob,
     WakeSeat,
 )
-from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, slot_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
+from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
@@ -63,19 +66,36 @@ class Training:
     left_s: float  # of work, in slot-seconds
     work_s: float
     submit_s: float
+    gpus: int = 1
     since_s: float | None = None  # it has trained since then
     first_s: float | None = None  # when it was first granted slots
     end_s: float | None = None
     preempted: int = 0
+    lost_s: float = 0.0  # slot-seconds that had to be done again
+
+
+@remembered
+def _ready(seats: Mapping[SeatId, SeatRecord]) -> Mapping[EndpointName, int]:
+    return Counter(seat.endpoint for seat in seats.values() if seat.state is SeatState.READY)
 
 
 class Pool:
     """Slots, jobs and seats, as of ``now_s`` (seconds since 1970, as all times here)."""
 
     def __init__(
-        self, nodes: int, per_node: int, host_bytes: int, times: Times, seed: int, *, now_s: float, from_s: float
+        self,
+        nodes: int,
+        per_node: int,
+        host_bytes: int,
+        times: Times,
+        seed: int,
+        *,
+        now_s: float,
+        from_s: float,
+        park_bytes: Mapping[EndpointName, int] = MappingProxyType({}),
     ) -> None:
-        """All slots are free; slot-seconds count from ``from_s`` on."""
+        """All slots are free; slot-seconds count from ``from_s`` on; ``park_bytes``: of a replica that is parked."""
+        self._park_bytes = park_bytes
         self.now_s = now_s
         self.state = PoolState()
         self.agenda = Agenda()
@@ -97,12 +117,12 @@ class Pool:
 
     def submit(self, spec: JobSpec, work_s: float) -> None:
         """A job, with so many slot-seconds of work."""
-        self.training[spec.name] = Training(work_s, work_s, self.now_s)
+        self.training[spec.name] = Training(work_s, work_s, self.now_s, spec.workers_max)
         self._apply(JobSubmitted(spec, "1"))
 
-    def ready(self, seats: Iterable[SeatRecord]) -> int:
-        """How many of them answer requests."""
-        return sum(seat.state is SeatState.READY for seat in seats)
+    def ready(self, endpoint: EndpointName) -> int:
+        """How many of its replicas answer requests."""
+        return _ready(self.state.seats).get(endpoint, 0)
 
     def carry_out(self, moves: Iterable[Move]) -> None:
         """What was decided, now; what cannot be is refused, and noted."""
@@ -144,7 +164,10 @@ class Pool:
             case StopJob(job=job):
                 was = before.jobs[job]
                 self.training[job].preempted += move.preempts and was.state is JobState.RUNNING
-                if was.state is JobState.RUNNING:
+                if was.state is JobState.RUNNING and times.kills:
+                    self._lose(job, was)
+                    self._job_later(job, times.kill_s, self._stopped)
+                elif was.state is JobState.RUNNING:
                     self._to_safe_point(job, was, times.save_s, self._stopped)
                 else:
                     self._job_later(job, 0.0, self._stopped)
@@ -159,6 +182,13 @@ class Pool:
                 self._seat_later(seat, times.drain_s, self._drained)
             case _:
                 raise AssertionError(f"no contender makes such moves: {move}")
+
+    def _lose(self, job: JobName, was: JobRecord) -> None:
+        """Back to its last checkpoint; ones are made while it runs, not when it starts."""
+        lost_s = ((self.now_s - was.since_s) % self._times.checkpoint_every_s) * len(was.gang)
+        self.training[job].left_s += lost_s
+        self.training[job].lost_s += lost_s
+        self.meter.lose(lost_s)
 
     def _to_safe_point(self, job: JobName, was: JobRecord, then_s: float, then: Callable[[JobName], None]) -> None:
         """It trains on until there; one that is through before ends."""
@@ -190,9 +220,13 @@ class Pool:
         self._apply(JobDurable(job, self._step(job)))
 
     def _stopped(self, job: JobName) -> None:
-        self.state = freed(self.state, self.state.held_by(job, self.state.jobs[job].epoch), self.now_s)
+        self.state = freed(self.state, self._holds(job, self.state.jobs[job].gang), self.now_s)
         self._apply(JobDurable(job, self._step(job)))
         self._apply(JobStopped(job, self._step(job)))
+
+    def _holds(self, workload: JobName | SeatId, slots: Iterable[SlotId]) -> tuple[SlotId, ...]:
+        """Those that it occupies; as ``state.held_by``, which looks at all slots."""
+        return tuple(slot for slot in slots if self.state.slots[slot].occupant == workload)
 
     def _step(self, job: JobName) -> int:
         """Finished steps: of so many slot-seconds each that the job has as many steps with any number of workers."""
@@ -206,7 +240,7 @@ class Pool:
         self._seat_later(seat, start_s, self._answers)
 
     def _answers(self, seat: SeatId) -> None:
-        self._apply(SeatReady(seat, ()))
+        self._apply(SeatReady(seat, (), park_bytes=self._park_bytes.get(self.state.seats[seat].endpoint, 0)))
 
     def _drained(self, seat: SeatId) -> None:
         self._apply(SeatDrained(seat))
@@ -219,7 +253,7 @@ class Pool:
     def _leaves(self, seat: SeatId) -> None:
         if self.state.seats[seat].state is SeatState.DRAINING:
             self._apply(SeatStopped(seat, "it has drained", failed=False))
-        self.state = freed(self.state, self.state.held_by(seat, self.state.seats[seat].epoch), self.now_s)
+        self.state = freed(self.state, self._holds(seat, self.state.seats[seat].slots), self.now_s)
         self._apply(SeatGone(seat))
 
     # ---- how

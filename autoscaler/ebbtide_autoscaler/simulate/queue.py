@@ -13,19 +13,24 @@ import numpy as np
 
 from ebbtide_autoscaler.simulate.draws import Load
 from ebbtide_autoscaler.simulate.engine import Engine
+from ebbtide_autoscaler.simulate.traces import Array
+
+FEW = 64  # seconds: with so many arrays begin to pay
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a stretch of seconds brought: all of shape (seconds,).
+    """What a stretch of seconds brought.
 
     Attributes:
-        late: requests that were, or will be, answered too late.
+        requests: that arrived.
+        late: of those, that were, or will be, answered too late.
         done_s: replica-seconds of work.
     """
 
-    late: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-    done_s: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    requests: float
+    late: float
+    done_s: float
 
 
 class Queue:
@@ -35,27 +40,63 @@ class Queue:
         self.backlog_s = 0.0  # replica-seconds that wait
         self.second = 0  # the next one
         self._load, self._engine, self._slo_s = load, engine, ttft_slo_s
+        self._work_so_far = _so_far(load.work_s)
+        self._requests_so_far = _so_far(load.requests)
 
     def serve(self, until: int, replicas: int) -> Served:
         """Go on to second ``until`` with so many ready replicas."""
-        span = slice(self.second, min(until, len(self._load.work_s)))
-        work_s, requests = self._load.work_s[span], self._load.requests[span]
+        begin, end = self.second, min(until, len(self._load.work_s))
         self.second = until
         rate = replicas * self._engine.full
-        if not len(work_s):
-            return Served(work_s, work_s)
+        if end <= begin:
+            return Served(0.0, 0.0, 0.0)
+        requests = self._requests_so_far[end] - self._requests_so_far[begin]
+        work_s = self._work_so_far[end] - self._work_so_far[begin]
+        span = slice(begin, end)
+        before_s = self.backlog_s
+        late = self._late_of(self._load.work_s[span], self._load.requests[span], rate)
+        return Served(requests, late, before_s + work_s - self.backlog_s)
+
+    def _late_of(self, work_s: Array, requests: Array, rate: float) -> float:
+        """How many of these come too late; what waits afterwards is kept."""
+        if len(work_s) <= FEW:
+            return self._late_one_by_one(work_s.tolist(), requests.tolist(), rate)
         # Lindley: what waits is how far the surplus is above its lowest point so far.
         surplus = self.backlog_s + np.cumsum(work_s - rate)
         backlog_s = surplus - np.minimum(np.minimum.accumulate(surplus), 0.0)
         before_s = np.concatenate(([self.backlog_s], backlog_s[:-1]))
-        done_s = before_s + work_s - backlog_s
-        # Who arrives in a second finds what waited before it and, on average, half of what came with it.
-        ahead_s = before_s + work_s / 2
-        late = np.where(ahead_s > rate * (self._slo_s + 0.5), requests, 0.0) if rate else requests
         self.backlog_s = float(backlog_s[-1])
-        return Served(late, done_s)
+        # Who arrives in a second finds what waited before it and, on average, half of what came with it.
+        return float(requests[before_s + work_s / 2 > rate * (self._slo_s + 0.5)].sum() if rate else requests.sum())
+
+    def _late_one_by_one(self, work_s: list[float], requests: list[float], rate: float) -> float:
+        """The same; quicker for a few seconds than arrays are."""
+        waits_s, late, most_s = self.backlog_s, 0.0, rate * (self._slo_s + 0.5)
+        for here_s, count in zip(work_s, requests, strict=True):
+            if not rate or waits_s + here_s / 2 > most_s:
+                late += count
+            waits_s = max(0.0, waits_s + here_s - rate)
+        self.backlog_s = waits_s
+        return late
+
+    def arriving_per_s(self, window: int) -> float:
+        """Requests that arrived per second, over the last ``window`` seconds."""
+        return self._lately(self._requests_so_far, window) / max(1, min(window, self.second))
+
+    def mean_work_s(self, window: int) -> float:
+        """Replica-seconds of a request of the last ``window`` seconds; 0: there was none."""
+        requests = self._lately(self._requests_so_far, window)
+        return self._lately(self._work_so_far, window) / requests if requests else 0.0
 
     def arriving_s(self, window: int) -> float:
         """Replica-seconds that arrived per second, over the last ``window`` seconds."""
-        recent = self._load.work_s[max(0, self.second - window) : self.second]
-        return float(recent.mean()) if len(recent) else 0.0
+        return self._lately(self._work_so_far, window) / max(1, min(window, self.second))
+
+    def _lately(self, so_far: list[float], window: int) -> float:
+        end = min(self.second, len(so_far) - 1)
+        return so_far[end] - so_far[max(0, end - window)]
+
+
+def _so_far(values: Array) -> list[float]:
+    found: list[float] = [0.0, *np.cumsum(values).tolist()]
+    return found

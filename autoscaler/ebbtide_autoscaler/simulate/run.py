@@ -21,12 +21,17 @@ from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.pool import Pool, Training
 from ebbtide_autoscaler.simulate.queue import Queue
+from ebbtide_autoscaler.simulate.traces import Array
 
 Contender = Callable[[float, Snapshot, Memory, PolicyConfig], tuple[Decision, Memory]]
 
 BEGINS_S = 1_715_472_000.0  # Sunday 2024-05-12 00:00 UTC, when the Azure 2024 week begins; other traces: any Sunday
 ARRIVALS_S = 15  # seconds over which arrivals are averaged, as gateways tell of requests at work
+DOWN_AFTER_S = 120.0
+STAYS_S = 60  # and how long requests stay
+TTFT_S = 0.1  # at a replica that is not full; what waits at the gateway is not in it, as gateways tell it
 WORKER_BYTES = 16 << 30  # an 8B's Adam state on 8 GPUs: 16 bytes a parameter
+WINDOW_S = 300  # of the worst five minutes
 COURSE_S = 300  # between two points of a picture: a week has two thousand
 CHECK_EVERY = 60  # ticks between two looks at all promises
 
@@ -54,6 +59,8 @@ class Scene:
     tick_s: float
     warm_up_s: float
     horizon_s: float
+    job_class: WorkloadClass = WorkloadClass.PREEMPTIBLE
+    in_place: bool = True  # whether jobs can park
 
     @property
     def slots(self) -> int:
@@ -67,8 +74,8 @@ class Outcome:
 
     Attributes:
         slot_s: slot-seconds by use.
-        late: requests answered too late, by second, over all endpoints; of shape (seconds,).
-        requests: all that arrived, likewise.
+        late: requests answered too late, by stretches of `WINDOW_S`, over all endpoints; of shape (stretches,).
+        requests: all that arrived, likewise; a request counts where the tick before it lies.
         busy_s: slot-seconds of replicas' work.
         training: every job.
         refused: moves that could not be made.
@@ -77,8 +84,8 @@ class Outcome:
     """
 
     slot_s: Mapping[Use, float]
-    late: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-    requests: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    late: Array
+    requests: Array
     busy_s: float
     training: Mapping[JobName, Training]
     refused: tuple[str, ...]
@@ -100,12 +107,14 @@ class Run:
             scene.seed,
             now_s=BEGINS_S,
             from_s=BEGINS_S + scene.warm_up_s,
+            park_bytes={one.spec.name: one.engine.park_bytes for one in scene.services},
         )
         self._queues = {}
         for one in scene.services:
             self.pool.declare(one.spec)
             self._queues[one.spec.name] = Queue(one.load, one.engine, one.spec.ttft_slo_s)
-        self._late, self._requests = np.zeros(int(scene.horizon_s)), np.zeros(int(scene.horizon_s))
+        windows = int(scene.horizon_s) // WINDOW_S + 1
+        self._late, self._requests = [0.0] * windows, [0.0] * windows
         self._busy_s = 0.0
         self._arrived = {one.spec.name: 0.0 for one in scene.services}
         self._memory = Memory()
@@ -132,11 +141,11 @@ class Run:
         self._advance(BEGINS_S + self._scene.horizon_s)
         self.pool.settle()
         check(self.pool.state)
-        scored = slice(int(self._scene.warm_up_s), None)
+        scored = slice(int(self._scene.warm_up_s) // WINDOW_S, None)
         return Outcome(
             dict(self.pool.meter.slot_s),
-            self._late[scored],
-            self._requests[scored],
+            np.array(self._late[scored]),
+            np.array(self._requests[scored]),
             self._busy_s,
             self.pool.training,
             tuple(self.pool.refused),
@@ -146,10 +155,11 @@ class Run:
 
     def _submit(self, until_s: float) -> None:
         """Jobs come to the queue at their second; they are seen at the next tick."""
-        jobs = self._scene.jobs
+        scene, jobs = self._scene, self._scene.jobs
         while self._next_job < len(jobs) and BEGINS_S + jobs[self._next_job].submit_s <= until_s:
             number, one = self._next_job, jobs[self._next_job]
-            self.pool.agenda.at(BEGINS_S + one.submit_s, partial(self.pool.submit, job_spec(number, one), one.work_s))
+            spec = replace(job_spec(number, one), workload_class=scene.job_class, in_place=scene.in_place)
+            self.pool.agenda.at(BEGINS_S + one.submit_s, partial(self.pool.submit, spec, one.work_s))
             self._next_job += 1
 
     def _advance(self, now_s: float) -> None:
@@ -161,13 +171,12 @@ class Run:
             if second <= queue.second:
                 continue
             begin = queue.second
-            served = queue.serve(second, pool.ready(pool.state.seats_of(one.spec.name)))
-            span = slice(begin, begin + len(served.late))
-            self._late[span] += served.late
-            self._requests[span] += one.load.requests[span]
-            self._arrived[one.spec.name] += float(one.load.requests[span].sum())
+            served = queue.serve(second, pool.ready(one.spec.name))
+            self._late[begin // WINDOW_S] += served.late
+            self._requests[begin // WINDOW_S] += served.requests
+            self._arrived[one.spec.name] += served.requests
             if begin >= self._scene.warm_up_s:
-                self._busy_s += float(served.done_s.sum()) * one.engine.slots
+                self._busy_s += served.done_s * one.engine.slots
         pool.now_s = now_s
         while len(self._course[Use.FREE]) * COURSE_S <= second:
             for use, counts in self._course.items():
@@ -187,17 +196,20 @@ class Run:
     def _signals(self, one: Service) -> EndpointSignals:
         """As gateways would tell them."""
         queue, load = self._queues[one.spec.name], one.load
-        each_s = one.engine.work_s(load.prompt_tokens, load.output_tokens)
-        ready = self.pool.ready(self.pool.state.seats_of(one.spec.name))
+        each_s = queue.mean_work_s(STAYS_S) or one.engine.work_s(load.prompt_tokens, load.output_tokens)
+        # A longer prompt or answer takes its share of the replica, and so of the others' time, for longer.
+        stay_s = one.spec.target_requests * each_s / one.engine.full
+        ready = self.pool.ready(one.spec.name)
         rate, arriving = ready * one.engine.full, queue.arriving_s(ARRIVALS_S)
         served = rate if queue.backlog_s else min(rate, arriving)
-        held = round(queue.backlog_s / each_s)
         return EndpointSignals(
-            held=held,
-            inflight=round(served / each_s * one.engine.stay_s(load.output_tokens)),
+            held=round(queue.backlog_s / each_s),
+            inflight=round(served / each_s * stay_s),
             arrivals=int(self._arrived[one.spec.name]),
             last_arrival_s=self.pool.now_s if arriving else 0.0,
-            ttft_p90_s=queue.backlog_s / rate if rate else 0.0,
+            arriving_per_s=queue.arriving_per_s(ARRIVALS_S),
+            stay_s=stay_s,
+            ttft_p90_s=TTFT_S if served else 0.0,
             known=True,
         )
 
@@ -220,7 +232,7 @@ def job_spec(number: int, one: Job) -> JobSpec:
     )
 
 
-def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int) -> EndpointSpec:
+def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int, warm_replicas: int = 0) -> EndpointSpec:
     """An endpoint of a trace as a pool's file would have it: with the requests at work that make a replica full."""
     return EndpointSpec(
         name=EndpointName(name),
@@ -231,13 +243,14 @@ def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int) -
         replicas_min=1,
         replicas_max=replicas_max,
         slots_per_replica=engine.slots,
-        target_requests=max(1, int(engine.running(load.prompt_tokens, load.output_tokens))),
+        target_requests=max(1, round(engine.running(load.prompt_tokens, load.output_tokens))),
         ttft_slo_s=2.0,
         tpot_slo_s=0.1,
         idle_after_s=300.0,
-        down_after_s=300.0,
+        down_after_s=DOWN_AFTER_S,
         min_uptime_factor=2.0,
         drain_s=30.0,
+        warm_replicas=warm_replicas,
     )
 
 

@@ -6,26 +6,30 @@ from itertools import chain
 from pathlib import Path
 
 from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.simulate.draws import Job, jobs, load, replicas_needed
+from ebbtide_autoscaler.simulate.draws import Job, jobs, lasting, load, replicas_needed
 from ebbtide_autoscaler.simulate.engine import ENGINES, Times
 from ebbtide_autoscaler.simulate.file import SimulationFile
 from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
-from ebbtide_autoscaler.simulate.traces import BadTrace, Jobs, Rates, Requests, read_jobs, read_serving
+from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
+
+DAY_S = 86_400.0
+CURVE_S = 600  # what is beyond for a minute may wait
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A trace's file, with what it is multiplied by, or how many of its rows are kept."""
+    """A trace's file, what it is multiplied by or how many of its rows are kept, and the day on which it begins."""
 
     path: Path
     factor: float = 1.0
+    from_day: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """All traces, read and sound."""
 
-    serving: tuple[tuple[Named, Requests | Rates], ...]
+    serving: tuple[tuple[Named, Serving], ...]
     jobs: tuple[tuple[Named, Jobs], ...]
 
 
@@ -42,8 +46,26 @@ def read(serving: Sequence[Named], job_files: Sequence[Named]) -> Inputs:
         if not 0 < one.factor <= 1:
             raise BadTrace(f"{one.path}: a share of {one.factor:g} of its jobs cannot be kept; from 0 to 1 can")
     return Inputs(
-        tuple((one, read_serving(one.path)) for one in serving), tuple((one, read_jobs(one.path)) for one in job_files)
+        tuple((one, _sound(one, read_serving(one.path))) for one in serving),
+        tuple((one, _from(one, read_jobs(one.path))) for one in job_files),
     )
+
+
+def _sound(named: Named, trace: Serving) -> Serving:
+    _has_day(named, trace.at_s)
+    return trace
+
+
+def _has_day(named: Named, times: Array) -> None:
+    if not 0.0 <= named.from_day * DAY_S <= times[-1]:
+        raise BadTrace(f"{named.path}: it has {times[-1] / DAY_S:.2f} days, and cannot begin on day {named.from_day:g}")
+
+
+def _from(named: Named, trace: Jobs) -> Jobs:
+    """The jobs from a day on, which becomes the first."""
+    _has_day(named, trace.submit_s)
+    kept = trace.submit_s >= named.from_day * DAY_S
+    return Jobs(trace.submit_s[kept] - named.from_day * DAY_S, trace.duration_s[kept], trace.gpus[kept])
 
 
 def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
@@ -56,19 +78,25 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         raise BadTrace(f"{len(inputs.serving)} serving traces for {len(file.endpoints)} endpoints: name more endpoints")
     slots = file.pool.nodes * file.pool.gpus_per_node
     services = []
-    for number, (model, (named, trace)) in enumerate(zip(file.endpoints, inputs.serving, strict=False)):
-        engine = ENGINES[model.engine]
-        asked = load(trace, engine, named.factor, (model.prompt_tokens, model.output_tokens), 1000 * seed + number)
-        most = int(replicas_needed(asked, engine).max()) * engine.slots
+    loads = [
+        load(
+            trace, ENGINES[model.engine], named.factor, (model.prompt_tokens, model.output_tokens), 1000 * seed + number
+        )
+        for number, (model, (named, trace)) in enumerate(zip(file.endpoints, inputs.serving, strict=False))
+    ]
+    horizon_s = max(len(one.work_s) for one in loads)
+    for model, (named, _), drawn in zip(file.endpoints, inputs.serving, loads, strict=False):
+        engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
+        most = int(replicas_needed(asked, engine, CURVE_S).max()) * engine.slots
         if most > slots:
             raise BadTrace(
                 f"{named.path}: at its height it needs {most} GPUs, the pool has {slots}; scale it by less than "
                 f"{named.factor * slots / most:.3g}"
             )
-        services.append(
-            Service(endpoint_spec(model.name, engine, asked, replicas_max=slots // engine.slots), engine, asked)
-        )
-    horizon_s = float(min(len(one.load.work_s) for one in services))
+        replicas_max = slots // engine.slots
+        warm = replicas_max if model.warm_replicas is None else model.warm_replicas
+        spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
+        services.append(Service(spec, engine, asked))
     return Scene(
         nodes=file.pool.nodes,
         slots_per_node=file.pool.gpus_per_node,
@@ -79,7 +107,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         seed=seed,
         tick_s=file.run.tick_s,
         warm_up_s=file.run.warm_up_s if horizon_s > 2 * file.run.warm_up_s else 0.0,
-        horizon_s=horizon_s,
+        horizon_s=float(horizon_s),
     )
 
 
@@ -109,4 +137,6 @@ def policy_config(file: SimulationFile) -> PolicyConfig:
         park_first=policy.park_first,
         grow_after_s=policy.grow_after_s,
         up_after_s=policy.up_after_s,
+        starve_after_s=policy.starve_after_s,
+        forecast_share=policy.forecast_share,
     )

@@ -6,6 +6,8 @@ kind     columns                              which traces
 requests t_s, in_tok, out_tok                 one row a request (Azure 2023, Mooncake)
 rates    t_s, rps, mean_in_tok, mean_out_tok  a rate at each time (ServeGen)
 rates    t_s, rpm_mid[, rpm_sigma, ...]       the same by the minute, with its noise and tokens (Azure 2024)
+rates    t_s, total_tok_per_s                 tokens of prompts and answers together (BurstGPT)
+GPUs     start_s, end_s, gpus                 one row an instance; empty: before or after all others (Alibaba DLRM)
 jobs     submit_s, gpus, duration_s           one row a job (Philly)
 jobs     submit_s, gpus, start_s, end_s       the same, of a scheduler's record (Alibaba)
 ======== ==================================== =========================================================
@@ -25,6 +27,7 @@ import pyarrow.parquet
 
 Array = npt.NDArray[np.float64]
 
+MINUTE_S = 60
 TOKENS_MAX = 10_000_000  # of one request: more than any model's context, so a unit was mistaken
 GPUS_MAX = 1_000_000  # of one job
 
@@ -66,6 +69,25 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens per second at times, which hold until the next; of shape (n,)."""
+
+    at_s: Array
+    per_s: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """GPUs in use at times, which hold until the next; of shape (n,)."""
+
+    at_s: Array
+    count: Array
+
+
+Serving = Requests | Rates | Tokens | Gpus
+
+
+@dataclass(frozen=True, slots=True)
 class Jobs:
     """Training jobs by submission.
 
@@ -83,7 +105,7 @@ class Jobs:
 Table = Mapping[str, Array]
 
 
-def read_serving(path: Path) -> Requests | Rates:
+def read_serving(path: Path) -> Serving:
     """The traffic that a file holds.
 
     Raises:
@@ -118,9 +140,39 @@ def _requests(path: Path, table: Table) -> Requests:
 
 def _rates_by_second(path: Path, table: Table) -> Rates:
     at_s = _times(path, table, "t_s", rising=True)
-    per_s = _within(path, table, "rps", 0, np.inf)
+    per_s = _without_gaps(_within(path, table, "rps", 0, np.inf))
     prompt = _within(path, table, "mean_in_tok", 0, TOKENS_MAX)
     return Rates(at_s, per_s, np.zeros_like(per_s), prompt, _within(path, table, "mean_out_tok", 0, TOKENS_MAX))
+
+
+def _without_gaps(per_s: Array) -> Array:
+    """Zeros between two rates are records that are lacking, says who made ServeGen's: a straight line instead."""
+    known = per_s > 0
+    at = np.arange(len(per_s))
+    found: Array = np.interp(at, at[known], per_s[known]) if known.any() else per_s
+    return found
+
+
+def _tokens(path: Path, table: Table) -> Tokens:
+    return Tokens(_times(path, table, "t_s", rising=True), _within(path, table, "total_tok_per_s", 0, np.inf))
+
+
+def _gpus(path: Path, table: Table) -> Gpus:
+    """How many are in use, by the minute: Alibaba's own starts and ends are seconds, and hundreds are the same."""
+    gpus = _within(path, table, "gpus", 1, GPUS_MAX, whole=True)
+    begin_s, end_s = table["start_s"], table["end_s"]
+    known = np.concatenate([begin_s[np.isfinite(begin_s)], end_s[np.isfinite(end_s)]])
+    _refuse(path, "start_s", np.full(1, not len(known)), "is empty, and so is end_s, in every row: nothing changes")
+    first_s, last_s = float(known.min()), float(known.max())
+    begin_s, end_s = np.where(np.isfinite(begin_s), begin_s, first_s), np.where(np.isfinite(end_s), end_s, last_s)
+    _refuse(path, "end_s", end_s < begin_s, "is before start_s")
+    minutes = int((last_s - first_s) // MINUTE_S) + 1
+    change = np.zeros(minutes + 1)
+    np.add.at(change, ((begin_s - first_s) // MINUTE_S).astype(np.int64), gpus)
+    np.add.at(change, ((end_s - first_s) // MINUTE_S).astype(np.int64), -gpus)
+    count: Array = np.maximum(np.cumsum(change[:-1]), 0.0)
+    at_s: Array = np.arange(minutes, dtype=np.float64) * MINUTE_S
+    return Gpus(at_s, count)
 
 
 def _rates_by_minute(path: Path, table: Table) -> Rates:
@@ -155,10 +207,12 @@ def _sound_jobs(path: Path, table: Table, duration_s: Array) -> Jobs:
 
 
 _BY_MINUTE = ("in_tok_per_min", "out_tok_per_min")
-_SERVING: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Requests | Rates]], ...] = (
+_SERVING: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Serving]], ...] = (
     (("t_s", "in_tok", "out_tok"), _requests),
     (("t_s", "rps", "mean_in_tok", "mean_out_tok"), _rates_by_second),
     (("t_s", "rpm_mid"), _rates_by_minute),
+    (("t_s", "total_tok_per_s"), _tokens),
+    (("start_s", "end_s", "gpus"), _gpus),
 )
 _JOBS: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Jobs]], ...] = (
     (("submit_s", "duration_s", "gpus"), _jobs),

@@ -190,6 +190,9 @@ class Traffic:
     inflight: int = 0  # requests at a replica, now
     oldest_held_s: float = 0.0
     last_arrival_s: float = 0.0  # seconds since 1970; 0 = never
+    arriving_per_s: float = 0.0  # over the last 15 s
+    stays: int = 0  # requests answered to their end in the last minute ...
+    stayed_s: float = 0.0  # ... and for how long these were at replicas, in all
     recent_ttft_s: tuple[float, ...] = ()  # of the last 10 s, not counting time held for lack of a replica
     held_max_s: float = 0.0  # longest hold so far
     seat_inflight: Mapping[str, int] = field(default_factory=dict)  # per seat

@@ -33,6 +33,18 @@ class PolicySection(Section):
         description="Seconds with the time to first token over its SLO before one more replica is started. "
         "Default 1: one slow request is no trend.",
     )
+    starve_after_s: SecondsOrZero = Field(
+        14_400,
+        description="Seconds that a job may wait while smaller ones that came after it pass it by; then what becomes "
+        "free is kept for it, and those step aside. Default 14400: four hours, as a large job runs for days.",
+    )
+    forecast_share: float = Field(
+        0.95,
+        ge=0,
+        lt=1,
+        description="Share of the cases in which the replicas kept shall be enough for how demand grows until more "
+        "of them answer, as it did of late. Default 0.95. 0: nothing is expected, only what is there counts.",
+    )
     placement_timeout_s: Seconds = Field(
         30,
         description="Seconds that Ray may take to place a replica on its slots before the placement is given up. "

@@ -6,7 +6,7 @@ identity is exact. It is what keeps a decision linear in the size of the pool.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId
@@ -117,6 +117,13 @@ def ended(jobs: "Mapping[JobName, JobRecord]") -> tuple[JobName, ...]:
 
 
 @remembered
+def in_turn(jobs: "Mapping[JobName, JobRecord]") -> "tuple[JobRecord, ...]":
+    """The living jobs by priority, those that came first first."""
+    alive = (job for job in jobs.values() if job.state is not JobState.ENDED)
+    return tuple(sorted(alive, key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)))
+
+
+@remembered
 def parked_bytes(jobs: "Mapping[JobName, JobRecord]", slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, int]:
     """Host memory lent to parked gangs, by node."""
     found: Counter[NodeId] = Counter()
@@ -144,4 +151,9 @@ def seats(all_seats: "Mapping[SeatId, SeatRecord]") -> "Mapping[EndpointName, tu
     found: defaultdict[EndpointName, list[SeatRecord]] = defaultdict(list)
     for seat in all_seats.values():
         found[seat.endpoint].append(seat)
-    return {name: tuple(sorted(mine, key=lambda seat: int(seat.id.rpartition("/")[2]))) for name, mine in found.items()}
+    return {name: tuple(sorted(mine, key=lambda seat: _number(seat.id))) for name, mine in found.items()}
+
+
+@cache
+def _number(seat: SeatId) -> int:
+    return int(seat.rpartition("/")[2])

@@ -12,6 +12,8 @@ from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, Rout
 from ebbtide.testing.fake_cluster import FakeCluster
 
 RECENT_S = 10.0
+ARRIVALS_S = 15.0  # as the real one averages
+STAYS_S = 60.0
 
 
 class FakeGateway:
@@ -32,6 +34,9 @@ class FakeGateway:
         self.ttft_s: tuple[float, ...] = (0.05,)  # with one ready replica, with two, ...; the last also with more
         self.steady = False  # arrivals at even distances instead of by chance
         self._owed: dict[str, float] = defaultdict(float)
+        self._came_s: dict[str, deque[float]] = defaultdict(deque)  # arrivals of the last while
+        self._stays: dict[str, deque[tuple[float, float]]] = defaultdict(deque)  # when one was answered, and its stay
+        self._began_s = cluster.clock.now_s
         self._beats()
         self._turn()
 
@@ -40,6 +45,7 @@ class FakeGateway:
         self.arrivals[endpoint] += 1
         self.last_arrival_s[endpoint] = self.cluster.clock.now_s
         self.held[endpoint].append(self.cluster.clock.now_s)
+        self._came_s[endpoint].append(self.cluster.clock.now_s)
 
     def _turn(self) -> None:
         """New arrivals, then send what can be sent."""
@@ -63,12 +69,14 @@ class FakeGateway:
             return False
         actor.inflight += 1
         self.at_seat[endpoint][route.seat] += 1
+        sent_s = self.cluster.clock.now_s
 
         def over() -> None:
             self.at_seat[endpoint][route.seat] -= 1
             actor.inflight -= 1
             if actor.alive:
                 self.completed[endpoint] += 1
+                self._stays[endpoint].append((self.cluster.clock.now_s, self.cluster.clock.now_s - sent_s))
             elif self.alive:
                 self.held[endpoint].append(since_s)
 
@@ -85,7 +93,15 @@ class FakeGateway:
             inflight = sum(self.at_seat[endpoint].values())
             ready = len(self.table.endpoints.get(endpoint, ()))
             recent = now_s - self.last_arrival_s.get(endpoint, 0.0) < RECENT_S
+            came, stays = self._came_s[endpoint], self._stays[endpoint]
+            while came and came[0] <= now_s - ARRIVALS_S:
+                came.popleft()
+            while stays and stays[0][0] <= now_s - STAYS_S:
+                stays.popleft()
             traffic[endpoint] = Traffic(
+                arriving_per_s=len(came) / max(1.0, min(ARRIVALS_S, now_s - self._began_s)),
+                stays=len(stays),
+                stayed_s=sum(stay_s for _, stay_s in stays),
                 arrivals=self.arrivals[endpoint],
                 completed=self.completed[endpoint],
                 held=len(held),

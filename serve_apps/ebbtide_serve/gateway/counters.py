@@ -10,14 +10,19 @@ from dataclasses import dataclass, field
 from ebbtide.client.messages import Traffic
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.hold import Hold
+from ebbtide_serve.gateway.recent import Recent
 from ebbtide_serve.gateway.routes import Routes
 
+ARRIVALS_WINDOW_S = 15  # less is noise (Azure's traffic: 7 % over 15 s), more lags behind what changes by the minute
+STAYS_WINDOW_S = 60  # how long requests take changes less
 TTFT_WINDOW_S = 10.0
 TTFT_MAX_SAMPLES = 1000  # of the window, the latest: bounds the report at any request rate
 
 
 @dataclass
 class _Totals:
+    lately: Recent  # arrivals
+    stays: Recent  # requests that were answered to their end, with their time at replicas
     arrivals: int = 0
     completed: int = 0
     failed: int = 0
@@ -37,23 +42,29 @@ class Counters:
         totals = self._of(endpoint)
         totals.arrivals += 1
         totals.last_arrival_s = self._clock.epoch_s()
+        totals.lately.add(self._clock.monotonic_s())
 
     def first_byte(self, endpoint: str, ttft_s: float) -> None:
         """A replica's answer began."""
         self._of(endpoint).ttft.append((self._clock.monotonic_s(), ttft_s))
 
-    def ended(self, endpoint: str, *, completed: bool) -> None:
-        """Completed: a replica's answer below 500 was passed on to its end. Else failed, hang-ups included."""
+    def ended(self, endpoint: str, *, completed: bool, stay_s: float = 0.0) -> None:
+        """Completed: a replica's answer below 500 was passed on to its end, ``stay_s`` after one was found for it.
+
+        Else failed, hang-ups included.
+        """
         totals = self._of(endpoint)
         if completed:
             totals.completed += 1
+            totals.stays.add(self._clock.monotonic_s(), stay_s)
         else:
             totals.failed += 1
 
     def traffic(self, endpoint: str, hold: Hold, routes: Routes) -> Traffic:
         """The whole present state of one endpoint."""
         totals = self._of(endpoint)
-        oldest_s = self._clock.monotonic_s() - TTFT_WINDOW_S
+        now_s = self._clock.monotonic_s()
+        oldest_s = now_s - TTFT_WINDOW_S
         while totals.ttft and totals.ttft[0][0] < oldest_s:
             totals.ttft.popleft()
         return Traffic(
@@ -65,10 +76,18 @@ class Counters:
             inflight=routes.inflight(endpoint),
             oldest_held_s=hold.oldest_held_s(endpoint),
             last_arrival_s=totals.last_arrival_s,
+            arriving_per_s=totals.lately.per_s(now_s),
+            stays=totals.stays.count(now_s),
+            stayed_s=totals.stays.total(now_s),
             recent_ttft_s=tuple(ttft_s for _, ttft_s in totals.ttft),
             held_max_s=hold.held_max_s(endpoint),
             seat_inflight=routes.seat_inflight(endpoint),
         )
 
     def _of(self, endpoint: str) -> _Totals:
-        return self._totals.setdefault(endpoint, _Totals())
+        found = self._totals.get(endpoint)
+        if found is None:
+            now_s = self._clock.monotonic_s()
+            found = _Totals(Recent(ARRIVALS_WINDOW_S, now_s), Recent(STAYS_WINDOW_S, now_s))
+            self._totals[endpoint] = found
+        return found

@@ -95,7 +95,8 @@ class Exchange(Response):
         finally:
             self._over = True
             watch.cancel()
-            self._means.counters.ended(self._errand.endpoint, completed=self._completed)
+            stay_s = self._means.clock.monotonic_s() - self._arrived_s - self._lacked_s
+            self._means.counters.ended(self._errand.endpoint, completed=self._completed, stay_s=stay_s)
             self._admission.close(self._tokens_used())
             self._running.discard(self)
             self._book()

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide_autoscaler.simulate import queue
 from ebbtide_autoscaler.simulate.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, load_of
 
@@ -26,27 +27,37 @@ def by_seconds(work_s: list[float], stretches: list[tuple[int, int]]) -> tuple[f
     return waits_s, done_s, late
 
 
-@given(WORKS, CUTS)
-def test_it_does_what_a_loop_over_seconds_does(work_s: list[float], stretches: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("few", [0, queue.FEW])
+@given(work_s=WORKS, stretches=CUTS)
+def test_it_does_what_a_loop_over_seconds_does(few: int, work_s: list[float], stretches: list[tuple[int, int]]) -> None:
     load = load_of(np.array(work_s))
-    queue = Queue(load, ENGINE, SLO_S)
-    done_s, late = 0.0, []
-    for length, replicas in stretches:
-        served = queue.serve(queue.second + length, replicas)
-        done_s += float(served.done_s.sum())
-        late += [bool(one) for one in served.late > 0]
+    served_here, done_s, late, requests = Queue(load, ENGINE, SLO_S), 0.0, 0.0, 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "FEW", few)
+        for length, replicas in stretches:
+            served = served_here.serve(served_here.second + length, replicas)
+            done_s, late, requests = done_s + served.done_s, late + served.late, requests + served.requests
     waits_s, all_s, were_late = by_seconds(work_s, stretches)
-    assert queue.backlog_s == pytest.approx(waits_s, abs=1e-9)
-    assert done_s == pytest.approx(all_s, abs=1e-9)
-    doubtful = [second for second, work in enumerate(work_s) if work == 0.0]  # nobody came who could be late
-    assert [one for n, one in enumerate(late) if n not in doubtful] == [
-        one for n, one in enumerate(were_late) if n not in doubtful
-    ]
+    assert served_here.backlog_s == pytest.approx(waits_s, abs=1e-9)
+    assert done_s == pytest.approx(all_s, abs=1e-6)
+    assert requests == pytest.approx(load.requests[: len(were_late)].sum(), abs=1e-6)
+    assert late == pytest.approx(load.requests[: len(were_late)][np.array(were_late, dtype=bool)].sum(), abs=1e-6)
 
 
 def test_nobody_is_late_who_finds_room_and_everybody_without_a_replica() -> None:
     load = load_of(np.full(100, 1.0))
-    assert Queue(load, ENGINE, SLO_S).serve(100, 2).late.sum() == 0.0
-    queue = Queue(load, ENGINE, SLO_S)
-    assert queue.serve(100, 0).late.sum() == load.requests.sum()
-    assert queue.backlog_s == pytest.approx(100.0)
+    assert Queue(load, ENGINE, SLO_S).serve(100, 2).late == 0.0
+    one = Queue(load, ENGINE, SLO_S)
+    assert one.serve(100, 0).late == pytest.approx(load.requests.sum())
+    assert one.backlog_s == pytest.approx(100.0)
+
+
+def test_what_came_lately_is_told_per_second() -> None:
+    load = load_of(np.array([0.0] * 10 + [2.0] * 10))
+    one = Queue(load, ENGINE, SLO_S)
+    assert (one.arriving_s(5), one.mean_work_s(5)) == (0.0, 0.0)
+    one.serve(15, 1)
+    assert one.arriving_s(5) == pytest.approx(2.0)
+    assert one.arriving_s(10) == pytest.approx(1.0)
+    assert one.mean_work_s(5) == pytest.approx(ENGINE.work_s(100, 50))
+    assert one.arriving_per_s(5) * one.mean_work_s(5) == pytest.approx(2.0)

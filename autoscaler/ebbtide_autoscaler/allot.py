@@ -1,0 +1,296 @@
+"""Who gets what replicas leave free: parked jobs, waiting ones, growing ones, in the order in which they came. Pure.
+
+A small job may pass a large one that lacks slots, so nothing idles. What that could do to the large one is bounded:
+once it has waited for `PolicyConfig.starve_after_s`, what becomes free is kept for it, and jobs that came after it step
+aside.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+
+from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
+from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.index import awaited, in_turn
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.leaving import leave
+from ebbtide_autoscaler.owed import minima_owed
+from ebbtide_autoscaler.placement import packed
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.training import protected
+
+_COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
+
+
+LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
+
+
+def turn(job: JobRecord) -> tuple[float, float]:
+    """Where a job stands in line: less comes first."""
+    return -job.spec.priority, job.submitted_s
+
+
+@dataclass(slots=True)
+class _Table:
+    """What is on the table within one call, and for whom some of it is kept."""
+
+    now_s: float
+    state: PoolState
+    draft: Draft
+    config: PolicyConfig
+    kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
+    starving: JobName | None = None  # one at a time
+    first_since_s: float = inf  # since when the one that waits longest waits, of those that were answered quickly
+    last_turn: tuple[float, float] | None = None  # of the running job that came last
+    looked_at: int = 0  # jobs that starve
+    rooms: dict[int, tuple[list[SlotId], tuple[SlotId, ...]]] = field(default_factory=dict)  # by priority, of that list
+    told: dict[tuple[int, int], str] = field(default_factory=dict)  # what was said to others who need as much
+
+    def usable(self) -> list[SlotId]:
+        """What is free beyond the reserve."""
+        return self.draft.free[: max(0, len(self.draft.free) - self.config.reserve)]
+
+    def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
+        """Of that, what is not kept for another job of at least its priority."""
+        priority, free = job.spec.priority, self.draft.free
+        if job.state is JobState.PARKED:  # some may be kept for this very job
+            return self._room(job.spec.name, priority)
+        known = self.rooms.get(priority)
+        if known is None or known[0] is not free:
+            known = self.rooms[priority] = (free, self._room(None, priority))
+        return known[1]
+
+    def _room(self, name: JobName | None, priority: int) -> tuple[SlotId, ...]:
+        usable, jobs = self.usable(), self.state.jobs
+        if not usable or not self.kept:
+            return tuple(usable)
+        others = (self.kept.get(slot, ()) for slot in usable)
+        return tuple(
+            slot
+            for slot, names in zip(usable, others, strict=True)
+            if not names or all(one == name or jobs[one].spec.priority < priority for one in names)
+        )
+
+    def take(self, slots: Sequence[SlotId]) -> None:
+        """They are promised."""
+        if slots:
+            taken = set(slots)
+            self.draft.free = [slot for slot in self.draft.free if slot not in taken]
+
+    def says_no(self, job: JobRecord) -> bool:
+        """Answer a waiting job quickly where nothing is free, as nothing was for another that needs as much.
+
+        In a pool with a long queue this is what nearly all of a decision consists of.
+        """
+        if len(self.draft.free) > self.config.reserve or self.draft.contested or job.not_before_s > self.now_s:
+            return False
+        why = self.told.get((job.spec.workers_min, 0))
+        if why is None or job.cancelled:
+            return False
+        since_s = max(job.submitted_s, job.since_s)
+        if self.now_s - since_s >= self.config.starve_after_s:
+            if self.may_be_helped(job):
+                return False
+        else:
+            self.first_since_s = min(self.first_since_s, since_s)
+        self.draft.waits.append((job.spec.name, why))
+        return True
+
+    def may_be_helped(self, job: JobRecord) -> bool:
+        """Whether a job that starves could have what one has that came after it, and none is helped already."""
+        if self.starving is not None or self.looked_at >= LOOKED_AT:
+            return False
+        if self.last_turn is None:
+            turns = (turn(one) for one in self.state.jobs.values() if one.state is JobState.RUNNING)
+            self.last_turn = max(turns, default=(-inf, -inf))
+        return turn(job) < self.last_turn
+
+    def wait(self, job: JobRecord, why: str) -> None:
+        """Nobody waits in silence."""
+        self.draft.waits.append((job.spec.name, why))
+
+
+def give(
+    now_s: float,
+    state: PoolState,
+    draft: Draft,
+    config: PolicyConfig,
+    grow_since_s: Mapping[JobName, float],
+) -> Mapping[JobName, float]:
+    """Give what replicas leave free to jobs: resume, start, restart smaller, grow; the reserve stays free."""
+    growing: dict[JobName, float] = {}
+    moved = draft.moved()
+    if not draft.contested and draft.owed:
+        together = {*draft.free, *draft.owed}
+        draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
+    table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
+    calm = not any(seat.state in _COMING for seat in state.seats.values())
+    for job in in_turn(state.jobs):
+        if job.held is not None or job.spec.name in moved:
+            continue
+        if job.state is JobState.WAITING and table.says_no(job):
+            continue
+        if job.state is JobState.WAITING and now_s < job.not_before_s:
+            draft.waits_until(job.not_before_s)
+            table.wait(job, _backs_off(now_s, job))
+        elif job.state is JobState.WAITING and not job.cancelled:
+            _start(table, job)
+        elif job.state is JobState.PARKED:
+            _unpark(table, job)
+        elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
+            # It comes back in a moment: jobs after it must not take what it was stopped to run on.
+            table.take(table.for_job(job)[: job.spec.workers_max])
+        elif job.state is JobState.RUNNING and calm and draft.free and _may_grow(table, job):
+            since_s = grow_since_s.get(job.spec.name, now_s)
+            growing[job.spec.name] = since_s
+            _grow(table, job, since_s)
+    if table.starving is None:
+        draft.waits_until(table.first_since_s + config.starve_after_s)
+    return growing
+
+
+def _kept(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> Mapping[SlotId, Sequence[JobName]]:
+    """Slots of parked jobs, while waiting for them is cheaper than a restart elsewhere; then nothing is kept."""
+
+    def soon(name: JobName) -> bool:
+        return now_s - state.jobs[name].asked_s < draft.restart_costs_s(name, config.restart_cost_s)
+
+    waiting = awaited(state.jobs)
+    if not waiting:
+        return {}
+    back = {name for name in {*chain.from_iterable(waiting.values())} if soon(name)}
+    found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
+    return {slot: names for slot, names in found.items() if names}
+
+
+def _backs_off(now_s: float, job: JobRecord) -> str:
+    """Why a job that crashes again and again gets no slots yet."""
+    left_s, times = job.not_before_s - now_s, job.failures_in_a_row
+    last = f"the last time because: {job.last_error[:200]}"
+    return f"crashed {times} times without progress, next try in {left_s:.0f} s; {last}"
+
+
+def _unpark(table: _Table, job: JobRecord) -> None:
+    name, state, draft, config = job.spec.name, table.state, table.draft, table.config
+    if job.cancelled or draft.contested:
+        table.wait(job, "parked: replicas wait for slots, they go first")
+        return
+    free = set(draft.free)
+    missing = [slot for slot in job.gang if slot not in free]
+    if not missing and len(draft.free) - len(job.gang) >= config.reserve:
+        table.take(job.gang)
+        draft.moves.append(ResumeJob(name, "all its slots are free again"))
+        return
+    parked_s = table.now_s - job.asked_s
+    who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
+    lacks = f"{len(missing)} of its slots are taken by {who}" if missing else "its slots are free"
+    reserve = f", {config.reserve} slots are kept free as the reserve" if config.reserve else ""
+    cost_s, usual_s = draft.restart_costs_s(name, config.restart_cost_s), draft.expected_s or 0.0
+    if max(parked_s, usual_s) < cost_s:
+        draft.waits_until(table.now_s)  # what is usual changes too
+        table.wait(job, f"parked: {lacks}{reserve}")
+        return
+    room = table.for_job(job)
+    if len(room) >= job.spec.workers_min:
+        count = min(len(room), job.spec.workers_max)
+        usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
+        why = f"parked for {parked_s:.0f} s{usual}, a restart costs {cost_s:.0f} s"
+        draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
+        table.take(room[:count])
+        return
+    starves = _starves(table, job, parked_s)
+    table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starves}")
+
+
+def _start(table: _Table, job: JobRecord) -> None:
+    name, spec, draft, config = job.spec.name, job.spec, table.draft, table.config
+    if draft.contested:
+        if name in minima_owed(table.state) and len(draft.owed) >= spec.workers_min:
+            slots = packed(table.state, draft.owed, spec.workers_min)
+            draft.owed = [slot for slot in draft.owed if slot not in slots]
+            draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
+            return
+        table.wait(job, "waits: replicas need slots, they go first")
+        return
+    room = table.for_job(job)
+    if len(room) < spec.workers_min:
+        why = table.told.get((spec.workers_min, len(room)))
+        if why is None:
+            reserve = f", {config.reserve} in reserve" if config.reserve else ""
+            why = f"waits: needs {spec.workers_min} slots, {len(room)} are free for it{reserve}{_kept_for(table, room)}"
+            table.told[spec.workers_min, len(room)] = why
+        starves = _starves(table, job, table.now_s - max(job.submitted_s, job.since_s))
+        table.wait(job, why + starves if starves else why)
+        return
+    slots = packed(table.state, room, min(len(room), spec.workers_max))
+    table.take(slots)
+    draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}"))
+
+
+def _kept_for(table: _Table, room: Sequence[SlotId]) -> str:
+    """Who keeps free slots from a job, in words: jobs that have just parked and come back on these."""
+    kept = set(table.usable()).difference(room) if table.kept else set[SlotId]()
+    who = sorted({name for slot in kept for name in table.kept.get(slot, ())})
+    return f", {len(kept)} wait for {', '.join(who)}, parked" if who else ""
+
+
+def _starves(table: _Table, job: JobRecord, waited_s: float) -> str:
+    """If it has waited for too long: keep what is free for it, and have jobs that came after it step aside.
+
+    Only where that can come to be enough: what the pool cannot give now would be kept idle for nothing.
+    """
+    if table.starving is not None:
+        return ""
+    if waited_s < table.config.starve_after_s:
+        table.draft.waits_until(table.now_s + table.config.starve_after_s - waited_s)
+        return ""
+    if not table.usable() and not table.may_be_helped(job):
+        return ""
+    table.draft.waits_until(table.now_s)  # who may not be asked now may be in a moment
+    table.looked_at += 1
+    free = table.usable()
+    coming = sum(one.state is SlotState.RECLAIMING for one in table.state.slots.values())
+    lacking = job.spec.workers_min - len(free) - coming
+    after = _came_after(table, job) if lacking > 0 else []
+    if lacking > sum(len(one.gang) for one in after):
+        return ""
+    table.starving = job.spec.name
+    table.take(free)
+    for one in after:
+        if lacking <= 0:
+            break
+        whom = f"{job.spec.name}, which came before it and has waited for {waited_s / 3600:.1f} h"
+        table.draft.moves.append(leave(table.state, one, table.draft, whom))
+        lacking -= len(one.gang)
+    return f"; it has waited for {waited_s / 3600:.1f} h: what becomes free is kept for it"
+
+
+def _came_after(table: _Table, job: JobRecord) -> list[JobRecord]:
+    """Jobs that may be asked to step aside for one that starves: the last ones first."""
+    mine, moved = turn(job), table.draft.moved()
+    return [
+        one
+        for one in reversed(in_turn(table.state.jobs))
+        if one.state is JobState.RUNNING
+        and turn(one) > mine
+        and one.spec.name not in moved
+        and not protected(table.now_s, one)
+    ]
+
+
+def _may_grow(table: _Table, job: JobRecord) -> bool:
+    return not table.draft.contested and len(job.gang) < job.spec.workers_max and bool(table.for_job(job))
+
+
+def _grow(table: _Table, job: JobRecord, since_s: float) -> None:
+    spec, free_s, room = job.spec, table.now_s - since_s, table.for_job(job)
+    if free_s < table.config.grow_after_s or table.now_s - job.ran_since_s < spec.min_runtime_s:
+        return
+    count = min(len(job.gang) + len(room), spec.workers_max)
+    table.take(room[: count - len(job.gang)])
+    why = f"{len(room)} slots have been free for {free_s:.0f} s"
+    words = f"{why}: goes on with {count} workers instead of {len(job.gang)}"
+    table.draft.moves.append(StopJob(spec.name, words, preempts=False))

@@ -1,0 +1,41 @@
+"""What our policy is held to, on whatever it is simulated with. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ebbtide_autoscaler.simulate.contenders import LYRA, OURS, STATIC
+
+SLO = 0.995
+SLO_BEHIND_STATIC = 0.001
+VS_ORACLE = 0.90
+VS_STATIC = 2.5  # of the conversation week at 512; what others give depends on how deep their tides are
+WASTE = 0.02
+
+
+def bars(slots: int, policies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Each bar by its id: the value, what it is held to, whether that is met; without its rival a bar is left out."""
+    if OURS not in policies:
+        return {}
+    ours, static, lyra = policies[OURS], policies.get(STATIC), policies.get(LYRA)
+    slo = ours["slo_attainment"]["mean"]
+    least = SLO if static is None else max(SLO, static["slo_attainment"]["mean"] - SLO_BEHIND_STATIC)
+    found = {
+        f"slo_attainment_{slots}": _at_least(slo, least),
+        f"waste_share_{slots}": _at_most(ours["waste_share"]["mean"], WASTE),
+        "double_allocated_gpu_s": _at_most(ours["double_allocated_gpu_s"]["mean"], 0.0),
+    }
+    for name, bar in (("goodput_vs_oracle", VS_ORACLE), ("goodput_vs_static", VS_STATIC)):
+        if ours.get(name) is not None:
+            found[f"{name}_{slots}"] = _at_least(ours[name]["mean"], bar)
+    if lyra is not None:
+        for name in ("queue_s", "jct_s"):
+            found[f"{name}_vs_lyra_{slots}"] = _at_most(ours[name]["mean"]["mean"], lyra[name]["mean"]["mean"])
+    return found
+
+
+def _at_least(value: float, bar: float) -> dict[str, Any]:
+    return {"value": value, "at_least": bar, "met": value >= bar}
+
+
+def _at_most(value: float, bar: float) -> dict[str, Any]:
+    return {"value": value, "at_most": bar, "met": value <= bar}

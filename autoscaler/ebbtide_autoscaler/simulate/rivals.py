@@ -1,0 +1,117 @@
+"""What teams do instead of our policy: who steps aside, and how many replicas there are.
+
+=============  ======================================================================================================
+newest first   the job that began last is taken first, whatever its size
+whole servers  replicas get and give whole servers (Lyra, EuroSys'23): of those that are lent, the one whose jobs have
+               the fewest GPUs comes back first
+a schedule     what the days before needed at that hour, and something on top (GFS, ASPLOS'26; Runway)
+=============  ======================================================================================================
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from math import ceil
+
+from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide_autoscaler.asked import running
+from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.leaving import leave
+from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+
+DAY_S = 86_400.0
+HEADROOM_OF_SERVERS = 1.02
+BACKLOG_S = 20.0  # within which what waits is to be answered
+SLICE_S = 900.0  # of a schedule
+HEADROOM = 1.1  # of a schedule: ten per cent above what it has seen, as of a static partition
+
+
+def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
+    """Jobs step aside until the replicas' missing slots are on their way: the one that began last goes first."""
+    missing = draft.missing - _coming(state, draft)
+    running_ones = (job for job in state.jobs.values() if job.state is JobState.RUNNING)
+    for job in sorted(running_ones, key=lambda job: -job.ran_since_s):
+        if missing <= 0:
+            return
+        draft.moves.append(leave(state, job, draft, draft.missing_for))
+        missing -= len(job.gang)
+
+
+def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
+    """Servers come back from jobs until the replicas' missing slots are on their way: the cheapest server first."""
+    missing = draft.missing - _coming(state, draft)
+    if missing > 0:
+        by_node: defaultdict[NodeId, list[JobRecord]] = defaultdict(list)
+        for job in state.jobs.values():
+            if job.state is JobState.RUNNING:
+                for node in {state.slots[slot].slot.node for slot in job.gang}:
+                    by_node[node].append(job)
+        left: set[str] = set()
+        for node in sorted(by_node, key=lambda name: (sum(len(job.gang) for job in by_node[name]), name)):
+            if missing <= 0:
+                break
+            for job in by_node[node]:
+                if job.spec.name not in left:
+                    left.add(job.spec.name)
+                    draft.moves.append(leave(state, job, draft, f"server {node} for {draft.missing_for}"))
+                    missing -= len(job.gang)
+
+
+def _coming(state: PoolState, draft: Draft) -> int:
+    """Slots that are on their way already."""
+    return sum(record.state is SlotState.RECLAIMING for record in state.slots.values())
+
+
+class Servers:
+    """As many replicas as fill whole servers: what demand needs and two per cent, held for a while."""
+
+    def __init__(
+        self,
+        sizes: Mapping[EndpointName, tuple[int, int]],
+        most: Mapping[EndpointName, int],
+        hold_s: float,
+    ) -> None:
+        """``sizes``: requests that a replica serves at once, and replicas of a server."""
+        self._sizes, self._most, self._hold_s = sizes, most, hold_s
+        self._held: dict[EndpointName, tuple[int, float]] = {}  # servers, and when fewer would have done last
+
+    def __call__(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
+        """Every replica of every server that is held."""
+        found = {}
+        for name, (per_replica, of_server) in self._sizes.items():
+            signals = snapshot.traffic[name]
+            waiting = signals.held * signals.stay_s / BACKLOG_S
+            replicas = ceil((running(signals) * HEADROOM_OF_SERVERS + waiting) / per_replica)
+            needed = max(1, ceil(replicas / of_server))
+            servers, since_s = self._held.get(name, (needed, now_s))
+            if needed >= servers:
+                servers, since_s = needed, now_s
+            elif now_s - since_s >= self._hold_s:
+                servers, since_s = servers - 1, now_s
+            self._held[name] = (servers, since_s)
+            count = min(servers * of_server, self._most[name])
+            found[name] = (count, count)
+        return found
+
+
+class Schedule:
+    """Learns what each quarter of an hour needs; the first day is not lent at all."""
+
+    def __init__(self, per_replica: Mapping[EndpointName, int], most: Mapping[EndpointName, int]) -> None:
+        self._per_replica, self._most = per_replica, most
+        self._highest: dict[EndpointName, dict[int, float]] = {name: {} for name in per_replica}
+
+    def __call__(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
+        """As many as the last two days needed in this quarter of an hour and the next, and what is there now."""
+        number = int(now_s // SLICE_S)
+        found = {}
+        for name, per_replica in self._per_replica.items():
+            seen, now = self._highest[name], running(snapshot.traffic[name])
+            seen[number] = max(seen.get(number, 0.0), now)
+            slices = int(DAY_S // SLICE_S)
+            then = [seen.get(number + ahead - back * slices) for ahead in (0, 1) for back in (1, 2)]
+            known = [one for one in then if one is not None]
+            least = min(self._most[name], ceil(max(known) * HEADROOM / per_replica)) if known else self._most[name]
+            found[name] = (max(1, least), self._most[name])
+        return found

@@ -1,0 +1,39 @@
+"""How much of something there was of late, at any rate of events: counted by the second."""
+
+from collections import deque
+
+
+class Recent:
+    """Events and a quantity of each, over the last seconds."""
+
+    def __init__(self, window_s: int, now_s: float) -> None:
+        """Nothing is known of the time before ``now_s``; all times are of one monotonic clock."""
+        self._window_s, self._began_s = window_s, now_s
+        self._seconds: deque[tuple[int, int, float]] = deque()
+
+    def add(self, now_s: float, quantity: float = 0.0) -> None:
+        """One event, now."""
+        second = int(now_s)
+        if self._seconds and self._seconds[-1][0] == second:
+            _, count, total = self._seconds.pop()
+            self._seconds.append((second, count + 1, total + quantity))
+        else:
+            self._seconds.append((second, 1, quantity))
+
+    def count(self, now_s: float) -> int:
+        """Events within the window."""
+        self._forget(now_s)
+        return sum(count for _, count, _ in self._seconds)
+
+    def total(self, now_s: float) -> float:
+        """Of their quantities."""
+        self._forget(now_s)
+        return sum(total for _, _, total in self._seconds)
+
+    def per_s(self, now_s: float) -> float:
+        """Events per second; over at least one second, and never over time before the first."""
+        return self.count(now_s) / max(1.0, min(float(self._window_s), now_s - self._began_s))
+
+    def _forget(self, now_s: float) -> None:
+        while self._seconds and self._seconds[0][0] <= now_s - self._window_s:
+            self._seconds.popleft()
