@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from ebbtide_autoscaler.simulate.traces import BadTrace, Rates, Requests, read_jobs, read_serving
+from ebbtide_autoscaler.simulate.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
 
 
 def written(folder: Path, columns: Mapping[str, Sequence[object]]) -> Path:
@@ -102,3 +102,30 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         read_jobs(written(tmp_path, {name: [] for name in JOBS}))
     with pytest.raises(BadTrace, match="lacks the column duration_s"):
         read_jobs(written(tmp_path, {"submit_s": [0.0], "gpus": [1]}))
+
+
+def test_tokens_and_gpus_are_traffic_too(tmp_path: Path) -> None:
+    tokens = read_serving(written(tmp_path, {"t_s": [0.0, 60.0], "total_tok_per_s": [10.0, 20.0]}))
+    assert isinstance(tokens, Tokens) and tokens.per_s.tolist() == [10.0, 20.0]
+    rows: Columns = {"start_s": [None, 60.0, 120.0], "end_s": [180.0, None, 170.0], "gpus": [1, 2, 4]}
+    gpus = read_serving(written(tmp_path, rows))
+    assert isinstance(gpus, Gpus)
+    assert gpus.at_s.tolist() == [0.0, 60.0, 120.0]
+    assert gpus.count.tolist() == [3.0, 3.0, 0.0], "one that comes and goes within a minute is not seen"
+
+
+def test_records_that_lack_are_a_straight_line(tmp_path: Path) -> None:
+    rows: Columns = {
+        "t_s": [0.0, 600.0, 1200.0, 1800.0],
+        "rps": [2.0, 0.0, 0.0, 8.0],
+        "mean_in_tok": [10.0] * 4,
+        "mean_out_tok": [10.0] * 4,
+    }
+    found = read_serving(written(tmp_path, rows))
+    assert isinstance(found, Rates) and found.per_s.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_instances_that_never_begin_nor_end_are_no_trace(tmp_path: Path) -> None:
+    rows: Columns = {"start_s": [None], "end_s": [None], "gpus": [1]}
+    with pytest.raises(BadTrace, match=r"nothing changes|lacks the column"):
+        read_serving(written(tmp_path, rows))

@@ -20,7 +20,7 @@ SETTLED_MIN = 3.0  # of one process's life: RSS of a new Ray worker rises for a 
 # nine, and stayed between 74 and 78 from then on; its descriptors likewise (2026-11-22). In a soak it must live for
 # longer than that, or the soak is not clean.
 # A new Serve controller goes from 205 to 212 MB within eight minutes, whatever it does, and by 0.3 MB a minute from
-# then on: seven lives in one soak (2026-11-23, seed 444093), of which one ended after nine minutes and was taken to grow.
+# then on: seven lives in one soak (2026-11-23, seed 444093); one ended after nine minutes and was taken to grow.
 SETTLED_MIN_OF = {"gcs": 8.0, "serve_controller": 8.0}
 SAMPLES_MIN = 6  # of one process; fewer say nothing about a slope
 # A gateway's connections come and go with the traffic: one had 60 descriptors at rest, 61 to 187 in the midst of a

@@ -1,0 +1,71 @@
+"""Demand by arrivals and stays: what is asked for, however many replicas there are."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide_autoscaler.asked import asked, running
+from ebbtide_autoscaler.signals import EndpointSignals
+from tests.autoscaler.closed_loop import an_endpoint
+
+SPEC = an_endpoint(target_requests=4, ttft_slo_s=1.0)
+STEADY = EndpointSignals(inflight=8, arriving_per_s=4.0, stay_s=2.0, known=True)
+
+COUNTS = st.integers(0, 10_000)
+SIGNALS = st.builds(
+    EndpointSignals,
+    held=COUNTS,
+    inflight=COUNTS,
+    arriving_per_s=st.floats(0.0, 1e4),
+    stay_s=st.one_of(st.just(0.0), st.floats(0.01, 600.0)),
+    known=st.just(True),
+)
+
+
+def test_what_arrives_times_how_long_it_stays_is_what_runs_at_once() -> None:
+    assert running(STEADY) == 8.0
+    assert asked(SPEC, STEADY, 2, 45.0).replicas(4) == 2
+
+
+def test_it_does_not_depend_on_how_many_replicas_there_are() -> None:
+    crowded = replace(STEADY, inflight=4)  # as much as one replica takes in
+    assert {asked(SPEC, crowded, count, 45.0).running for count in range(5)} == {8.0}
+
+
+def test_before_anything_was_answered_all_that_is_there_counts() -> None:
+    cold = EndpointSignals(held=9, inflight=0, arriving_per_s=0.6, known=True)
+    assert asked(SPEC, cold, 0, 45.0).replicas(4) == 3
+
+
+def test_where_requests_stay_for_longer_than_arrivals_are_averaged_their_number_counts() -> None:
+    long = EndpointSignals(inflight=5, arriving_per_s=2.0, stay_s=40.0, known=True)
+    assert running(long) == 5.0
+
+
+def test_what_waits_is_nobodys_business_if_it_is_done_before_another_replica_answers() -> None:
+    waiting = replace(STEADY, held=50)
+    assert asked(SPEC, waiting, 4, 45.0).extra == 0.0  # four replicas do 4 a second more than arrive: gone in 13 s
+    assert asked(SPEC, waiting, 4, 5.0).extra > 0.0
+    assert asked(SPEC, waiting, 2, 45.0).extra > 0.0  # two never catch up
+
+
+def test_what_waits_counts_as_far_as_it_is_to_be_answered_soon() -> None:
+    waiting = replace(STEADY, held=100)
+    assert asked(SPEC, waiting, 2, 0.0).extra == 100 * 2.0 / 10.0  # within ten times the promised second, 2 s each
+
+
+@given(SIGNALS, st.integers(0, 1000), st.floats(0.0, 600.0), st.floats(0.0, 0.5))
+def test_never_less_than_what_runs_nor_more_than_all_there_is(
+    signals: EndpointSignals, replicas: int, lead_s: float, room: float
+) -> None:
+    found = asked(SPEC, signals, replicas, lead_s)
+    assert found.running >= 0.0
+    assert 0.0 <= found.extra <= signals.held + signals.inflight
+    assert found.replicas(4) <= found.replicas(4, room)
+
+
+@given(SIGNALS, st.integers(0, 100), st.floats(0.0, 600.0))
+def test_more_waiting_never_asks_for_fewer(signals: EndpointSignals, replicas: int, lead_s: float) -> None:
+    more = replace(signals, held=signals.held + 10)
+    assert asked(SPEC, more, replicas, lead_s).replicas(4) >= asked(SPEC, signals, replicas, lead_s).replicas(4)
