@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup criu demo test hunts check bench bench-storage bench-preempt kills sim chaos soak clean
+.PHONY: help setup criu demo test hunts check bench bench-storage bench-preempt bench-policy kills sim chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -65,6 +65,9 @@ bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks
 
 bench-preempt: setup ## measure every way to leave a slot; benchmarks/results/preempt.json; 20 GB of RAM and disk; ONLY=2GB
 	$(PY) -m benchmarks.preempt $(if $(ONLY),--only $(ONLY))
+
+bench-policy: setup ## our policy against others on recorded traffic; benchmarks/results/policy.json; TRACES=folder QUICK=1
+	$(PY) -m benchmarks.policy --traces $(or $(TRACES),traces) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 sim: setup ## the arbiter through seeded faults, without processes; every promise after each event; SEEDS=2000 FIRST=0
 	$(PY) -m tests.autoscaler.sim --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0)

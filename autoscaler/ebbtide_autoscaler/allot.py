@@ -5,14 +5,15 @@ once it has waited for `PolicyConfig.starve_after_s`, what becomes free is kept 
 aside.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice, takewhile
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import awaited, in_turn
+from ebbtide.pool.index import awaited, in_turn, remembered
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.draft import Draft
@@ -43,7 +44,6 @@ class _Table:
     config: PolicyConfig
     kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
     starving: JobName | None = None  # one at a time
-    first_since_s: float = inf  # since when the one that waits longest waits, of those that were answered quickly
     last_turn: tuple[float, float] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
     rooms: dict[int, tuple[list[SlotId], tuple[SlotId, ...]]] = field(default_factory=dict)  # by priority, of that list
@@ -80,25 +80,6 @@ class _Table:
             taken = set(slots)
             self.draft.free = [slot for slot in self.draft.free if slot not in taken]
 
-    def says_no(self, job: JobRecord) -> bool:
-        """Answer a waiting job quickly where nothing is free, as nothing was for another that needs as much.
-
-        In a pool with a long queue this is what nearly all of a decision consists of.
-        """
-        if len(self.draft.free) > self.config.reserve or self.draft.contested or job.not_before_s > self.now_s:
-            return False
-        why = self.told.get((job.spec.workers_min, 0))
-        if why is None or job.cancelled:
-            return False
-        since_s = max(job.submitted_s, job.since_s)
-        if self.now_s - since_s >= self.config.starve_after_s:
-            if self.may_be_helped(job):
-                return False
-        else:
-            self.first_since_s = min(self.first_since_s, since_s)
-        self.draft.waits.append((job.spec.name, why))
-        return True
-
     def may_be_helped(self, job: JobRecord) -> bool:
         """Whether a job that starves could have what one has that came after it, and none is helped already."""
         if self.starving is not None or self.looked_at >= LOOKED_AT:
@@ -128,10 +109,8 @@ def give(
         draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
     table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
     calm = not any(seat.state in _COMING for seat in state.seats.values())
-    for job in in_turn(state.jobs):
+    for job in in_turn(state.jobs) if table.usable() or draft.contested else _without_the_line(table):
         if job.held is not None or job.spec.name in moved:
-            continue
-        if job.state is JobState.WAITING and table.says_no(job):
             continue
         if job.state is JobState.WAITING and now_s < job.not_before_s:
             draft.waits_until(job.not_before_s)
@@ -147,9 +126,50 @@ def give(
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
             _grow(table, job, since_s)
-    if table.starving is None:
-        draft.waits_until(table.first_since_s + config.starve_after_s)
     return growing
+
+
+def _without_the_line(table: _Table) -> Sequence[JobRecord]:
+    """Answer all who just wait, where nothing is free; those that starve and others are left, in turn.
+
+    In a pool with a long line this is what nearly all of a decision would consist of.
+    """
+    line, draft, config = _line(table.state.jobs), table.draft, table.config
+    reserve = f", {config.reserve} in reserve" if config.reserve else ""
+    told = {count: f"waits: needs {count} slots, 0 are free for it{reserve}" for count in line.counts}
+    draft.waits += [(name, told[count]) for name, count in line.waiting]
+    next_one = bisect_right(line.since_s, table.now_s - config.starve_after_s)
+    if next_one < len(line.since_s):
+        draft.waits_until(line.since_s[next_one] + config.starve_after_s)
+    before_others = takewhile(table.may_be_helped, line.jobs)
+    starving = list(islice((job for job in before_others if _starves_now(table, job)), LOOKED_AT))
+    return sorted((*line.others, *starving), key=turn) if starving else line.others
+
+
+def _starves_now(table: _Table, job: JobRecord) -> bool:
+    return table.now_s - max(job.submitted_s, job.since_s) >= table.config.starve_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Jobs that wait for nothing but slots, in turn, and all others that live."""
+
+    jobs: tuple[JobRecord, ...]
+    waiting: tuple[tuple[JobName, int], ...]  # with the slots that each needs
+    counts: frozenset[int]
+    since_s: tuple[float, ...]  # in rising order
+    others: tuple[JobRecord, ...]
+
+
+@remembered
+def _line(jobs: Mapping[JobName, JobRecord]) -> _Line:
+    waiting, others = list[JobRecord](), list[JobRecord]()
+    for job in in_turn(jobs):
+        plain = job.state is JobState.WAITING and not (job.not_before_s or job.cancelled or job.held)
+        (waiting if plain else others).append(job)
+    pairs = tuple((job.spec.name, job.spec.workers_min) for job in waiting)
+    since_s = sorted(max(job.submitted_s, job.since_s) for job in waiting)
+    return _Line(tuple(waiting), pairs, frozenset(count for _, count in pairs), tuple(since_s), tuple(others))
 
 
 def _kept(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> Mapping[SlotId, Sequence[JobName]]:

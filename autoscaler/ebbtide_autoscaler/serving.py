@@ -203,7 +203,9 @@ def _raw_want(
 ) -> tuple[int, str, bool]:
     """Replicas for what is asked, why, and whether that is no fleeting count."""
     now = asked(spec, signals, have, lead_s)
-    if now.running + now.extra > 0.0:
+    quiet_s = now_s - signals.last_arrival_s
+    idle = not signals.last_arrival_s or quiet_s >= spec.idle_after_s
+    if signals.held or signals.inflight or (now.running and not idle):
         room, ahead, told = 0.0, now, now.why
         if expected is not None and config.forecast_share:
             room = expected.room(config.forecast_share, lead_s, spec.ttft_slo_s)
@@ -211,9 +213,9 @@ def _raw_want(
             if then > now.running:
                 ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {lead_s:.0f} s"
         told += f", {room:.0%} room" if room else ""
-        return ahead.replicas(spec.target_requests, room), f"{told}, {spec.target_requests} per replica", now.smooth
-    quiet_s = now_s - signals.last_arrival_s
-    if signals.last_arrival_s and quiet_s < spec.idle_after_s:
+        most = max(1, ahead.replicas(spec.target_requests, room))
+        return most, f"{told}, {spec.target_requests} per replica", now.smooth
+    if not idle:
         return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s", False
     if expected is not None and config.forecast_share and expected.running_in(lead_s, 0.0) >= LEAST_EXPECTED:
         return 1, f"{expected.running_in(lead_s, 0.0):.1f} requests at once expected in {lead_s:.0f} s", False

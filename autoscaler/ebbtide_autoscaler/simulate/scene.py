@@ -85,6 +85,11 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         for number, (model, (named, trace)) in enumerate(zip(file.endpoints, inputs.serving, strict=False))
     ]
     horizon_s = max(len(one.work_s) for one in loads)
+    if file.run.hours_max is not None:
+        horizon_s = min(horizon_s, round(file.run.hours_max * 3600))
+    warm_up_s = min(file.run.warm_up_s, float(horizon_s))
+    if horizon_s < 2 * file.run.warm_up_s:
+        horizon_s *= 2
     for model, (named, _), drawn in zip(file.endpoints, inputs.serving, loads, strict=False):
         engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
         most = int(replicas_needed(asked, engine, CURVE_S).max()) * engine.slots
@@ -106,7 +111,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         times=Times(),
         seed=seed,
         tick_s=file.run.tick_s,
-        warm_up_s=file.run.warm_up_s if horizon_s > 2 * file.run.warm_up_s else 0.0,
+        warm_up_s=warm_up_s,
         horizon_s=float(horizon_s),
     )
 

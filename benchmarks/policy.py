@@ -1,0 +1,137 @@
+"""``make bench-policy TRACES=folder``: our policy against what teams do instead, on recorded traffic and jobs.
+
+The traces are not of this project; docs/simulate.md says where they come from. Each part is a pool and what is asked of
+it; its figures and its page go to ``benchmarks/results/policy/``, its bars into ``benchmarks/results/policy.json``.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import RESULTS, versions
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
+from ebbtide_autoscaler.simulate.given import given
+from ebbtide_autoscaler.simulate.play import play
+
+CONFIGS = Path("configs")
+FEW = (OURS, ORACLE, STATIC, LYRA)  # of a quick run
+QUICK_HOURS = 48.0
+SEEDS = 5
+
+Traced = tuple[str, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One pool, and what is asked of it: files with their factors and first days."""
+
+    slots: int
+    serving: Sequence[Traced]
+    jobs: Sequence[Traced]
+    hours: float | None = None  # of the traffic; None: all of it
+
+
+AZURE, MIDDLE, SMALL, REASONING = (
+    "azure2024_conv_week.parquet",
+    "servegen_mmid_week1_total.parquet",
+    "servegen_msmall_week1_total.parquet",
+    "servegen_r1_day_total.parquet",
+)
+PHILLY = "philly.parquet"
+# GPUs that the highest ten minutes of a trace need, unscaled, with the engines of the configurations.
+HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
+ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
+
+PARTS: Mapping[str, Part] = {
+    "64-week": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)]),
+    "64-burst": Part(64, [("azure_conv_2023.parquet", 57.0, 0.0)], [(PHILLY, 0.17, 8.0)]),
+    "64-flat": Part(64, [("alibaba_dlrm2025_gpu_instances.parquet", 0.0141, 0.0)], [(PHILLY, 0.17, 8.0)], 168.0),
+    "512-week": Part(
+        512,
+        [(MIDDLE, 1.26, 0.0), (SMALL, 4.28, 0.0), (AZURE, 1.56, 0.0)],
+        [(PHILLY, 0.67, 8.0), (PHILLY, 0.67, 15.0)],
+    ),
+    "8192-week": Part(
+        8192,
+        [
+            (name, 0.75 * 8192 / len(HIGHEST) / sum(ZIPF) * share / highest, day / 3)
+            for day, share in enumerate(ZIPF)
+            for name, highest in HIGHEST.items()
+        ],
+        [(PHILLY, 1.0, 7.0 * week) for week in range(6)] + [(PHILLY, 1.0, 7.0 * week + 3.0) for week in range(3)],
+    ),
+}
+
+
+def measured(part: Part, traces: Path, *, seeds: int, quick: bool) -> tuple[dict[str, Any], str]:
+    """The figures of one part, and its page."""
+    file, inputs = given(
+        CONFIGS / f"simulate_{part.slots}.yaml",
+        [(traces / name, factor, day) for name, factor, day in part.serving],
+        [(traces / name, factor, day) for name, factor, day in part.jobs],
+    )
+    hours = QUICK_HOURS if quick else part.hours
+    file = file.model_copy(update={"run": file.run.model_copy(update={"hours_max": hours})})
+    report, figures = play(file, inputs, FEW if quick else list(CONTENDERS), seeds, os.cpu_count() or 1)
+    return figures, report.as_page()
+
+
+def merged(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """All parts' bars, each named after its part: a bar's own id names the pool only."""
+    bars = [
+        {"bar": name if part.endswith("-week") else f"{name}:{part}", **bar}
+        for part, figures in parts.items()
+        for name, bar in figures["bars"].items()
+    ]
+    weeks = {figures["inputs"]["slots"]: figures for part, figures in parts.items() if part.endswith("-week")}
+    bars += [{"bar": f"sim_week_{slots}_s", "value": one["run_s"][OURS]} for slots, one in weeks.items()]
+    return {
+        "name": "policy",
+        "command": "make bench-policy TRACES=folder",
+        "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()}), no GPU",
+        "versions": versions(),
+        "parts": {
+            part: {"seeds": one["seeds"], "took_s": round(one["took_s"]), "date": one["date"]}
+            for part, one in parts.items()
+        },
+        "bars": bars,
+    }
+
+
+def main() -> None:
+    """Measure the parts that are asked for; the others keep what they have."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--traces", type=Path, required=True, help="the folder with the traces")
+    parser.add_argument("--only", choices=sorted(PARTS), action="append", help="only these parts")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--quick", action="store_true", help="one seed, two days, four policies; written to out/")
+    options = parser.parse_args()
+    folder = (Path("out") if options.quick else RESULTS) / "policy"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in options.only or PARTS:
+        figures, page = measured(
+            PARTS[name], options.traces, seeds=1 if options.quick else options.seeds, quick=options.quick
+        )
+        figures["date"] = time.strftime("%Y-%m-%d")
+        (folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (folder / f"{name}.html").write_text(page)
+        print(f"{name}: {figures['took_s']:.0f} s", *map(_line, figures["bars"].items()), sep="\n  ", flush=True)
+        known = {one: folder / f"{one}.json" for one in PARTS}
+        parts = {one: json.loads(path.read_text()) for one, path in known.items() if path.exists()}
+        (folder.parent / "policy.json").write_text(json.dumps(merged(parts), indent=1) + "\n")
+
+
+def _line(bar: tuple[str, Mapping[str, Any]]) -> str:
+    name, found = bar
+    goal = f"at least {found['at_least']:.4g}" if "at_least" in found else f"at most {found['at_most']:.4g}"
+    return f"{'met   ' if found['met'] else 'missed'} {name}: {found['value']:.4g}, {goal}"
+
+
+if __name__ == "__main__":
+    main()
