@@ -195,3 +195,7 @@ class Arbiter:
     def status(self) -> dict[str, Any]:
         """The pool for people and scripts."""
         return status(self._pool, self._loop)
+
+    def foresee(self, at_s: float) -> dict[str, Any]:
+        """What the policy would come to then; seconds since 1970."""
+        return self._loop.foresee(at_s)

@@ -1,4 +1,4 @@
-"""``ebbtide up | plan | down | env``."""
+"""``ebbtide up | down | env``."""
 
 import os
 import shlex
@@ -62,7 +62,12 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _checked(file: Path) -> PoolFile:
+def checked(file: Path) -> PoolFile:
+    """A pool's file that is sound here.
+
+    Raises:
+        BadInput: it is not, or describes no pool.
+    """
     loaded = load_file(file)
     check(loaded, environ=os.environ, starting=True)
     if loaded.config.is_submission:
@@ -70,35 +75,19 @@ def _checked(file: Path) -> PoolFile:
     return bring_up.with_digests(loaded.config, os.environ)
 
 
-def _changes(config: PoolFile, standing: Standing) -> tuple[Change, ...]:
+def changed(config: PoolFile, standing: Standing) -> tuple[Change, ...]:
+    """What it changes in the pool, if that is up."""
     before = bring_up.in_force() if standing.state == "up" else None
     return changes(before, bring_up.as_json(config))
 
 
-def _show(found: Sequence[Change]) -> None:
+def show(found: Sequence[Change]) -> None:
+    """A line for each change, with what it does."""
     if not found:
         click.echo("nothing to change")
     for change in found:
         click.secho(str(change), fg=COLOURS.get(change.what, "yellow"), nl=False)
         click.echo(f"  ({change.effect})")
-
-
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@json_option
-def plan(file: Path, as_json: bool) -> None:
-    """Show what `ebbtide up FILE` would change and restart; change nothing."""
-    config = _checked(file)
-    standing = look_for(config.pool.name)
-    found = _changes(config, standing)
-    if as_json:
-        print_json([change.as_json() for change in found])
-    else:
-        _show(found)
-    if standing.state in ("gone", "silent", "vacant"):
-        say(f"{standing.why}; so this is compared with nothing")
-    if conflicts(found):
-        raise BadInput("what is marked ! cannot change while the pool runs; `ebbtide down` first, or name another pool")
 
 
 @click.command()
@@ -122,9 +111,9 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
         config, standing = _before(record), Standing("up", record)
         path = Path(record.config_file)
     else:
-        config, path = _checked(file), file.resolve()
+        config, path = checked(file), file.resolve()
         standing = look_for(config.pool.name)
-    found = _changes(config, standing)
+    found = changed(config, standing)
     _refuse(conflicts(found))
     if rollback:
         _ask(found, yes=yes, as_json=as_json)
@@ -178,7 +167,7 @@ def _before(record: ClusterRecord) -> PoolFile:
 
 def _ask(found: Sequence[Change], *, yes: bool, as_json: bool) -> None:
     if not as_json:
-        _show(found)
+        show(found)
     if yes or not found:
         return
     if as_json or not sys.stdin.isatty():

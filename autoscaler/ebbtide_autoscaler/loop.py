@@ -33,6 +33,7 @@ from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.file_desk import FileDesk
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Watch
+from ebbtide_autoscaler.foresee import foreseen
 from ebbtide_autoscaler.key_desk import KeyDesk
 from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
 from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
@@ -44,7 +45,7 @@ from ebbtide_autoscaler.observe import next_routes, traffic, unheard
 from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
-from ebbtide_autoscaler.signals import Memory, PolicyConfig
+from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.step import Knobs, Step, World, step
 from ebbtide_autoscaler.surroundings import Surroundings, cluster_name, load_serve, load_train
 
@@ -157,6 +158,15 @@ class Loop:
         """Put a file into force."""
         self.must_be_open()
         return self._run(self._configure(config))
+
+    def foresee(self, at_s: float) -> dict[str, Any]:
+        """What the policy would come to at ``at_s`` (seconds since 1970), if demand is then as it is expected to be."""
+        now_s, state, seen = time.time(), self.world.state, self.seen
+        if seen is None:
+            return {"at_s": at_s, "endpoints": [], "free_slots": 0, "moves": []}
+        snapshot = Snapshot(state, traffic(state, seen, now_s), outlooks=self._watch.outlooks)
+        policy = settings.knobs(self.file.config, frozen=False).policy if self.file.config else PolicyConfig()
+        return foreseen(now_s, max(now_s, at_s), snapshot, self.world.memory, policy)
 
     def change_keys(self, change: Coroutine[Any, Any, Any]) -> "Future[dict[str, Any]]":
         """Carry out one of ``keys``' changes."""

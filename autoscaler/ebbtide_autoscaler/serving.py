@@ -17,6 +17,7 @@ from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.asked import asked
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
+from ebbtide_autoscaler.scheduled import scheduled
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
 SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
@@ -115,6 +116,9 @@ def _want(
     elif proven > raw:
         raw = proven
         why = f"{before.slow_replicas} replicas missed the SLO when as much was asked for"
+    known, known_why = scheduled(spec, now_s, lead_s)
+    if known > raw:
+        raw, why, at_once = known, known_why, True
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
     aim = min(max(before.aim, spec.replicas_min), spec.replicas_max)
     under_since_s = _since(before.under_since_s, bounded < aim, now_s)

@@ -69,7 +69,7 @@ STAND_INS: Mapping[str, click.Command] = {
         _KEYS,
         _stand_in("logs", "-f/--follow -n/--lines --pool --json", completes=complete_logs),
         _stand_in("park", "--reason --wait --no-wait --timeout --pool --json", completes=complete_jobs),
-        _stand_in("plan", "--json", file=True),
+        _stand_in("plan", "--at= --pool --json", file=True),
         _stand_in("probe", "--pool --rehearse --bytes --json", completes=complete_jobs),
         _stand_in("resume", "--wait --no-wait --timeout --pool --json", completes=complete_jobs),
         _stand_in("run", "--name --gpus --detach --owner --idle-after --grace --host-memory --pool --json", file=True),

@@ -3,6 +3,7 @@
 import json
 from hashlib import sha256
 from typing import Annotated, Literal
+from zoneinfo import available_timezones
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -10,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from ebbtide.config.scalars import Count, CountOrZero, ModelPlace, Seconds, SecondsOrZero, Slug
 from ebbtide.config.section import Section
 from ebbtide.pool.ids import EndpointName
-from ebbtide.pool.spec import EndpointSpec, WorkloadClass
+from ebbtide.pool.spec import EndpointSpec, Scheduled, WorkloadClass
 
 RESERVED_ENGINE_KEYS = {
     "model": "write it as `model` of the endpoint",
@@ -81,6 +82,41 @@ class LoadSection(Section):
     )
 
 
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MINUTES_OF_WEEK = 7 * 24 * 60
+
+
+class ScheduledSection(Section):
+    """Replicas that are to be ready at set times, whatever was asked for before."""
+
+    at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = Field(description='Time of day: "09:00".')
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_OF_WEEK)] = Field(60, description="How long. Default 60.")
+    replicas: Count = Field(description="At least so many are ready at that time; not more than replicas.max.")
+    days: tuple[Day, ...] = Field(DAYS, min_length=1, description="Days on which it begins. Default: every day.")
+    timezone: str = Field("UTC", description='An IANA time zone such as "Europe/Berlin". Default UTC.')
+
+    @field_validator("timezone")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise PydanticCustomError(
+                "timezone", 'there is no time zone {zone}; one is "Europe/Berlin"', {"zone": value}
+            )
+        return value
+
+    def spec(self) -> Scheduled:
+        """What the policy must know of it."""
+        hours, _, minutes = self.at.partition(":")
+        return Scheduled(
+            days=tuple(DAYS.index(day) for day in self.days),
+            from_minute=60 * int(hours) + int(minutes),
+            minutes=self.minutes,
+            replicas=self.replicas,
+            zone=self.timezone,
+        )
+
+
 class EndpointSection(Section):
     """An LLM that is served under its name."""
 
@@ -102,6 +138,9 @@ class EndpointSection(Section):
     )
     replicas: ReplicasSection = Field(ReplicasSection(max=1), description="Least and most replicas.")
     warm: WarmSection = Field(WarmSection(), description="Replicas that stay parked when they are not wanted.")
+    scheduled: tuple[ScheduledSection, ...] = Field(
+        (), description="Known demand: replicas that are ready at set times of the week, before anybody asks."
+    )
     gpus_per_replica: Count = Field(
         1, description="Slots of one replica, all on one node (tensor parallel). Default 1: the smallest."
     )
@@ -152,6 +191,21 @@ class EndpointSection(Section):
             )
         return value
 
+    @field_validator("scheduled")
+    @classmethod
+    def _not_more_than_may_run(
+        cls, value: tuple[ScheduledSection, ...], info: ValidationInfo
+    ) -> tuple[ScheduledSection, ...]:
+        replicas = info.data.get("replicas")
+        for one in value:
+            if isinstance(replicas, ReplicasSection) and one.replicas > replicas.max:
+                raise PydanticCustomError(
+                    "range",
+                    "{count} replicas at {at} are more than replicas.max, which is {max}",
+                    {"count": one.replicas, "at": one.at, "max": replicas.max},
+                )
+        return value
+
     def revision(self) -> str:
         """Digest of what a replica is started with: one that was started with anything else is to be replaced."""
         started_with = json.dumps(self.model_dump(mode="json", include=set(STARTED_WITH)), sort_keys=True)
@@ -176,5 +230,6 @@ class EndpointSection(Section):
             min_uptime_factor=self.min_uptime_factor,
             drain_s=self.drain_s,
             warm_replicas=self.warm.replicas,
+            scheduled=tuple(one.spec() for one in self.scheduled),
             revision=self.revision(),
         )

@@ -38,6 +38,25 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """Replicas that an endpoint is to have at set times of the week.
+
+    Attributes:
+        days: on which it begins, Monday is 0.
+        from_minute: of the day, by the clocks of ``zone``.
+        minutes: how long.
+        replicas: at least.
+        zone: an IANA time zone.
+    """
+
+    days: tuple[int, ...]
+    from_minute: int
+    minutes: int
+    replicas: int
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSpec:
     """An endpoint, as the policy sees it."""
 
@@ -57,6 +76,7 @@ class EndpointSpec:
     min_uptime_factor: float  # a replica lives at least this many times its measured start-up
     drain_s: float  # at most, for running requests
     warm_replicas: int = 0  # most that stay parked when they are not wanted; 0: they end
+    scheduled: tuple[Scheduled, ...] = ()
     revision: str = ""  # digest of what a replica is started with; "": not said, so never stale
 
     def __post_init__(self) -> None:

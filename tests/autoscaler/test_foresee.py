@@ -1,0 +1,61 @@
+"""What is about to happen, by what is expected."""
+
+import numpy as np
+import pytest
+
+from ebbtide.pool.ids import JobName
+from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
+from ebbtide_autoscaler.foresee import foreseen
+from ebbtide_autoscaler.signals import EndpointSignals, Memory, Snapshot
+from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, S2, SEAT0, a_pool, with_job, with_ready
+
+HOUR_S = 3600.0
+ONE = EndpointSignals(inflight=2, arriving_per_s=1.0, stay_s=2.0, last_arrival_s=NOW, known=True)
+
+
+def expecting(guess: float, lead_s: float = HOUR_S) -> Outlook:
+    flat = np.array([0.0, 0.1])
+    return Outlook(1, (Expected(lead_s, guess, flat, np.array([0.5, 1.0]), 0.2),))
+
+
+def busy_pool() -> Snapshot:
+    """One replica, and a job on the other two slots."""
+    state = with_ready(a_pool(), SEAT0, (S0,), at_s=NOW - HOUR_S)
+    state = with_job(state, a_job("train", workers_max=2), (S1, S2), at_s=NOW - HOUR_S)
+    return Snapshot(state, {CHAT: ONE})
+
+
+def test_more_demand_says_who_will_step_aside_and_why() -> None:
+    snapshot = busy_pool()
+    found = foreseen(
+        NOW, NOW + HOUR_S, Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(8.0)}), Memory(), CONFIG
+    )
+    [row] = found["endpoints"]
+    assert (row["now"], row["then"], row["replicas"], row["replicas_then"], row["slots"]) == (2.0, 8.0, 1, 2, 1)
+    assert row["most"] == pytest.approx(8.0 * np.exp(0.1), abs=0.01) and row["error"] == 0.2
+    [move] = found["moves"]
+    assert move["job"] == JobName("train") and "per replica" in move["reason"]
+
+
+def test_less_demand_says_what_comes_back() -> None:
+    snapshot = busy_pool()
+    found = foreseen(
+        NOW, NOW + HOUR_S, Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(0.0)}), Memory(), CONFIG
+    )
+    [row] = found["endpoints"]
+    assert (row["replicas"], row["replicas_then"], row["slots"]) == (1, 0, -1)
+    assert [move["kind"] for move in found["moves"]] == ["drain_seat"]
+
+
+def test_without_a_forecast_demand_stays_as_it_is() -> None:
+    found = foreseen(NOW, NOW + HOUR_S, busy_pool(), Memory(), CONFIG)
+    [row] = found["endpoints"]
+    assert (row["then"], row["most"], row["slots"], found["moves"]) == (2.0, None, 0, [])
+
+
+def test_half_way_is_half_of_it() -> None:
+    snapshot = busy_pool()
+    later = Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(8.0)})
+    [row] = foreseen(NOW, NOW + HOUR_S / 2, later, Memory(), CONFIG)["endpoints"]
+    assert row["then"] == 5.0
