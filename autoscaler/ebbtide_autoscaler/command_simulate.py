@@ -66,6 +66,9 @@ def simulate(
     from ebbtide_autoscaler.simulate.given import given  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.page import NoPictures  # noqa: PLC0415
 
+    for path in (json_path, page_path):
+        if path is not None and not path.parent.is_dir():
+            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
     try:
         names = play.chosen(policies)
         file, inputs = given(config, serving, jobs)

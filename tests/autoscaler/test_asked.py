@@ -1,11 +1,13 @@
 """Demand by arrivals and stays: what is asked for, however many replicas there are."""
 
+import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.asked import asked, running
+from ebbtide_autoscaler.asked import ARRIVALS_WINDOW_S, asked, running
 from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import an_endpoint
 
@@ -69,3 +71,41 @@ def test_never_less_than_what_runs_nor_more_than_all_there_is(
 def test_more_waiting_never_asks_for_fewer(signals: EndpointSignals, replicas: int, lead_s: float) -> None:
     more = replace(signals, held=signals.held + 10)
     assert asked(SPEC, more, replicas, lead_s).replicas(4) >= asked(SPEC, signals, replicas, lead_s).replicas(4)
+
+
+@given(st.floats(0.0, 1e4), st.floats(0.01, ARRIVALS_WINDOW_S), COUNTS, COUNTS, st.integers(0, 1000))
+def test_neither_counts_nor_replicas_change_what_runs_where_arrivals_tell(
+    per_s: float, stay_s: float, held: int, inflight: int, replicas: int
+) -> None:
+    found = EndpointSignals(held, inflight, arriving_per_s=per_s, stay_s=stay_s, known=True)
+    assert asked(SPEC, found, replicas, 45.0).running == per_s * stay_s
+    assert asked(SPEC, found, replicas, 45.0).smooth
+
+
+@given(st.floats(0.1, 100.0), st.floats(0.1, ARRIVALS_WINDOW_S), COUNTS, st.integers(1, 50), st.floats(1.0, 600.0))
+def test_nothing_is_added_for_what_ready_replicas_answer_before_a_new_one_could(
+    per_s: float, stay_s: float, held: int, spare: int, lead_s: float
+) -> None:
+    replicas = math.ceil(per_s * stay_s / SPEC.target_requests) + spare
+    answered = (replicas * SPEC.target_requests / stay_s - per_s) * lead_s
+    found = EndpointSignals(held, arriving_per_s=per_s, stay_s=stay_s, known=True)
+    assert (asked(SPEC, found, replicas, lead_s).extra == 0.0) is (held <= answered)
+
+
+@given(SIGNALS, st.integers(0, 1000), st.floats(0.0, 600.0))
+def test_whatever_is_said_there_are_numbers(signals: EndpointSignals, replicas: int, lead_s: float) -> None:
+    found = asked(SPEC, signals, replicas, lead_s)
+    assert math.isfinite(found.running) and math.isfinite(found.extra)
+    assert found.replicas(4) >= 0 and found.why
+
+
+@given(SIGNALS, st.integers(0, 100), st.integers(1, 100), st.floats(0.0, 600.0))
+def test_more_replicas_never_ask_for_more(signals: EndpointSignals, replicas: int, more: int, lead_s: float) -> None:
+    assert asked(SPEC, signals, replicas + more, lead_s).extra <= asked(SPEC, signals, replicas, lead_s).extra
+
+
+@pytest.mark.xfail(reason="where stays are long, those in flight beyond the target count in running and in extra")
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_no_request_counts_twice(replicas: int) -> None:
+    long = EndpointSignals(inflight=100, arriving_per_s=2.0, stay_s=40.0, known=True)
+    assert asked(SPEC, long, replicas, 45.0).replicas(4) == 25

@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.messages import AgentReport, LockHolder, RankPhase, RankReport, ReplicaPhase, ReplicaReport, Want
+from ebbtide.client.messages import (
+    AgentReport,
+    GatewayReport,
+    LockHolder,
+    RankPhase,
+    RankReport,
+    ReplicaPhase,
+    ReplicaReport,
+    Traffic,
+    Want,
+)
 from ebbtide.pool.events import (
     Body,
     CancelJob,
@@ -28,10 +38,11 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.observe import as_if_ours, directive, orders, routes
+from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, as_if_ours, directive, orders, routes, traffic
 from ebbtide_autoscaler.seen import Heard, Seen
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, TRAIN, a_pool, fold
+from tests.autoscaler.test_closed_loop import serving
+from tests.autoscaler.test_policy import CHAT, S0, S1, S2, SEAT0, TRAIN, a_pool, fold
 
 WAITING = fold(a_pool(), JobSubmitted(a_job(), "i"))
 STARTING = fold(WAITING, GrantJob(TRAIN, (S0,), "r"))
@@ -135,3 +146,25 @@ def test_an_observer_counts_as_free_what_nobody_holds() -> None:
     seen = Seen(started_s=0.0, agents={NodeId("n0"): Heard(10**6, report)}, strangers={S2: "a placement"})
     assert as_if_ours(state, seen).free_slots() == (S0,)
     assert as_if_ours(state, replace(seen, agents={})).free_slots() == ()
+
+
+def test_arrivals_add_up_over_gateways_and_each_stay_counts_once() -> None:
+    told = {
+        "a": Traffic(arriving_per_s=3.0, stays=30, stayed_s=60.0),
+        "b": Traffic(arriving_per_s=1.0, stays=10, stayed_s=100.0),
+        "idle": Traffic(),
+    }
+    gateways = {name: Heard(100.0, GatewayReport(name, "n0", 0.0, "", 1, {"chat": one})) for name, one in told.items()}
+    found = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0)[CHAT]
+    assert (found.arriving_per_s, found.stay_s, found.known) == (4.0, 4.0, True)
+    silent = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0 + GATEWAY_FRESH_S + 0.1)[CHAT]
+    assert (silent.arriving_per_s, silent.stay_s, silent.known) == (0.0, 0.0, False)
+
+
+def test_a_gateway_under_steady_traffic_tells_what_arrives_and_how_long_it_stays() -> None:
+    loop = serving()
+    loop.run(80.0)
+    assert loop.arbiter is not None
+    found = traffic(loop.state, loop.arbiter.seen(), loop.clock.now_s)[CHAT]
+    assert found.arriving_per_s == pytest.approx(0.5, abs=0.07)
+    assert found.stay_s == pytest.approx(loop.gateways[0].service_s, abs=0.4)

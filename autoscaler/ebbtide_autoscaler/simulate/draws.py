@@ -137,6 +137,7 @@ def jobs(trace: Jobs, keep: float, *, gpus_max: int, shortest_s: float, longest_
 
 def replicas_needed(one: Load, engine: Engine, stretch_s: int = MINUTE_S) -> Array:
     """So many, stretch by stretch, that none is more than full on average."""
+    stretch_s = min(stretch_s, len(one.work_s))
     stretches = len(one.work_s) // stretch_s
     by_stretch = one.work_s[: stretches * stretch_s].reshape(stretches, stretch_s).mean(axis=1)
     needed: Array = np.ceil(by_stretch / engine.full)

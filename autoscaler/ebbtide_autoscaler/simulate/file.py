@@ -52,8 +52,8 @@ class RunModel(Section):
     tick_s: Seconds = Field(5.0, description="Between two decisions. Default 5.")
     warm_up_s: SecondsOrZero = Field(
         86_400.0,
-        description="Not scored: the pool begins empty. Shorter traffic than two of it is played twice, and the second "
-        "time counts. Default a day.",
+        description="Not scored: the pool begins empty. Shorter traffic than two of it is played twice, with "
+        "its jobs, and the second time counts. Default a day.",
     )
     hours_max: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Of traffic, before it is played twice. Default null: all of it."

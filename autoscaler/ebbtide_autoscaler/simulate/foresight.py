@@ -12,7 +12,7 @@ from ebbtide_autoscaler.simulate.traces import Array
 
 STRETCH_S = 10  # the plan's grain
 DIP_S = 60  # a replica that comes back within it would cost more slot-seconds by its moves than it gives away
-WINDOWS_S = (2, 5, 10, 20, 40, 80)
+WINDOWS_S = (1, 2, 5, 10, 20, 40, 80)  # what lasts for longer than the last is needed in full
 
 
 def plan(load: Load, engine: Engine, slo_s: float, lead_s: float) -> Array:
@@ -37,7 +37,8 @@ def _needed(work_s: Array, slo_s: float) -> Array:
     needed = np.zeros(len(work_s))
     for window in WINDOWS_S:
         begins = np.maximum(np.arange(1, len(so_far)) - window, 0)
-        at_its_end = (so_far[1:] - so_far[begins]) / (window + slo_s / 2)
+        grace_s = 0.0 if window == WINDOWS_S[-1] else slo_s if window == 1 else min(slo_s, window) / 2
+        at_its_end = (so_far[1:] - so_far[begins]) / (window + grace_s)
         needed = np.maximum(needed, _highest(at_its_end, window, after=True))  # all of the window needs it
     return needed
 

@@ -6,6 +6,7 @@ later by any number of workers. Whatever a real pool does (whole replicas, gangs
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from ebbtide_autoscaler.simulate.draws import MINUTE_S
 from ebbtide_autoscaler.simulate.run import Scene
@@ -13,18 +14,23 @@ from ebbtide_autoscaler.simulate.traces import Array
 
 
 def serving_slots(scene: Scene) -> Array:
-    """Slots that requests need, minute by minute; of shape (minutes,)."""
-    minutes = int(scene.horizon_s) // MINUTE_S
-    needed = np.zeros(minutes)
+    """Slots that requests need, minute by minute (the last may be shorter); of shape (minutes,)."""
+    begins, long_s = _minutes(scene)
+    needed = np.zeros(len(begins))
     for one in scene.services:
-        work_s = one.load.work_s[: minutes * MINUTE_S].reshape(-1, MINUTE_S).mean(axis=1)
-        needed[: len(work_s)] += work_s / one.engine.full * one.engine.slots
+        needed += np.add.reduceat(one.load.work_s, begins) / long_s / one.engine.full * one.engine.slots
     return needed
+
+
+def _minutes(scene: Scene) -> tuple["npt.NDArray[np.int64]", Array]:
+    """At which second each begins, and how long it is."""
+    begins = np.arange(0, int(scene.horizon_s), MINUTE_S)
+    return begins, np.diff(begins, append=int(scene.horizon_s)).astype(np.float64)
 
 
 def training_bound_s(scene: Scene) -> float:
     """Slot-seconds of training from the end of the warm-up on, at most."""
-    room = np.maximum(scene.slots - serving_slots(scene), 0.0) * MINUTE_S
+    room = np.maximum(scene.slots - serving_slots(scene), 0.0) * _minutes(scene)[1]
     arriving = _as_if_alone(scene, len(room))
     surplus = np.cumsum(arriving - room)
     waiting = surplus - np.minimum(np.minimum.accumulate(surplus), 0.0)
@@ -43,10 +49,11 @@ def _undone_early(arriving: Array, room: Array, warm: int) -> float:
 
 def _as_if_alone(scene: Scene, minutes: int) -> Array:
     """Slot-seconds per minute, if each job had run from its submission on."""
-    slots = np.zeros(minutes + 1)
+    slots, parts = np.zeros(minutes + 1), np.zeros(minutes + 1)
     for job in scene.jobs:
         begin = min(job.submit_s / MINUTE_S, float(minutes))
         end = min(begin + job.work_s / job.workers_max / MINUTE_S, float(minutes))
-        slots[int(begin)] += job.workers_max
-        slots[int(end)] -= job.workers_max
-    return np.cumsum(slots[:-1]) * MINUTE_S
+        for at, workers in ((begin, job.workers_max), (end, -job.workers_max)):
+            slots[int(at)] += workers
+            parts[int(at)] -= workers * (at - int(at))
+    return (np.cumsum(slots[:-1]) + parts[:-1]) * MINUTE_S

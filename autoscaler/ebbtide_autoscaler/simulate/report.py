@@ -17,6 +17,7 @@ from ebbtide_autoscaler.simulate.score import figures, over_seeds
 SERVES = 0.99  # of the requests in time
 AS_WELL = 0.001  # of the requests in time
 ROUNDING = 1e-9
+GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,13 @@ class Report:
                 oracle = self.runs.get(ORACLE, {}).get(seed)
                 if oracle is None or mine["slo_attainment"] < oracle.figures["slo_attainment"] - AS_WELL:
                     continue
-                if mine["goodput_gpu_s"] > oracle.figures["goodput_gpu_s"] * (1 + ROUNDING):
+                done_s, foreseen_s = (
+                    one.get("work_done_gpu_s", one["goodput_gpu_s"]) for one in (mine, oracle.figures)
+                )
+                if done_s > foreseen_s * (1 + GANGS):
                     found.append(
-                        f"{name}, seed {seed}: {mine['goodput_gpu_s']:.0f} GPU-s of training, and with perfect "
-                        f"foresight it is {oracle.figures['goodput_gpu_s']:.0f}"
+                        f"{name}, seed {seed}: {done_s:.0f} GPU-s of training, and with perfect foresight it is "
+                        f"{foreseen_s:.0f}"
                     )
         return found
 

@@ -100,18 +100,19 @@ class Schedule:
 
     def __init__(self, per_replica: Mapping[EndpointName, int], most: Mapping[EndpointName, int]) -> None:
         self._per_replica, self._most = per_replica, most
+        self._first: int | None = None
         self._highest: dict[EndpointName, dict[int, float]] = {name: {} for name in per_replica}
 
     def __call__(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
         """As many as the last two days needed in this quarter of an hour and the next, and what is there now."""
-        number = int(now_s // SLICE_S)
+        number, slices = int(now_s // SLICE_S), int(DAY_S // SLICE_S)
+        self._first = number if self._first is None else self._first
         found = {}
         for name, per_replica in self._per_replica.items():
             seen, now = self._highest[name], running(snapshot.traffic[name])
             seen[number] = max(seen.get(number, 0.0), now)
-            slices = int(DAY_S // SLICE_S)
             then = [seen.get(number + ahead - back * slices) for ahead in (0, 1) for back in (1, 2)]
-            known = [one for one in then if one is not None]
+            known = [one for one in then if one is not None and number - self._first >= slices]
             least = min(self._most[name], ceil(max(known) * HEADROOM / per_replica)) if known else self._most[name]
             found[name] = (max(1, least), self._most[name])
         return found

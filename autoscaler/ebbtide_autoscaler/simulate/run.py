@@ -125,20 +125,23 @@ class Run:
 
     def to(self, second: float) -> None:
         """Go on until then, seconds from the start of the run."""
-        scene, pool = self._scene, self.pool
+        scene = self._scene
         while self._ticks * scene.tick_s < min(second, scene.horizon_s):
             tick_s = BEGINS_S + self._ticks * scene.tick_s
             self._submit(tick_s)
-            while pool.agenda.next_s() <= tick_s:
-                self._advance(pool.agenda.next_s())
-                pool.agenda.pop()()
-            self._advance(tick_s)
+            self._happen(tick_s)
             self._tick()
+
+    def _happen(self, until_s: float) -> None:
+        while self.pool.agenda.next_s() <= until_s:
+            self._advance(self.pool.agenda.next_s())
+            self.pool.agenda.pop()()
+        self._advance(until_s)
 
     def outcome(self) -> Outcome:
         """What came about until the horizon."""
         self.to(self._scene.horizon_s)
-        self._advance(BEGINS_S + self._scene.horizon_s)
+        self._happen(BEGINS_S + self._scene.horizon_s)
         self.pool.settle()
         check(self.pool.state)
         scored = slice(int(self._scene.warm_up_s) // WINDOW_S, None)

@@ -1,9 +1,11 @@
 """From a simulation's file, traces and a seed to the scene that every contender plays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job, jobs, lasting, load, replicas_needed
@@ -13,6 +15,7 @@ from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
 
 DAY_S = 86_400.0
+FACTOR_MAX = 1e6
 CURVE_S = 600  # what is beyond for a minute may wait
 
 
@@ -40,7 +43,7 @@ def read(serving: Sequence[Named], job_files: Sequence[Named]) -> Inputs:
         BadTrace: one is none, or a share of its jobs is no share.
     """
     for one in serving:
-        if one.factor <= 0:
+        if not 0 < one.factor <= FACTOR_MAX:
             raise BadTrace(f"{one.path}: a rate cannot be multiplied by {one.factor:g}")
     for one in job_files:
         if not 0 < one.factor <= 1:
@@ -87,16 +90,18 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     horizon_s = max(len(one.work_s) for one in loads)
     if file.run.hours_max is not None:
         horizon_s = min(horizon_s, round(file.run.hours_max * 3600))
-    warm_up_s = min(file.run.warm_up_s, float(horizon_s))
-    if horizon_s < 2 * file.run.warm_up_s:
-        horizon_s *= 2
+    warm_up_s, twice = file.run.warm_up_s, horizon_s < 2 * file.run.warm_up_s
+    if twice:
+        warm_up_s, horizon_s = float(horizon_s), 2 * horizon_s
+    together = np.zeros(max(1, horizon_s // CURVE_S))
     for model, (named, _), drawn in zip(file.endpoints, inputs.serving, loads, strict=False):
         engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
-        most = int(replicas_needed(asked, engine, CURVE_S).max()) * engine.slots
-        if most > slots:
+        together += replicas_needed(asked, engine, CURVE_S) * engine.slots
+        if together.max() > slots:
+            which = "" if len(loads) == 1 else "with those before it "
             raise BadTrace(
-                f"{named.path}: at its height it needs {most} GPUs, the pool has {slots}; scale it by less than "
-                f"{named.factor * slots / most:.3g}"
+                f"{named.path}: at its height {which}it needs {together.max():.0f} GPUs, the pool has {slots}; scale "
+                f"it by less than {named.factor * slots / together.max():.3g}"
             )
         replicas_max = slots // engine.slots
         warm = replicas_max if model.warm_replicas is None else model.warm_replicas
@@ -107,13 +112,17 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         slots_per_node=file.pool.gpus_per_node,
         host_bytes=file.pool.host_memory,
         services=tuple(services),
-        jobs=_jobs(file, inputs, seed, horizon_s),
+        jobs=_twice(_jobs(file, inputs, seed, warm_up_s), warm_up_s) if twice else _jobs(file, inputs, seed, horizon_s),
         times=Times(),
         seed=seed,
         tick_s=file.run.tick_s,
         warm_up_s=warm_up_s,
         horizon_s=float(horizon_s),
     )
+
+
+def _twice(found: tuple[Job, ...], later_s: float) -> tuple[Job, ...]:
+    return (*found, *(replace(one, submit_s=one.submit_s + later_s) for one in found))
 
 
 def _jobs(file: SimulationFile, inputs: Inputs, seed: int, horizon_s: float) -> tuple[Job, ...]:

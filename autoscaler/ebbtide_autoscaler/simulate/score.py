@@ -31,6 +31,7 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
         "slo_worst_5min": _worst(found),
         "slo_5min_below_99": _below(found, 0.99),
         "goodput_gpu_s": goodput_s,
+        "work_done_gpu_s": sum(one.work_s - one.left_s for one in found.training.values()),
         "goodput_share": goodput_s / scored_s,
         "useful_share": (found.busy_s + goodput_s) / scored_s,
         "waste_share": waste_s / scored_s,

@@ -30,6 +30,7 @@ Array = npt.NDArray[np.float64]
 MINUTE_S = 60
 TOKENS_MAX = 10_000_000  # of one request: more than any model's context, so a unit was mistaken
 GPUS_MAX = 1_000_000  # of one job
+LONGEST_S = 10 * 366 * 86_400.0  # of a trace: beyond it a unit was mistaken
 
 
 class BadTrace(ValueError):
@@ -135,21 +136,21 @@ def _requests(path: Path, table: Table) -> Requests:
     at_s = _times(path, table, "t_s")
     prompt = _within(path, table, "in_tok", 0, TOKENS_MAX, whole=True)
     output = _within(path, table, "out_tok", 0, TOKENS_MAX, whole=True)
+    _refuse(path, "in_tok", np.full(1, not (prompt + output).any()), "is 0, and so is out_tok, in every row")
     return Requests(at_s, prompt, output)
 
 
 def _rates_by_second(path: Path, table: Table) -> Rates:
     at_s = _times(path, table, "t_s", rising=True)
-    per_s = _without_gaps(_within(path, table, "rps", 0, np.inf))
+    per_s = _without_gaps(at_s, _within(path, table, "rps", 0, np.inf))
     prompt = _within(path, table, "mean_in_tok", 0, TOKENS_MAX)
     return Rates(at_s, per_s, np.zeros_like(per_s), prompt, _within(path, table, "mean_out_tok", 0, TOKENS_MAX))
 
 
-def _without_gaps(per_s: Array) -> Array:
+def _without_gaps(at_s: Array, per_s: Array) -> Array:
     """Zeros between two rates are records that are lacking, says who made ServeGen's: a straight line instead."""
     known = per_s > 0
-    at = np.arange(len(per_s))
-    found: Array = np.interp(at, at[known], per_s[known]) if known.any() else per_s
+    found: Array = np.interp(at_s, at_s[known], per_s[known]) if known.any() else per_s
     return found
 
 
@@ -166,6 +167,7 @@ def _gpus(path: Path, table: Table) -> Gpus:
     first_s, last_s = float(known.min()), float(known.max())
     begin_s, end_s = np.where(np.isfinite(begin_s), begin_s, first_s), np.where(np.isfinite(end_s), end_s, last_s)
     _refuse(path, "end_s", end_s < begin_s, "is before start_s")
+    _refuse(path, "end_s", end_s - first_s > LONGEST_S, _TOO_LONG)
     minutes = int((last_s - first_s) // MINUTE_S) + 1
     change = np.zeros(minutes + 1)
     np.add.at(change, ((begin_s - first_s) // MINUTE_S).astype(np.int64), gpus)
@@ -206,6 +208,7 @@ def _sound_jobs(path: Path, table: Table, duration_s: Array) -> Jobs:
     return Jobs(_times(path, table, "submit_s"), duration_s, _within(path, table, "gpus", 1, GPUS_MAX, whole=True))
 
 
+_TOO_LONG = "is more than ten years after the first: times are seconds"
 _BY_MINUTE = ("in_tok_per_min", "out_tok_per_min")
 _SERVING: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Serving]], ...] = (
     (("t_s", "in_tok", "out_tok"), _requests),
@@ -262,6 +265,7 @@ def _times(path: Path, table: Table, name: str, *, rising: bool = False) -> Arra
     step = np.diff(values, prepend=values[0] - 1.0)
     _refuse(path, name, step <= 0 if rising else step < 0, "is not later than the one before: sort the rows by it")
     found: Array = values - values[0]
+    _refuse(path, name, found > LONGEST_S, _TOO_LONG)
     return found
 
 

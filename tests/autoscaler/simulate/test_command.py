@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide_autoscaler.command_simulate import simulate
+from ebbtide_autoscaler.simulate import play
 from tests.autoscaler.simulate.test_traces import Columns, written
 
 CONFIG = """
@@ -16,6 +17,7 @@ endpoints: [{name: chat, prompt_tokens: 500, output_tokens: 100}]
 run: {warm_up_s: 0}
 """
 MINUTES = 90
+MISUSED = 2
 
 
 @pytest.fixture
@@ -34,6 +36,17 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(simulate, list(arguments))
 
 
+def refusal(*arguments: str) -> str:
+    """What it says instead of playing: one error, and the exit code of misuse."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(play, "ProcessPoolExecutor", lambda *_args, **_named: pytest.fail("it plays"))
+        found = run(*arguments)
+    assert found.exit_code == MISUSED, found.exception or found.output
+    assert found.output.count("Error: ") == 1
+    assert "Traceback" not in found.output
+    return found.output
+
+
 def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], tmp_path: Path) -> None:
     config, serving, jobs = files
     out, page = tmp_path / "out.json", tmp_path / "out.html"
@@ -50,6 +63,8 @@ def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], 
     assert 0.0 <= ours["slo_attainment"]["mean"] <= 1.0 and ours["goodput_vs_bound"]["mean"] <= 1.0
     assert ours["double_allocated_gpu_s"] == {"mean": 0.0, "ci95": 0.0}
     assert figures["policies"]["static-p100"]["goodput_vs_static"]["mean"] == 1.0
+    assert {"slo_attainment_4", "waste_share_4", "goodput_vs_static_4"} <= figures["bars"].keys()
+    assert figures["impossible"] == []
     assert page.read_text().count("<svg") == 3
 
 
@@ -57,9 +72,22 @@ def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], 
     ("arguments", "message"),
     [
         (("--policies", "magic"), "no policy magic: there are ebbtide"),
+        (("--policies", "ebbtide,"), "no policy"),
         (("--serving", "nothing.parquet"), "nothing.parquet: no such file"),
-        (("--jobs", "JOBS:1.5"), "a share of 1.5 of its jobs cannot be kept"),
         (("--serving", "SERVING"), "2 serving traces for 1 endpoints"),
+        (("--serving", "SERVING:0"), "a rate cannot be multiplied by 0"),
+        (("--serving", "SERVING:-2:0"), "a rate cannot be multiplied by -2"),
+        (("--serving", "SERVING:1:9"), "cannot begin on day 9"),
+        (("--serving", "JOBS"), "lacks the column"),
+        (("--jobs", "JOBS:1.5"), "a share of 1.5 of its jobs cannot be kept"),
+        (("--jobs", "JOBS:nan"), "a share of nan of its jobs cannot be kept"),
+        (("--jobs", "JOBS:1:1"), "cannot begin on day 1"),
+        (("--jobs", "SERVING"), "lacks the column"),
+        (("--seeds", "0"), "0 is not in the range"),
+        (("--processes", "0"), "0 is not in the range"),
+        (("--processes", "many"), "'many' is not a valid integer"),
+        (("--json", "/"), "'/' is a directory"),
+        (("--loud",), "No such option"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
@@ -67,18 +95,53 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 ) -> None:
     config, serving, jobs = files
     given = [one.replace("SERVING", serving).replace("JOBS", jobs) for one in arguments]
-    found = run(config, "--serving", serving, *given)
-    assert found.exit_code != 0
-    assert message in found.output
+    assert message in refusal(config, "--serving", serving, *given)
+
+
+@pytest.mark.parametrize("factor", ["nan", "inf", "1e300"])
+def test_a_factor_that_is_none_is_refused_with_its_file(files: tuple[str, str, str], factor: str) -> None:
+    assert f"{files[1]}: " in refusal(files[0], "--serving", f"{files[1]}:{factor}")
+
+
+def test_times_in_another_unit_are_refused_with_their_file(files: tuple[str, str, str], tmp_path: Path) -> None:
+    in_nanoseconds: Columns = {"t_s": [0.0, 6e14, 12e14], "rpm_mid": [60.0, 60.0, 60.0]}
+    path = written(tmp_path, in_nanoseconds)
+    assert f"{path}: " in refusal(files[0], "--serving", str(path))
+
+
+@pytest.mark.parametrize("option", ["--json", "--report"])
+def test_a_folder_that_is_not_there_is_told_before_anything_runs(files: tuple[str, str, str], option: str) -> None:
+    assert "out" in refusal(files[0], "--serving", files[1], option, "/no/such/folder/out")
+
+
+def test_without_traffic_there_is_nothing_to_play(files: tuple[str, str, str]) -> None:
+    assert "Missing option '--serving'" in refusal(files[0], "--jobs", files[2])
 
 
 def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tuple[str, str, str]) -> None:
     config, serving, _ = files
-    found = run(config, "--serving", f"{serving}:100")
-    assert "the pool has 4; scale it by less than" in found.output
+    assert "the pool has 4; scale it by less than" in refusal(config, "--serving", f"{serving}:100")
 
 
-def test_a_wrong_file_is_told_of_with_line_and_column(files: tuple[str, str, str], tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("pool: {nodes: 1, gpus_per_node: 2}\nendpoints: [{name: x, engine: gpt}]\n")
-    found = run(str(tmp_path / "bad.yaml"), "--serving", files[1])
-    assert "bad.yaml:2:13" in found.output and "no engine gpt" in found.output
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("pool: {nodes: 1, gpus_per_node: 2}\nendpoints: [{name: x, engine: gpt}]\n", "2:13", "no engine gpt"),
+        ("pool: {nodes: 1}\nendpoints: [{name: x}, {name: x}]\n", "1:1", "two endpoints have one name"),
+        ("pool: {nodes: 0}\nendpoints: [{name: x}]\n", "1:15", "greater than or equal to 1"),
+        ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {hours_max: 0}\n", "3:18", "greater than 0"),
+        ("pool: {nodes: 1}\n", "1:1", "endpoints"),
+        ("", "1:1", ""),
+        ("pool: [", "1:", ""),
+    ],
+)
+def test_a_wrong_file_is_told_of_with_line_and_column(
+    files: tuple[str, str, str], tmp_path: Path, text: str, place: str, message: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    told = refusal(str(tmp_path / "bad.yaml"), "--serving", files[1])
+    assert f"bad.yaml:{place}" in told and message in told
+
+
+def test_a_file_that_is_not_there_is_told(files: tuple[str, str, str]) -> None:
+    assert "none.yaml" in refusal("none.yaml", "--serving", files[1])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ebbtide_autoscaler.simulate import queue
 from ebbtide_autoscaler.simulate.queue import Queue
-from tests.autoscaler.simulate.scenes import ENGINE, load_of
+from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, load_of, tide
 
 WORKS = st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60)
 CUTS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=8)
@@ -42,6 +42,44 @@ def test_it_does_what_a_loop_over_seconds_does(few: int, work_s: list[float], st
     assert done_s == pytest.approx(all_s, abs=1e-6)
     assert requests == pytest.approx(load.requests[: len(were_late)].sum(), abs=1e-6)
     assert late == pytest.approx(load.requests[: len(were_late)][np.array(were_late, dtype=bool)].sum(), abs=1e-6)
+
+
+@given(
+    work_s=WORKS,
+    cuts=st.lists(st.integers(1, 60), max_size=6),
+    replicas=st.integers(0, 12),
+    few=st.sampled_from([0, queue.FEW]),
+)
+def test_in_one_stretch_or_in_many_it_comes_to_the_same(
+    work_s: list[float], cuts: list[int], replicas: int, few: int
+) -> None:
+    load, end = load_of(np.array(work_s)), len(work_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "FEW", few)
+        one, many = Queue(load, ENGINE, SLO_S), Queue(load, ENGINE, SLO_S)
+        whole = one.serve(end, replicas)
+        parts = [many.serve(until, replicas) for until in sorted({*(cut for cut in cuts if cut < end), end})]
+    for name in ("requests", "late", "done_s"):
+        assert sum(getattr(part, name) for part in parts) == pytest.approx(getattr(whole, name), abs=1e-6), name
+    assert many.backlog_s == pytest.approx(one.backlog_s, abs=1e-9)
+    assert whole.done_s + one.backlog_s == pytest.approx(sum(work_s), abs=1e-6), "work is done, or it waits"
+
+
+def test_an_hour_in_one_go_is_as_second_by_second() -> None:
+    load = tide(1, 0.5, 6.0)
+    at_once, one_by_one = Queue(load, ENGINE, SLO_S), Queue(load, ENGINE, SLO_S)
+    whole = at_once.serve(HOUR_S, 5)
+    late = sum(one_by_one.serve(second + 1, 5).late for second in range(HOUR_S))
+    assert 0.0 < whole.late < whole.requests
+    assert whole.late == pytest.approx(late)
+    assert at_once.backlog_s == pytest.approx(one_by_one.backlog_s)
+
+
+def test_nothing_comes_twice_nor_after_the_end() -> None:
+    load = load_of(np.full(10, 1.0))
+    one = Queue(load, ENGINE, SLO_S)
+    assert one.serve(20, 2).requests == pytest.approx(load.requests.sum())
+    assert one.serve(20, 2) == one.serve(30, 2) == queue.Served(0.0, 0.0, 0.0)
 
 
 def test_nobody_is_late_who_finds_room_and_everybody_without_a_replica() -> None:

@@ -1,19 +1,68 @@
 """From a command line to what every contender is given."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate.draws import lasting
-from ebbtide_autoscaler.simulate.scene import Named, read
-from ebbtide_autoscaler.simulate.traces import BadTrace
+from ebbtide_autoscaler.simulate.engine import ENGINES
+from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.run import Scene
+from ebbtide_autoscaler.simulate.scene import Inputs, Named, read, scene
+from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Rates, Requests
 from tests.autoscaler.simulate.scenes import load_of
 from tests.autoscaler.simulate.test_traces import Columns, written
 
 DAY_S = 86_400.0
+HOUR_S = 3600
+TOKENS = (1000, 200)
+REPLICA_PER_S = ENGINES["llama-8b-h100"].full / ENGINES["llama-8b-h100"].work_s(*TOKENS)  # requests that make one full
 JOBS: Columns = {"submit_s": [0.0, DAY_S, 2.5 * DAY_S], "gpus": [1, 2, 4], "duration_s": [60.0, 120.0, 180.0]}
+
+
+def file_of(endpoints: int = 1, *, nodes: int = 1, per_node: int = 4, **run: Any) -> SimulationFile:
+    return SimulationFile.model_validate(
+        {
+            "pool": {"nodes": nodes, "gpus_per_node": per_node},
+            "endpoints": tuple({"name": f"e{number}"} for number in range(endpoints)),
+            "run": {"warm_up_s": 0.0} | run,
+        }
+    )
+
+
+def replicas(by_minute: Sequence[float]) -> Rates:
+    """Requests that keep so many replicas full, minute by minute."""
+    count = len(by_minute)
+    at_s: Array = np.array([60.0 * minute for minute in range(count)])
+    unknown = np.full(count, np.nan)
+    per_s: Array = np.array([one * REPLICA_PER_S for one in by_minute])
+    return Rates(at_s, per_s, np.zeros(count), unknown, unknown)
+
+
+def counted(by_second: Sequence[int]) -> Requests:
+    """So many requests in each second, the first and the last of which must have some."""
+    at_s: Array = np.repeat(np.arange(len(by_second), dtype=np.float64), by_second)
+    return Requests(at_s, np.full(len(at_s), 100.0), np.full(len(at_s), 10.0))
+
+
+def drawn(
+    file: SimulationFile,
+    *traces: Rates | Requests,
+    jobs: Sequence[Jobs] = (),
+    factor: float = 1.0,
+    from_day: Sequence[float] = (0.0, 0.0),
+    seed: int = 0,
+) -> Scene:
+    serving = tuple(
+        (Named(Path(f"t{n}.parquet"), factor, day), one)
+        for n, (one, day) in enumerate(zip(traces, from_day, strict=False))
+    )
+    return scene(file, Inputs(serving, tuple((Named(Path("jobs.parquet")), one) for one in jobs)), seed)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +73,8 @@ JOBS: Columns = {"submit_s": [0.0, DAY_S, 2.5 * DAY_S], "gpus": [1, 2, 4], "dura
         ("a.parquet:0.5:8", "a.parquet", 0.5, 8.0),
         ("b:c.parquet", "b:c.parquet", 1.0, 0.0),
         ("b:c.parquet:2", "b:c.parquet", 2.0, 0.0),
+        ("a:2:b.parquet:3:4", "a:2:b.parquet", 3.0, 4.0),
+        ("a.parquet:1:2:3", "a.parquet:1", 2.0, 3.0),
     ],
 )
 def test_a_file_is_given_with_a_factor_and_a_day(said: str, path: str, factor: float, from_day: float) -> None:
@@ -37,13 +88,93 @@ def test_jobs_of_before_the_day_are_left_out(tmp_path: Path) -> None:
     assert jobs.gpus.tolist() == [2.0, 4.0]
 
 
-@pytest.mark.parametrize("day", [-1.0, 3.0])
+@pytest.mark.parametrize("day", [-1.0, 3.0, float("inf"), float("nan")])
 def test_a_day_that_the_trace_does_not_have_is_refused(tmp_path: Path, day: float) -> None:
     with pytest.raises(BadTrace, match="cannot begin on day"):
         read([], [Named(written(tmp_path, JOBS), 1.0, day)])
+    rates = written(tmp_path, {"t_s": [0.0, DAY_S], "total_tok_per_s": [1.0, 1.0]})
+    with pytest.raises(BadTrace, match=f"{rates}: it has 1.00 days, and cannot begin on day"):
+        read([Named(rates, 1.0, day)], [])
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_nothing_can_be_multiplied_by_is_refused(tmp_path: Path, factor: float) -> None:
+    path = written(tmp_path, JOBS)
+    with pytest.raises(BadTrace, match=f"{path}: a share of .* cannot be kept"):
+        read([], [Named(path, factor)])
+    with pytest.raises(BadTrace, match=f"{path}: a rate cannot be multiplied"):
+        read([Named(path, factor)], [])
 
 
 def test_traffic_goes_on_from_its_start_after_its_end() -> None:
     load = load_of(np.arange(6, dtype=np.float64))
     assert lasting(load, 10, 2.0).work_s.tolist() == [2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert lasting(load, 6, 0.0) is load
+
+
+def test_traffic_begins_on_its_day_and_a_shorter_trace_is_repeated_up_to_the_longest() -> None:
+    long, short = np.arange(1500) % 3 + 1, np.arange(1000) % 7 + 1
+    found = drawn(file_of(2), counted(long.tolist()), counted(short.tolist()), from_day=(0.0, 300 / DAY_S))
+    assert found.horizon_s == 1500.0
+    first, second = (one.load for one in found.services)
+    assert first.requests.tolist() == long.tolist()
+    assert second.requests.tolist() == [*short[300:], *short[:800]]
+    assert second.work_s == pytest.approx(second.requests * ENGINES["llama-8b-h100"].work_s(100, 10))
+
+
+def test_jobs_of_all_traces_come_in_their_order_up_to_the_end() -> None:
+    one = Jobs(np.array([0.0, 900.0, 5000.0]), np.full(3, 60.0), np.array([1.0, 2.0, 1.0]))
+    other = Jobs(np.array([300.0, 400.0]), np.array([90.0, 1.0]), np.array([4.0, 4.0]))
+    found = drawn(file_of(), replicas([1.0] * 30), jobs=(one, other))
+    assert [(job.submit_s, job.workers_max, job.work_s) for job in found.jobs] == [
+        (0.0, 1, 60.0),
+        (300.0, 4, 360.0),
+        (900.0, 2, 120.0),
+    ], "one is after the end, one too short to be taken"
+
+
+def test_more_demand_than_the_pool_over_ten_minutes_is_refused_with_a_factor_that_fits() -> None:
+    trace = replicas([1.0] * 20 + [6.5] * 15 + [1.0] * 20)
+    with pytest.raises(BadTrace, match=r"t0.parquet: at its height it needs \d+ GPUs, the pool has 4") as refused:
+        drawn(file_of(), trace)
+    [less] = re.findall(r"scale it by less than ([\d.]+)$", str(refused.value))
+    assert 0.4 < float(less) < 0.7
+    for seed in range(3):
+        drawn(file_of(), trace, factor=0.9 * float(less), seed=seed)
+
+
+def test_a_minute_of_more_than_the_pool_waits_and_is_not_refused() -> None:
+    assert drawn(file_of(), replicas([1.0] * 14 + [9.0] + [1.0] * 15)).slots == 4
+
+
+def test_endpoints_that_are_together_more_than_the_pool_are_refused() -> None:
+    three = replicas([2.8] * 30)
+    drawn(file_of(2), three, replicas([0.1] * 30))
+    with pytest.raises(BadTrace, match="the pool has 4"):
+        drawn(file_of(2), three, three)
+
+
+def test_traffic_of_a_few_minutes_is_taken_or_refused_by_name() -> None:
+    try:
+        assert drawn(file_of(), replicas([1.0] * 3)).horizon_s > 0
+    except ValueError as error:
+        assert "t0.parquet" in str(error)
+
+
+def test_traffic_that_is_shorter_than_two_warm_ups_is_played_twice_and_counts_the_second_time() -> None:
+    found = drawn(file_of(warm_up_s=DAY_S), counted([2] * HOUR_S))
+    assert (found.warm_up_s, found.horizon_s) == (HOUR_S, 2 * HOUR_S)
+    assert found.services[0].load.requests.sum() == 2 * 2 * HOUR_S
+    found = drawn(file_of(warm_up_s=1000.0), counted([2] * HOUR_S))
+    assert (found.warm_up_s, found.horizon_s) == (1000.0, HOUR_S)
+
+
+def test_no_more_than_the_hours_asked_for_are_taken() -> None:
+    found = drawn(file_of(hours_max=0.5), counted([2] * HOUR_S))
+    assert found.horizon_s == HOUR_S / 2 == len(found.services[0].load.work_s)
+
+
+def test_equal_seeds_draw_equal_scenes_and_others_do_not() -> None:
+    first, again, other = (drawn(file_of(), replicas([2.0] * 20), seed=seed).services[0].load for seed in (1, 1, 2))
+    assert np.array_equal(first.work_s, again.work_s)
+    assert not np.array_equal(first.work_s, other.work_s)

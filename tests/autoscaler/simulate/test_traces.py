@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ebbtide_autoscaler.simulate.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
 
@@ -123,6 +126,82 @@ def test_records_that_lack_are_a_straight_line(tmp_path: Path) -> None:
     }
     found = read_serving(written(tmp_path, rows))
     assert isinstance(found, Rates) and found.per_s.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_records_that_lack_are_a_straight_line_in_time(tmp_path: Path) -> None:
+    rows: Columns = {"t_s": [0.0, 100.0, 1000.0], "rps": [1.0, 0.0, 11.0]}
+    found = read_serving(written(tmp_path, {**rows, "mean_in_tok": [10.0] * 3, "mean_out_tok": [10.0] * 3}))
+    assert isinstance(found, Rates) and found.per_s.tolist() == [1.0, 2.0, 11.0]
+
+
+def test_without_any_request_there_is_nothing_to_draw_a_line_between(tmp_path: Path) -> None:
+    found = read_serving(written(tmp_path, {**RATES, "rps": [0.0, 0.0]}))
+    assert isinstance(found, Rates) and found.per_s.tolist() == [0.0, 0.0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | st.integers(0, 3000), st.none() | st.integers(0, 3000), st.integers(1, 8)),
+        min_size=1,
+        max_size=8,
+    ).filter(lambda rows: all({begin, end} - {None} for begin, end, _ in rows))
+)
+def test_gpus_in_use_are_those_that_have_begun_and_not_ended(rows: list[tuple[int | None, int | None, int]]) -> None:
+    known = [at for begin, end, _ in rows for at in (begin, end) if at is not None]
+    first, last = min(known), max(known)
+    table = [
+        (first if begin is None else begin, last if end is None else end, gpus)
+        for begin, end, gpus in rows
+        if begin is None or end is None or begin <= end
+    ]
+    columns: Columns = {
+        "start_s": [float("nan") if begin is None else float(begin) for begin, _, _ in rows],
+        "end_s": [float("nan") if end is None else float(end) for _, end, _ in rows],
+        "gpus": [gpus for _, _, gpus in rows],
+    }
+    with TemporaryDirectory() as folder:
+        path = written(Path(folder), columns)
+        if len(table) < len(rows):
+            with pytest.raises(BadTrace, match="end_s is before start_s"):
+                read_serving(path)
+            return
+        found = read_serving(path)
+    assert isinstance(found, Gpus)
+    minutes = [((begin - first) // 60, (end - first) // 60, gpus) for begin, end, gpus in table]
+    expected = [sum(gpus for begin, end, gpus in minutes if begin <= at < end) for at in range(len(found.at_s))]
+    assert found.count.tolist() == expected
+    assert found.at_s.tolist() == [60.0 * at for at in range((last - first) // 60 + 1)]
+
+
+TOKENS: Columns = {"t_s": [0.0, 60.0], "total_tok_per_s": [10.0, 20.0]}
+GPUS: Columns = {"start_s": [0.0, 60.0], "end_s": [120.0, 180.0], "gpus": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({**TOKENS, "total_tok_per_s": [10.0, -1.0]}, "row 2: total_tok_per_s is not between 0 and inf"),
+        ({**TOKENS, "total_tok_per_s": [None, 1.0]}, "row 1: total_tok_per_s is no number"),
+        ({**TOKENS, "t_s": [60.0, 0.0]}, "row 2: t_s is not later than the one before: sort the rows by it"),
+        ({**GPUS, "gpus": [0, 1]}, "row 1: gpus is not between 1 and 1e+06"),
+        ({**GPUS, "gpus": [1.0, 0.5]}, "row 2: gpus is not between 1 and 1e+06"),
+        ({**GPUS, "gpus": [2.5, 1.0]}, "row 1: gpus is no whole number"),
+        ({**GPUS, "end_s": [120.0, 30.0]}, "row 2: end_s is before start_s"),
+    ],
+)
+def test_bad_tokens_and_gpus_are_refused_with_file_row_and_column(
+    tmp_path: Path, columns: Columns, message: str
+) -> None:
+    path = written(tmp_path, columns)
+    with pytest.raises(BadTrace) as refused:
+        read_serving(path)
+    assert str(refused.value) == f"{path}: {message}"
+
+
+def test_requests_without_any_token_are_no_trace(tmp_path: Path) -> None:
+    path = written(tmp_path, {**REQUESTS, "in_tok": [0, 0, 0], "out_tok": [0, 0, 0]})
+    with pytest.raises(BadTrace, match=f"{path}: .*in_tok"):
+        read_serving(path)
 
 
 def test_instances_that_never_begin_nor_end_are_no_trace(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""What our policy is held to, and what cannot be."""
+
+import json
+
+import pytest
+
+from ebbtide_autoscaler.simulate.bars import SLO, SLO_BEHIND_STATIC, VS_ORACLE, VS_STATIC, WASTE, bars
+from ebbtide_autoscaler.simulate.contenders import LYRA, ORACLE, OURS, STATIC
+from ebbtide_autoscaler.simulate.report import AS_WELL, SERVES, Played, Report
+from ebbtide_autoscaler.simulate.score import over_seeds
+
+BOUND_S = 100.0
+
+
+def of(**more: float) -> dict[str, object]:
+    """A policy's figures, of which ``wait`` is the mean time in the queue and to the end."""
+    found: dict[str, object] = {name: {"mean": value} for name, value in more.items()}
+    spread = {"mean": {"mean": more.get("wait", 1.0)}}
+    return found | {"queue_s": spread, "jct_s": spread}
+
+
+GOOD = {
+    "slo_attainment": 0.9985,
+    "waste_share": 0.01,
+    "double_allocated_gpu_s": 0.0,
+    "goodput_vs_oracle": 0.95,
+    "goodput_vs_static": 3.0,
+}
+
+
+def missed(**changes: float) -> set[str]:
+    found = bars(64, {OURS: of(**GOOD | changes), STATIC: of(slo_attainment=0.999), LYRA: of(wait=1.0)})
+    return {name for name, bar in found.items() if not bar["met"]}
+
+
+def test_who_is_good_meets_every_bar() -> None:
+    assert missed() == set()
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "bar"),
+    [
+        ("slo_attainment", SLO - 0.001, "slo_attainment_64"),
+        ("slo_attainment", 0.999 - SLO_BEHIND_STATIC - 0.0001, "slo_attainment_64"),
+        ("waste_share", WASTE + 0.001, "waste_share_64"),
+        ("double_allocated_gpu_s", 1.0, "double_allocated_gpu_s"),
+        ("goodput_vs_oracle", VS_ORACLE - 0.001, "goodput_vs_oracle_64"),
+        ("goodput_vs_static", VS_STATIC - 0.001, "goodput_vs_static_64"),
+    ],
+)
+def test_each_bar_can_be_missed_alone(figure: str, value: float, bar: str) -> None:
+    assert missed(**{figure: value}) == {bar}
+
+
+def test_jobs_may_wait_no_longer_than_with_lyra() -> None:
+    assert missed(wait=1.01) == {"queue_s_vs_lyra_64", "jct_s_vs_lyra_64"}
+
+
+def test_a_static_partition_that_serves_badly_lowers_no_bar() -> None:
+    found = bars(8, {OURS: of(**GOOD), STATIC: of(slo_attainment=0.9)})
+    assert found["slo_attainment_8"]["at_least"] == SLO
+
+
+def test_bars_without_their_rival_are_left_out_and_without_us_all_are() -> None:
+    found = bars(64, {OURS: of(slo_attainment=1.0, waste_share=0.0, double_allocated_gpu_s=0.0)})
+    assert set(found) == {"slo_attainment_64", "waste_share_64", "double_allocated_gpu_s"}
+    assert bars(64, {ORACLE: of(**GOOD)}) == {}
+
+
+def test_where_a_rival_trains_nothing_there_is_nothing_to_compare_with() -> None:
+    figures = over_seeds([{"slo_attainment": 1.0, "goodput_vs_oracle": None}])
+    assert figures == {"slo_attainment": {"mean": 1.0, "ci95": 0.0}, "goodput_vs_oracle": None}
+    ours = of(slo_attainment=1.0, waste_share=0.0, double_allocated_gpu_s=0.0) | {"goodput_vs_oracle": None}
+    assert "goodput_vs_oracle_64" not in bars(64, {OURS: ours})
+
+
+def a_report(*seeds: dict[str, tuple[float, float]]) -> Report:
+    """For each seed, contenders with their goodput and their requests in time."""
+    report = Report({"slots": 8, "seeds": len(seeds)})
+    for seed, goodput in enumerate(seeds):
+        for name, (done_s, slo) in goodput.items():
+            figures = {"goodput_gpu_s": done_s, "slo_attainment": slo, "bound_gpu_s": BOUND_S}
+            report.add(name, seed, Played(figures, {}, 0.0))
+    return report
+
+
+def test_what_is_below_foresight_and_the_bound_can_be() -> None:
+    fine = {"ebbtide": (90.0, 1.0), ORACLE: (95.0, 1.0), STATIC: (10.0, 1.0)}
+    assert a_report(fine, {**fine, "ebbtide": (95.0, 1.0), ORACLE: (BOUND_S, 1.0)}).impossible() == []
+
+
+def test_who_beats_the_bound_is_told_with_name_and_seed() -> None:
+    [told] = a_report({OURS: (90.0, 1.0)}, {OURS: (101.0, 1.0)}).impossible()
+    assert told == "ebbtide, seed 1: 101 GPU-s of training, and the bound is 100"
+
+
+def test_nobody_beats_the_bound_not_even_foresight() -> None:
+    [told] = a_report({ORACLE: (101.0, 1.0), OURS: (50.0, 1.0)}).impossible()
+    assert told.startswith("oracle, seed 0")
+
+
+def test_who_beats_foresight_is_told() -> None:
+    [told] = a_report({OURS: (96.0, 1.0), ORACLE: (95.0, 1.0)}).impossible()
+    assert told == "ebbtide, seed 0: 96 GPU-s of training, and with perfect foresight it is 95"
+    assert a_report({OURS: (96.0, 1.0)}, {ORACLE: (95.0, 1.0)}).impossible() == [], "each seed is a world of its own"
+
+
+def test_who_does_not_serve_is_not_compared() -> None:
+    assert a_report({"no-preemption": (150.0, SERVES - 0.001), ORACLE: (95.0, 1.0)}).impossible() == []
+    served = 1.0 - AS_WELL - 0.0001
+    assert a_report({"static-p95": (96.0, served), ORACLE: (95.0, 1.0)}).impossible() == []
+    [told] = a_report({"static-p95": (101.0, served), ORACLE: (95.0, 1.0)}).impossible()
+    assert "the bound" in told
+
+
+def test_bars_and_contradictions_are_in_the_figures() -> None:
+    figures = {"goodput_gpu_s": 101.0, "slo_attainment": 1.0, "bound_gpu_s": BOUND_S, "waste_share": 0.0}
+    report = Report({"slots": 8, "seeds": 1})
+    report.add(OURS, 0, Played(figures | {"double_allocated_gpu_s": 0.0}, {}, 1.5))
+    found = json.loads(json.dumps(report.as_json(3.0)))
+    assert set(found["bars"]) == {"slo_attainment_8", "waste_share_8", "double_allocated_gpu_s"}
+    assert len(found["impossible"]) == 1
+    assert (found["run_s"], found["took_s"]) == ({OURS: 1.5}, 3.0)
