@@ -14,6 +14,7 @@ from math import inf
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.index import awaited, in_turn, remembered
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.draft import Draft
@@ -182,6 +183,8 @@ def _kept(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) ->
     if not waiting:
         return {}
     back = {name for name in {*chain.from_iterable(waiting.values())} if soon(name)}
+    for name in back:
+        draft.waits_until(state.jobs[name].asked_s + draft.restart_costs_s(name, config.restart_cost_s))
     found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
     return {slot: names for slot, names in found.items() if names}
 
@@ -273,7 +276,7 @@ def _starves(table: _Table, job: JobRecord, waited_s: float) -> str:
     table.looked_at += 1
     free = table.usable()
     coming = sum(one.state is SlotState.RECLAIMING for one in table.state.slots.values())
-    lacking = job.spec.workers_min - len(free) - coming
+    lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - coming
     after = _came_after(table, job) if lacking > 0 else []
     if lacking > sum(len(one.gang) for one in after):
         return ""
@@ -296,6 +299,7 @@ def _came_after(table: _Table, job: JobRecord) -> list[JobRecord]:
         for one in reversed(in_turn(table.state.jobs))
         if one.state is JobState.RUNNING
         and turn(one) > mine
+        and one.spec.workload_class is WorkloadClass.PREEMPTIBLE
         and one.spec.name not in moved
         and not protected(table.now_s, one)
     ]

@@ -4,6 +4,10 @@ By Little's law what arrives per second, times how long a request stays at its r
 once if none waits. That does not depend on how many replicas there are now: a count of requests in flight does, since
 it can be no larger than what they take in, and grows while they are too few.
 
+Those which have not ended yet have no known stay: streams that go on and on among short ones are seen in the count
+only. So the count goes where it is more than chance would make it (twice the root of what is expected, as for Poisson's
+law).
+
 What waits is another matter: it is there once, and gone when it has been answered. More replicas for its sake are worth
 their start only for what will still wait when they answer.
 """
@@ -15,6 +19,7 @@ from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.signals import EndpointSignals
 
 ARRIVALS_WINDOW_S = 15.0  # as gateways average arrivals
+SURELY = 2.0  # standard deviations
 BACKLOG_IN_SLOS = 10.0  # what waits is to be answered within ten times the promised time to the first token
 
 
@@ -46,9 +51,16 @@ def is_smooth(signals: EndpointSignals) -> bool:
 
 def running(signals: EndpointSignals) -> float:
     """Requests that would be at replicas at once if none waited."""
-    if is_smooth(signals):
-        return signals.arriving_per_s * signals.stay_s
-    return float(signals.inflight + (0 if signals.stay_s else signals.held))
+    return _running(signals)[0]
+
+
+def _running(signals: EndpointSignals) -> tuple[float, bool]:
+    """The same, and whether it is an average over some seconds."""
+    if not is_smooth(signals):
+        return float(signals.inflight + (0 if signals.stay_s else signals.held)), False
+    expected = signals.arriving_per_s * signals.stay_s
+    surely = signals.inflight - SURELY * math.sqrt(expected)
+    return (expected, True) if expected >= surely else (surely, False)
 
 
 def asked(spec: EndpointSpec, signals: EndpointSignals, replicas: int, lead_s: float) -> Asked:
@@ -60,14 +72,14 @@ def asked(spec: EndpointSpec, signals: EndpointSignals, replicas: int, lead_s: f
         replicas: that are ready, or will be before one that is started now.
         lead_s: until one that is started now answers.
     """
-    at_once, stay_s = running(signals), signals.stay_s
+    (at_once, smooth), stay_s = _running(signals), signals.stay_s
     counts = f"{signals.held} held and {signals.inflight} running requests"
     if not stay_s:  # nothing has been answered yet: all that is there counts
         return Asked(at_once, 0.0, False, counts)
-    over = signals.held + max(0.0, signals.inflight - replicas * spec.target_requests)
+    over = signals.held + max(0.0, signals.inflight - max(at_once, replicas * spec.target_requests))
     left = max(0.0, over - max(0.0, replicas * spec.target_requests / stay_s - signals.arriving_per_s) * lead_s)
     extra = left * min(1.0, stay_s / (BACKLOG_IN_SLOS * spec.ttft_slo_s))
-    if is_smooth(signals):
+    if smooth:
         counts = f"{signals.arriving_per_s:.1f} requests/s of {stay_s:.1f} s each"
         counts += f", {signals.held} held" if signals.held else ""
-    return Asked(at_once, extra, is_smooth(signals), counts)
+    return Asked(at_once, extra, smooth, counts)

@@ -185,7 +185,8 @@ def _slowness(
 
 def _pressure(signals: EndpointSignals) -> float:
     """What tells whether as much is asked for as then: arrivals, for counts in flight fall when replicas are added."""
-    return signals.arriving_per_s or float(signals.held + signals.inflight)
+    told = signals.arriving_per_s or signals.stay_s  # else nobody averages arrivals
+    return signals.arriving_per_s if told else float(signals.held + signals.inflight)
 
 
 def _proven(before: EndpointMemory, signals: EndpointSignals) -> int:

@@ -26,6 +26,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.allot import turn
+from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job
@@ -217,8 +218,8 @@ def test_whoever_starves_what_is_decided_can_be_done_and_leaves_the_reserve(
     found = look(state, config=config)
     after = fold(state, *found.moves, at_s=NOW)
     assert violations(after) == []
-    if any(isinstance(move, GrantJob | ResumeJob) for move in found.moves):
-        assert len(after.free_slots()) >= reserve
+    if any(isinstance(move, GrantJob | ResumeJob) for move in found.moves) and not minima_owed(state):
+        assert len(after.free_slots()) >= reserve, "only a minimum that is owed may come out of it"
     firsts = [job for job in state.jobs.values() if job.state in (JobState.WAITING, JobState.PARKED)]
     for move in found.moves:
         if isinstance(move, ParkJob | StopJob) and "came before it" in move.reason:
@@ -227,14 +228,12 @@ def test_whoever_starves_what_is_decided_can_be_done_and_leaves_the_reserve(
             assert any(turn(one) < turn(job) and f"{one.spec.name}, which" in move.reason for one in firsts)
 
 
-@pytest.mark.xfail(reason="of one that may not go below its minimum all workers are asked")
 def test_a_job_that_keeps_its_minimum_keeps_it_before_one_that_starves_too() -> None:
     state = waiting(a_pool(nodes={"n0": 4}), "large", 4, NOW - 2 * HOUR_S)
     kept = a_job("kept", workers_min=2, workers_max=4, workload_class=WorkloadClass.SEMI_PREEMPTIBLE)
     assert look(with_job(state, kept, slots(4), at_s=NOW - 600.0), config=STARVES).moves == ()
 
 
-@pytest.mark.xfail(reason="the reserve is not counted among what it lacks")
 def test_nobody_steps_aside_for_slots_that_would_be_the_reserve() -> None:
     state = waiting(a_pool(nodes={"n0": 4}), "large", 3, NOW - 2 * HOUR_S)
     state = with_job(state, a_job("young"), slots(3), at_s=NOW - 600.0)

@@ -242,7 +242,6 @@ def test_the_clock_of_one_who_waits_ends_it() -> None:
         assert not moved[0] and moved[-1]
 
 
-@pytest.mark.xfail(reason="nobody says until when slots are kept for a job that has parked, where it does not say so")
 @pytest.mark.parametrize("way", ["it still parks", "preemptions usually last for longer"])
 def test_the_time_for_which_slots_are_kept_ends_it(way: str) -> None:
     """Then the job that waits gets one."""

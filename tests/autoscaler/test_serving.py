@@ -1,9 +1,22 @@
 """How the number of replicas comes down: one by one, and never by one that others still count on."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
 from ebbtide.pool.events import GrantSeat, SeatLanded, SeatReady
-from ebbtide.pool.ids import seat_id
+from ebbtide.pool.ids import EndpointName, seat_id
+from ebbtide.pool.spec import EndpointSpec
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
+from ebbtide_autoscaler.forecast.surge import Surge
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import Memory, Snapshot
+from ebbtide_autoscaler.serving import SLOW_KEPT_S, may_go, wants
+from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
+from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,
     CONFIG,
@@ -18,6 +31,7 @@ from tests.autoscaler.test_policy import (
     kinds,
     look,
     signals,
+    slots,
     with_ready,
 )
 
@@ -56,3 +70,141 @@ def test_what_was_wanted_beyond_the_largest_number_does_not_keep_replicas_afterw
     _, memory = decide(NOW, Snapshot(state, calm), memory, CONFIG)
     found, _ = decide(NOW + 3.0, Snapshot(state, calm), memory, CONFIG)
     assert kinds(found) == ["DrainSeat"]
+
+
+MANY = an_endpoint(replicas_max=64)  # of four requests each; fewer are wanted for 3 s before they go
+
+
+def up(count: int, spec: EndpointSpec = MANY) -> PoolState:
+    """So many replicas that have been ready for long."""
+    state = a_pool(nodes={"n0": 64}, endpoints=(spec,))
+    for number, slot in enumerate(slots(count)):
+        state = with_ready(state, seat_id(CHAT, number), (slot,))
+    return state
+
+
+def arriving(per_s: float, **changes: object) -> EndpointSignals:
+    """Requests that stay for 2 s: twice as many at once as arrive in a second."""
+    about = {"arriving_per_s": per_s, "stay_s": 2.0, "inflight": round(2 * per_s), "last_arrival_s": NOW + 1e6}
+    return signals(**(about | changes))
+
+
+def aims(
+    state: PoolState,
+    story: Iterable[tuple[float, EndpointSignals]],
+    memory: Memory | None = None,
+    outlooks: Mapping[EndpointName, Outlook] | None = None,
+) -> tuple[list[int], Memory]:
+    """What is aimed at as time goes on: (seconds after NOW, what gateways say) each."""
+    memory, found = memory or Memory(), list[int]()
+    for after_s, seen in story:
+        _, endpoints = wants(NOW + after_s, Snapshot(state, {CHAT: seen}, {}, outlooks or {}), memory, CONFIG)
+        memory = replace(memory, endpoints=endpoints)
+        found.append(endpoints[CHAT].aim)
+    return found, memory
+
+
+def test_the_aim_comes_down_to_the_most_that_was_wanted_meanwhile() -> None:
+    story = [(0.0, arriving(16.0)), (1.0, arriving(2.0)), (2.0, arriving(13.5)), (3.0, arriving(2.0))]
+    found, memory = aims(up(8), [*story, (3.9, arriving(2.0)), (4.0, arriving(2.0))])
+    assert found == [8, 8, 8, 8, 8, 7]
+    assert aims(up(8), [(6.9, arriving(2.0)), (7.0, arriving(2.0))], memory)[0] == [7, 6]
+
+
+def test_demand_that_is_back_before_it_was_lower_for_a_while_begins_the_wait_anew() -> None:
+    story = [(0.0, arriving(2.0)), (2.9, arriving(16.0)), (3.0, arriving(2.0)), (5.9, arriving(2.0))]
+    assert aims(up(8), story)[0] == [8, 8, 8, 8]
+
+
+def test_an_eighth_goes_at_once_at_most_and_one_of_few() -> None:
+    found, _ = aims(up(32), [(float(second), arriving(2.0)) for second in range(0, 60, 3)])
+    assert found == [32, 28, 25, 22, 20, 18, 16, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
+
+
+def test_arrivals_raise_it_at_once_and_a_count_of_one_moment_does_not() -> None:
+    assert aims(up(1), [(0.0, arriving(10.0, inflight=4))])[0] == [5]
+    count = signals(inflight=20, last_arrival_s=NOW)
+    assert aims(up(1), [(0.0, count), (0.9, count), (1.0, count)])[0] == [1, 1, 5]
+
+
+def test_silence_of_gateways_ages_nothing() -> None:
+    _, memory = aims(up(8), [(0.0, arriving(2.0))])
+    silent, after = aims(up(8), [(1.0, EndpointSignals()), (900.0, EndpointSignals())], memory)
+    assert silent == [8, 8] and after.endpoints == memory.endpoints
+
+
+# ---- too few replicas
+
+
+def missed(per_s: float = 6.0, replicas: int = 2) -> Memory:
+    """So many replicas have just missed the SLO at that rate; what is asked for would be fewer or as many."""
+    slow = arriving(per_s, stay_s=1.0, inflight=round(per_s), ttft_p90_s=3.0)
+    found, memory = aims(up(replicas), [(-1.0, slow), (0.0, slow)])
+    assert found[-1] == replicas + 1
+    return memory
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_more_than_missed_the_slo_stays_while_as_much_arrives(seed: int) -> None:
+    """Arrivals over 15 s are off by some per cent each time: that swings nothing."""
+    random = Random(seed)
+    rates = [6.0 * random.uniform(0.93, 1.07) for _ in range(1000)]
+    story = [(1.0 + number, arriving(rate, stay_s=1.0, ttft_p90_s=0.3)) for number, rate in enumerate(rates)]
+    assert set(aims(up(3), story, missed())[0]) == {3}
+
+
+def test_what_was_learnt_of_too_few_holds_in_proportion_and_for_half_an_hour() -> None:
+    twice, _ = aims(up(3), [(1.0, arriving(12.0, stay_s=1.0, inflight=12))], missed())
+    assert twice == [5]
+    half, _ = aims(up(3), [(float(s), arriving(3.0, stay_s=1.0)) for s in (1, 5, 9)], missed())
+    assert half[-1] == 2, "for half of it 2.5 halves are enough"
+    same = arriving(6.0, stay_s=1.0, inflight=6)
+    kept, memory = aims(up(3), [(s, same) for s in (1.0, SLOW_KEPT_S)], missed())
+    assert kept == [3, 3]
+    forgotten, memory = aims(up(3), [(SLOW_KEPT_S + more_s, same) for more_s in (0.1, 3.0, 3.1)], memory)
+    assert forgotten == [3, 3, 2]
+    assert memory.endpoints[CHAT].slow_replicas == 0
+
+
+def test_replicas_on_their_way_are_waited_for_before_they_are_judged() -> None:
+    slow = arriving(6.0, stay_s=1.0, ttft_p90_s=3.0)
+    starting = fold(up(2), GrantSeat(seat_id(CHAT, 2), (slots(3)[2],), "r"), at_s=NOW - 1.0)
+    _, memory = aims(starting, [(float(second), slow) for second in range(30)])
+    assert memory.endpoints[CHAT].slow_replicas == 0
+
+
+@pytest.mark.parametrize("left", [{"inflight": 12}, {"inflight": 6, "held": 40}])
+def test_more_replicas_are_never_wanted_because_nothing_arrives_any_more(left: dict[str, int]) -> None:
+    over = arriving(0.0, stay_s=1.0, ttft_p90_s=0.3, **left)
+    plain, _ = aims(up(3), [(16.0, over)], Memory({CHAT: EndpointMemory(aim=3)}))
+    assert aims(up(3), [(16.0, over)], missed())[0] == plain
+
+
+# ---- which replica may go, and what is expected
+
+
+@pytest.mark.parametrize(("sleeps", "up_s", "goes"), [(True, 5.9, False), (True, 6.1, True), (False, 6.1, False)])
+def test_a_replica_that_can_sleep_may_go_after_a_multiple_of_what_waking_takes(
+    sleeps: bool, up_s: float, goes: bool
+) -> None:
+    spec = an_endpoint(warm_replicas=1, min_uptime_factor=3.0)
+    told = SeatReady(SEAT0, (), **({"park_bytes": 30} if sleeps else {}))
+    state = fold(a_pool(endpoints=(spec,)), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), told, at_s=NOW)
+    record = replace(state.endpoints[CHAT], start_s=40.0, wake_s=2.0)
+    assert may_go(NOW + up_s, state, record, state.seats[SEAT0]) is goes
+    assert may_go(NOW + 120.0, state, record, state.seats[SEAT0])
+    never_woke = replace(record, wake_s=0.0)
+    assert not may_go(NOW + 119.0, state, never_woke, state.seats[SEAT0])
+
+
+def test_what_demand_grew_by_of_late_is_had_beforehand_and_what_is_expected_too() -> None:
+    state = up(10)
+    state = replace(state, endpoints={CHAT: replace(state.endpoints[CHAT], start_s=52.5)})
+    grows = Outlook(0, (), (Surge(60.0, np.array([1.25] * 100)),))
+    assert aims(state, [(0.0, arriving(20.0))])[0] == [10]
+    # 0.25, less the promised second in the minute until more replicas answer
+    assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: grows})[0] == [13]
+    soon = Outlook(0, (Expected(52.5, 56.0, np.zeros(1), np.ones(1), 0.0),))
+    assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: soon})[0] == [14]
+    less = Outlook(0, (Expected(52.5, 4.0, np.zeros(1), np.ones(1), 0.0),))
+    assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: less})[0] == [10], "it never goes ahead of an ebb"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
 from ebbtide_autoscaler.forecast.experts import DAY, Array, guesses, mixed
-from ebbtide_autoscaler.forecast.outlook import ENOUGH, LEADS, Outlook, outlook
+from ebbtide_autoscaler.forecast.outlook import ENOUGH, LEADS, Expected, Outlook, outlook
 
 
 def made(means: Array, peak: float = 1.0) -> Demand:
@@ -132,3 +132,24 @@ def test_the_mix_is_about_as_good_as_the_best_of_its_guesses() -> None:
             errors = [np.nanmean(np.abs(logs[3 * DAY + lead :] - one[scored])) for one in of]
             error = np.mean(np.abs(logs[3 * DAY + lead :] - mixed(logs, of, lead)[scored]))
             assert error < 1.15 * min(errors)
+
+
+def guessed(*guesses: tuple[float, float]) -> Outlook:
+    """(How far ahead, demand then) each."""
+    return Outlook(0, tuple(Expected(lead_s, guess, np.zeros(1), np.ones(1), 0.0) for lead_s, guess in guesses))
+
+
+def test_between_now_and_what_is_expected_it_goes_in_a_straight_line() -> None:
+    one = guessed((300.0, 20.0), (900.0, 80.0))
+    found = {lead_s: one.running_in(lead_s, 10.0) for lead_s in (0.0, 30.0, 150.0, 300.0, 600.0, 900.0, 5000.0)}
+    assert found == {0.0: 10.0, 30.0: 11.0, 150.0: 15.0, 300.0: 20.0, 600.0: 50.0, 900.0: 80.0, 5000.0: 80.0}
+
+
+def test_where_nothing_is_expected_it_stays_as_it_is() -> None:
+    assert guessed().running_in(60.0, 7.0) == 7.0
+
+
+@given(st.lists(st.floats(0.0, 1e4), min_size=1, max_size=4), st.floats(0.0, 1e4), st.floats(0.0, 2e4))
+def test_it_never_leaves_what_is_there_and_what_is_expected(guesses: list[float], now: float, lead_s: float) -> None:
+    one = guessed(*((lead * BIN_S, guess) for lead, guess in zip(LEADS, guesses, strict=False)))
+    assert min(now, *guesses) - 1e-6 <= one.running_in(lead_s, now) <= max(now, *guesses) + 1e-6

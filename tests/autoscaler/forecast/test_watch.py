@@ -2,7 +2,8 @@
 
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin
-from ebbtide_autoscaler.forecast.watch import Closed, Watch
+from ebbtide_autoscaler.forecast.surge import ENOUGH, SAMPLE_S
+from ebbtide_autoscaler.forecast.watch import SURGES_EVERY, Closed, Watch
 from ebbtide_autoscaler.signals import EndpointSignals
 
 CHAT = EndpointName("chat")
@@ -53,3 +54,47 @@ def test_another_arbiter_goes_on_from_what_was_kept() -> None:
     second = Watch(first.demand)
     assert second.outlooks[CHAT].most(0.9, BIN_S) == first.outlooks[CHAT].most(0.9, BIN_S)
     assert len(closed) == 36
+
+
+def surge(watch: Watch, samples: int, *, from_s: float = START_S) -> float:
+    """Demand that doubles and halves; gives when it ended."""
+    for number in range(samples):
+        watch.hear(from_s + number * SAMPLE_S, said(8 * (1 + number % 2)))
+    return from_s + samples * SAMPLE_S
+
+
+def test_demand_is_what_arrives_times_how_long_it_stays_not_what_is_there_at_a_moment() -> None:
+    watch, seen = Watch(), EndpointSignals(inflight=99, arriving_per_s=4.0, stay_s=2.0, known=True)
+    closed = [one for tick in range(21) for one in watch.hear(START_S + tick * TICK_S, {CHAT: seen})]
+    assert closed == [Closed(CHAT, 1000, Bin(8.0, 8.0))]
+
+
+def test_how_demand_surges_is_known_before_its_days_are_and_stays_when_a_bin_is_full() -> None:
+    watch = Watch()
+    end_s = surge(watch, ENOUGH - 1, from_s=START_S + 7.0)  # so no sample is due when a bin ends
+    assert not watch.outlooks[CHAT].surges
+    end_s = surge(watch, 100 - (ENOUGH - 1), from_s=end_s)
+    known = watch.outlooks[CHAT].surges
+    assert known and not watch.outlooks[CHAT].expected
+    assert watch.hear(START_S + 5 * BIN_S, said(8))
+    assert watch.outlooks[CHAT].surges is known
+
+
+def test_it_is_looked_at_once_a_minute_and_begins_anew_after_a_gap() -> None:
+    watch = Watch()
+    end_s = surge(watch, ENOUGH + 2 * SURGES_EVERY + 1)
+    known = watch.outlooks
+    assert known[CHAT].surges
+    surge(watch, SURGES_EVERY - 1, from_s=end_s)
+    assert watch.outlooks[CHAT].surges is known[CHAT].surges
+    surge(watch, SURGES_EVERY, from_s=end_s + 100 * SAMPLE_S)
+    assert watch.outlooks[CHAT].surges == ()
+
+
+def test_silent_gateways_tell_nothing_of_surges() -> None:
+    watch = Watch()
+    end_s = surge(watch, ENOUGH + SURGES_EVERY + 1)
+    known = watch.outlooks
+    for number in range(40):
+        watch.hear(end_s + number, said(1000, known=False))
+    assert watch.outlooks is known
