@@ -188,7 +188,7 @@ def test_a_replica_that_can_sleep_may_go_after_a_multiple_of_what_waking_takes(
     sleeps: bool, up_s: float, goes: bool
 ) -> None:
     spec = an_endpoint(warm_replicas=1, min_uptime_factor=3.0)
-    told = SeatReady(SEAT0, (), **({"park_bytes": 30} if sleeps else {}))
+    told = SeatReady(SEAT0, (), park_bytes=30 if sleeps else 0)
     state = fold(a_pool(endpoints=(spec,)), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), told, at_s=NOW)
     record = replace(state.endpoints[CHAT], start_s=40.0, wake_s=2.0)
     assert may_go(NOW + up_s, state, record, state.seats[SEAT0]) is goes
