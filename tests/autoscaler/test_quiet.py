@@ -115,8 +115,11 @@ def tried(state: PoolState, *story: Body, at_s: float) -> PoolState:
         return state
 
 
+STAGES = ["waits", "runs", "runs", "parked", "parked", "parks", "stops", "crashed", "held", "cancelled"]
+
+
 def add_job(draw: Draw, state: PoolState, name: JobName, free: list[SlotId]) -> PoolState:
-    """One job more: waiting, running, parked, stopping, crashed, held or cancelled, since some time."""
+    """One job more, in any state, since some time."""
     most = draw(st.integers(1, 4))
     spec = a_job(
         name,
@@ -144,6 +147,8 @@ def add_job(draw: Draw, state: PoolState, name: JobName, free: list[SlotId]) -> 
     empty = tuple(SlotFreed(slot) for slot in gang)
     if stage == "parked":
         state = tried(state, ParkJob(name, "r"), *empty, JobParked(name, 3), at_s=late_s)
+    elif stage == "parks":
+        return tried(state, ParkJob(name, "r"), *empty[1:], at_s=late_s)
     elif stage == "stops":
         return tried(state, StopJob(name, "r", preempts=True), *empty[1:], at_s=late_s)
     elif stage == "crashed":
@@ -200,14 +205,13 @@ def some_traffic(draw: Draw, state: PoolState) -> Any:
     return signals(inflight=inflight, held=held, last_arrival_s=NOW - 1000.0, known=known)
 
 
-# Jobs that still park, and preemptions that usually last long, are left out: see the last test.
 @settings(max_examples=400, deadline=None, database=None, derandomize=True)
 @given(pools(), CONFIGS, CONFIGS, AFTER_S, st.data())
 def test_in_pools_of_all_kinds_as_time_passes(
     state: PoolState, config: PolicyConfig, other: PolicyConfig, after_s: list[float], data: st.DataObject
 ) -> None:
     """On the way another file is read; now and then something moves, or traffic or what a restart costs changes."""
-    now_s, twice, memory = NOW, Twice(), Memory()
+    now_s, twice, memory = NOW, Twice(), Memory(away=data.draw(st.sampled_from([(), LONG])))
     seldom = st.integers(0, 5).map(lambda number: number == 5)
     seen = some_traffic(data.draw, state)
     asides = {name: aside(data.draw(st.sampled_from([5.0, 40.0]))) for name in sorted(state.jobs)[:2]}

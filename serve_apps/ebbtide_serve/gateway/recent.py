@@ -1,6 +1,7 @@
 """How much of something there was of late, at any rate of events: counted by the second."""
 
 from collections import deque
+from math import floor
 
 
 class Recent:
@@ -31,8 +32,12 @@ class Recent:
         return sum(total for _, _, total in self._seconds)
 
     def per_s(self, now_s: float) -> float:
-        """Events per second; over at least one second, and never over time before the first."""
-        return self.count(now_s) / max(1.0, min(float(self._window_s), now_s - self._began_s))
+        """Events per second; over at least one second, and never over time before the first.
+
+        What is left of the window are whole seconds and the present one: events are over just that time.
+        """
+        kept_s = now_s - (floor(now_s - self._window_s) + 1)
+        return self.count(now_s) / max(1.0, min(kept_s, now_s - self._began_s))
 
     def _forget(self, now_s: float) -> None:
         while self._seconds and self._seconds[0][0] <= now_s - self._window_s:

@@ -66,7 +66,11 @@ def test_what_was_trained_is_what_is_done_and_what_was_lost(name: str) -> None:
     assert bool(lost_s) == (name.startswith("kill") or (name.endswith("-own") and bool(preempted)))
 
 
-@pytest.mark.parametrize("name", [name for name in CONTENDERS if name.endswith("-own")])
+# Where nobody steps aside, who comes first has the slots for hours: by chance, whatever starts take.
+STARVES = ("no-preemption-own",)
+
+
+@pytest.mark.parametrize("name", [name for name in CONTENDERS if name.endswith("-own") and name not in STARVES])
 def test_its_own_system_is_no_better_than_ours_for_it(name: str) -> None:
     own, ours = (figures(scene(), outcome(one)) for one in (name, name.removesuffix("-own")))
     assert own["goodput_gpu_s"] <= ours["goodput_gpu_s"]
