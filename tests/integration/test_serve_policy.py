@@ -97,7 +97,7 @@ def replicas() -> int:
 
 
 def test_a_stock_file_with_the_policy_scales_a_deployment_up_and_to_nothing(head: None) -> None:
-    serve.start(http_options={"port": PORT + 1, "location": "HeadOnly"})
+    serve.start(proxy_location="HeadOnly", http_options={"port": PORT + 1})
     _get_global_client().deploy_apps(ServeDeploySchema(**YAML(typ="safe").load(FILE)))
     until(lambda: "models" in serve.status().applications)
     until(lambda: serve.status().applications["models"].status == "RUNNING")
