@@ -121,6 +121,11 @@ def test_an_eighth_goes_at_once_at_most_and_one_of_few() -> None:
     assert found == [32, 28, 25, 22, 20, 18, 16, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
 
 
+def test_no_more_go_than_were_too_many_all_the_time() -> None:
+    story = [(float(second), arriving(60.0 if second else 64.0)) for second in range(5)]
+    assert aims(up(32), story)[0] == [32, 32, 32, 32, 30]
+
+
 def test_arrivals_raise_it_at_once_and_a_count_of_one_moment_does_not() -> None:
     assert aims(up(1), [(0.0, arriving(10.0, inflight=4))])[0] == [5]
     count = signals(inflight=20, last_arrival_s=NOW)
@@ -173,11 +178,22 @@ def test_replicas_on_their_way_are_waited_for_before_they_are_judged() -> None:
     assert memory.endpoints[CHAT].slow_replicas == 0
 
 
-@pytest.mark.parametrize("left", [{"inflight": 12}, {"inflight": 6, "held": 40}])
-def test_more_replicas_are_never_wanted_because_nothing_arrives_any_more(left: dict[str, int]) -> None:
-    over = arriving(0.0, stay_s=1.0, ttft_p90_s=0.3, **left)
-    plain, _ = aims(up(3), [(16.0, over)], Memory({CHAT: EndpointMemory(aim=3)}))
-    assert aims(up(3), [(16.0, over)], missed())[0] == plain
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"inflight": 12},
+        {"inflight": 6, "held": 40},
+        pytest.param(
+            {"inflight": 30, "stay_s": 0.0},
+            marks=pytest.mark.xfail(reason="where none has ended for a minute a count is compared with a rate"),
+        ),
+    ],
+)
+def test_more_replicas_are_never_wanted_because_nothing_arrives_any_more(left: dict[str, float]) -> None:
+    over = arriving(0.0, **({"stay_s": 1.0, "ttft_p90_s": 0.3} | left))
+    story = [(16.0, over), (18.0, over)]  # a count has to last for a second
+    plain, _ = aims(up(3), story, Memory({CHAT: EndpointMemory(aim=3)}))
+    assert aims(up(3), story, missed())[0] == plain
 
 
 # ---- which replica may go, and what is expected
