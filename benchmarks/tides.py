@@ -55,6 +55,7 @@ endpoints:
     idle_after_s: 2
     down_after_s: 1
     min_uptime_factor: 0
+    slo: {{tpot_s: 1}}
     engine:
       enforce_eager: true
       dtype: bfloat16

@@ -149,7 +149,9 @@ def _slots(found: dict[str, Any]) -> Table:
 
 
 def _endpoints(found: dict[str, Any]) -> Table:
-    table = _table("\nendpoints", "endpoint", "replicas", "held", "running", "TTFT p90 (SLO)", "waits for")
+    table = _table(
+        "\nendpoints", "endpoint", "replicas", "held", "running", "TTFT p90 (SLO)", "TPOT p90 (SLO)", "KV", "waits for"
+    )
     for one in found.get("endpoints", []):
         seats = ", ".join(f"{s['seat'].rpartition('/')[2]}:{s['state']}" for s in one["seats"] if s["state"] != "cold")
         waits = [one["waits"], *(s["waits"] for s in one["seats"])]
@@ -159,6 +161,8 @@ def _endpoints(found: dict[str, Any]) -> Table:
             str(one["held"]),
             str(one["inflight"]),
             f"{one['ttft_p90_s']:.2f} s ({one['ttft_slo_s']:g} s)",
+            f"{1000 * one['tpot_p90_s']:.0f} ms ({1000 * one['tpot_slo_s']:g} ms)",
+            f"{one['kv_usage']:.0%}",
             Text("; ".join(w for w in waits if w), style="yellow"),
         )
     return table

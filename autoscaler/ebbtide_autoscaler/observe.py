@@ -26,18 +26,21 @@ GATEWAY_FRESH_S = 3.0  # gateways report ten times a second; after 3 s without a
 
 
 def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
-    """The signals of every endpoint, summed over the gateways that were heard lately."""
+    """The signals of every endpoint: of the gateways that were heard lately, and of its replicas."""
     fresh = [heard.report for heard in seen.gateways.values() if now_s - heard.at_s <= GATEWAY_FRESH_S]
     found = {}
-    for name in state.endpoints:
+    for name, record in state.endpoints.items():
         total = EndpointSignals(known=bool(fresh))
         ttft_s: list[float] = []
+        tpot_s: list[float] = []
         stays, stayed_s = 0, 0.0
         for report in fresh:
             part = report.traffic.get(name)
             if part is None:
                 continue
             ttft_s += part.recent_ttft_s
+            ttft_s += (began_s(took_s, tokens, record.spec.tpot_slo_s) for took_s, tokens in part.recent_whole)
+            tpot_s += part.recent_tpot_s
             total = replace(
                 total,
                 held=total.held + part.held,
@@ -47,10 +50,37 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
                 arriving_per_s=total.arriving_per_s + part.arriving_per_s,
             )
             stays, stayed_s = stays + part.stays, stayed_s + part.stayed_s
-        ttft_s.sort()
-        p90_s = ttft_s[int(0.9 * (len(ttft_s) - 1))] if ttft_s else 0.0
-        found[name] = replace(total, ttft_p90_s=p90_s, stay_s=stayed_s / stays if stays else 0.0)
+        waiting, kv_usage = _engines(state, name, seen, now_s)
+        found[name] = replace(
+            total,
+            ttft_p90_s=_p90(ttft_s),
+            tpot_p90_s=_p90(tpot_s),
+            stay_s=stayed_s / stays if stays else 0.0,
+            waiting=waiting,
+            kv_usage=kv_usage,
+        )
     return found
+
+
+def began_s(took_s: float, tokens: int, tpot_slo_s: float) -> float:
+    """When the first token was there at the latest, had a client seen them come, if the others came as promised.
+
+    An answer in one piece tells only when it was whole. It keeps the promise of a stream if it took no longer than the
+    first token and all others may.
+    """
+    return max(0.0, took_s - max(0, tokens - 1) * tpot_slo_s)
+
+
+def _p90(values: list[float]) -> float:
+    return sorted(values)[int(0.9 * (len(values) - 1))] if values else 0.0
+
+
+def _engines(state: PoolState, endpoint: EndpointName, seen: Seen, now_s: float) -> tuple[int, float]:
+    """Requests queued in its ready replicas, and how full the fullest KV cache is; of those heard lately."""
+    ready = (seat for seat in state.seats_of(endpoint) if seat.state is SeatState.READY)
+    heard = (seen.replicas.get(seat.id) for seat in ready)
+    reports = [one.report for one in heard if one is not None and now_s - one.at_s <= GATEWAY_FRESH_S]
+    return sum(report.waiting for report in reports), max((report.kv_usage for report in reports), default=0.0)
 
 
 def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:

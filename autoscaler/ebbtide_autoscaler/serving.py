@@ -112,7 +112,7 @@ def _want(
     proven = _proven(before, signals)
     if too_slow and raw <= have:
         raw = have + 1
-        why = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
+        why = _missed(spec, signals)
     elif proven > raw:
         raw = proven
         why = f"{before.slow_replicas} replicas missed the SLO when as much was asked for"
@@ -169,7 +169,7 @@ def _slowness(
     With replicas on their way nothing is judged: they change it.
     """
     settled = bool(seats) and all(seat.state is SeatState.READY for seat in seats)
-    slow = settled and signals.ttft_p90_s > spec.ttft_slo_s
+    slow = settled and bool(_missed(spec, signals))
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
@@ -181,6 +181,18 @@ def _slowness(
     if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
         before = replace(before, slow_replicas=0, slow_demand=0.0, slow_at_s=0.0)
     return before, slow_since_s, False
+
+
+def _missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
+    """Which promise its replicas miss, with what they are busy with; empty: none."""
+    if signals.ttft_p90_s > spec.ttft_slo_s:
+        missed = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
+    elif signals.tpot_p90_s > spec.tpot_slo_s:
+        missed = f"TPOT p90 {1000 * signals.tpot_p90_s:.0f} ms is over its SLO of {1000 * spec.tpot_slo_s:g} ms"
+    else:
+        return ""
+    inside = f" ({signals.waiting} requests queue in replicas, KV caches up to {signals.kv_usage:.0%} full)"
+    return missed + inside if signals.waiting else missed
 
 
 def _pressure(signals: EndpointSignals) -> float:

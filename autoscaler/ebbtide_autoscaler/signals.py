@@ -20,6 +20,9 @@ class EndpointSignals:
     arriving_per_s: float = 0.0  # over the last 15 s
     stay_s: float = 0.0  # mean time of a request at its replica, of the last minute; 0: none ended
     ttft_p90_s: float = 0.0  # of the last seconds; 0 = nothing was answered
+    tpot_p90_s: float = 0.0  # of streams that ended in the last seconds; 0 = none did
+    waiting: int = 0  # of those at a replica: queued in its engine
+    kv_usage: float = 0.0  # of the replica whose KV cache is fullest, 0..1
     known: bool = False  # a gateway was heard recently: the other fields mean something
 
 
@@ -58,7 +61,7 @@ class EndpointMemory:
 
     busy_since_s: float | None = None  # wants at least one replica
     over_since_s: float | None = None  # demand is for more replicas than the aim
-    slow_since_s: float | None = None  # TTFT over its SLO
+    slow_since_s: float | None = None  # TTFT or TPOT over its SLO
     under_since_s: float | None = None  # demand is for fewer replicas than the aim
     under_most: int = 0  # the most replicas that demand was for since then
     slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: not of late

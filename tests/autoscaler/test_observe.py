@@ -38,7 +38,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, as_if_ours, directive, orders, routes, traffic
+from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, as_if_ours, began_s, directive, orders, routes, traffic
 from ebbtide_autoscaler.seen import Heard, Seen
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_closed_loop import serving
@@ -159,6 +159,32 @@ def test_arrivals_add_up_over_gateways_and_each_stay_counts_once() -> None:
     assert (found.arriving_per_s, found.stay_s, found.known) == (4.0, 4.0, True)
     silent = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0 + GATEWAY_FRESH_S + 0.1)[CHAT]
     assert (silent.arriving_per_s, silent.stay_s, silent.known) == (0.0, 0.0, False)
+
+
+def test_an_answer_in_one_piece_is_late_only_if_its_stream_would_have_been() -> None:
+    """SLO: 1 s to the first token, 0.1 s to each further one."""
+    assert began_s(10.5, 100, 0.1) == pytest.approx(0.6)
+    assert began_s(3.0, 1, 0.1) == 3.0, "all of it was the first token"
+    assert began_s(0.5, 100, 0.1) == 0.0 and began_s(2.0, 0, 0.1) == 2.0
+    told = Traffic(recent_whole=((10.5, 100), (12.0, 20)), recent_ttft_s=(0.2,), recent_tpot_s=(0.03, 0.2, 0.04))
+    report = GatewayReport("a", "n0", 0.0, "", 1, {"chat": told})
+    found = traffic(a_pool(), Seen(started_s=0.0, gateways={"a": Heard(100.0, report)}), 100.0)[CHAT]
+    assert found.ttft_p90_s == pytest.approx(0.6), "of 0.2, 0.6 and 10.1: with three the middle one"
+    assert found.tpot_p90_s == 0.04
+
+
+def test_what_queues_in_replicas_is_told_of_those_that_are_ready_and_heard() -> None:
+    report = ReplicaReport(SEAT0, "a", "n0", 7, 1, ReplicaPhase.READY, waiting=3, kv_usage=0.9)
+    seen = Seen(started_s=0.0, replicas={SEAT0: Heard(100.0, report)})
+    state = fold(a_pool(), *READY)
+
+    def told(state: PoolState, now_s: float) -> tuple[int, float]:
+        found = traffic(state, seen, now_s)[CHAT]
+        return found.waiting, found.kv_usage
+
+    assert told(state, 100.0) == (3, 0.9)
+    assert told(state, 100.0 + GATEWAY_FRESH_S + 0.1) == (0, 0.0)
+    assert told(fold(a_pool(), *DRAINING), 100.0) == (0, 0.0)
 
 
 def test_a_gateway_under_steady_traffic_tells_what_arrives_and_how_long_it_stays() -> None:

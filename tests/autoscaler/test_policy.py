@@ -149,6 +149,19 @@ def test_replicas_min_stays() -> None:
 
 
 @pytest.mark.parametrize(("ttft_s", "lasting_s", "adds"), [(2.0, 1.5, True), (2.0, 0.5, False), (0.9, 50.0, False)])
+def test_tpot_over_its_slo_adds_a_replica_and_says_what_queues_inside(
+    ttft_s: float, lasting_s: float, adds: bool
+) -> None:
+    state = with_ready(a_pool(), SEAT0, (S0,))
+    slow = signals(inflight=1, last_arrival_s=NOW, tpot_p90_s=ttft_s / 10, waiting=4, kv_usage=0.97)
+    found = look(state, traffic=slow, for_s=lasting_s)
+    assert kinds(found) == (["GrantSeat"] if adds else [])
+    if adds:
+        assert "TPOT p90 200 ms is over its SLO of 100 ms" in found.moves[0].reason
+        assert "4 requests queue in replicas, KV caches up to 97% full" in found.moves[0].reason
+
+
+@pytest.mark.parametrize(("ttft_s", "lasting_s", "adds"), [(2.0, 1.5, True), (2.0, 0.5, False), (0.9, 50.0, False)])
 def test_ttft_over_its_slo_adds_a_replica(ttft_s: float, lasting_s: float, adds: bool) -> None:
     state = with_ready(a_pool(), SEAT0, (S0,))
     found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)

@@ -39,6 +39,7 @@ endpoints:
     idle_after_s: 3
     down_after_s: 2
     min_uptime_factor: 0.1
+    slo: {{tpot_s: 1}}
     drain_s: 20
     engine:
       enforce_eager: true

@@ -193,7 +193,9 @@ class Traffic:
     arriving_per_s: float = 0.0  # over the last 15 s
     stays: int = 0  # requests answered to their end in the last minute ...
     stayed_s: float = 0.0  # ... and for how long these were at replicas, in all
-    recent_ttft_s: tuple[float, ...] = ()  # of the last 10 s, not counting time held for lack of a replica
+    recent_ttft_s: tuple[float, ...] = ()  # of streams, of the last 10 s, without time held for lack of a replica
+    recent_tpot_s: tuple[float, ...] = ()  # of streams that ended then, of each its mean
+    recent_whole: tuple[tuple[float, int], ...] = ()  # answers in one piece: seconds without holding, tokens
     held_max_s: float = 0.0  # longest hold so far
     seat_inflight: Mapping[str, int] = field(default_factory=dict)  # per seat
 

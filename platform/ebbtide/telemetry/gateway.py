@@ -40,7 +40,7 @@ HOLD_TIME = Family(
 TTFT = Family(
     "ebbtide_gateway_time_to_first_token_seconds",
     "histogram",
-    "From a request's arrival to the first byte of its answer, less the time in which no replica was ready.",
+    "Of streams: from arrival to the first byte of the answer, less the time in which no replica was ready.",
     _MODEL,
     TTFT_S,
 )

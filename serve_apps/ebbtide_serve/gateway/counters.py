@@ -4,19 +4,18 @@ Monotone totals and the time of the last arrival, because a sampled gauge misses
 stopped under traffic for that reason). At every instant arrivals = completed + failed + held + inflight.
 """
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from ebbtide.client.messages import Traffic
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.hold import Hold
-from ebbtide_serve.gateway.recent import Recent
+from ebbtide_serve.gateway.recent import Latest, Recent
 from ebbtide_serve.gateway.routes import Routes
 
 ARRIVALS_WINDOW_S = 15  # less is noise (Azure's traffic: 7 % over 15 s), more lags behind what changes by the minute
 STAYS_WINDOW_S = 60  # how long requests take changes less
-TTFT_WINDOW_S = 10.0
-TTFT_MAX_SAMPLES = 1000  # of the window, the latest: bounds the report at any request rate
+LATENCY_WINDOW_S = 10.0
+MAX_SAMPLES = 1000  # of the window, the latest: bounds the report at any request rate
 
 
 @dataclass
@@ -27,7 +26,9 @@ class _Totals:
     completed: int = 0
     failed: int = 0
     last_arrival_s: float = 0.0
-    ttft: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=TTFT_MAX_SAMPLES))
+    ttft_s: Latest[float] = field(default_factory=lambda: Latest(LATENCY_WINDOW_S, MAX_SAMPLES))
+    tpot_s: Latest[float] = field(default_factory=lambda: Latest(LATENCY_WINDOW_S, MAX_SAMPLES))
+    whole: Latest[tuple[float, int]] = field(default_factory=lambda: Latest(LATENCY_WINDOW_S, MAX_SAMPLES))
 
 
 class Counters:
@@ -45,8 +46,16 @@ class Counters:
         totals.lately.add(self._clock.monotonic_s())
 
     def first_byte(self, endpoint: str, ttft_s: float) -> None:
-        """A replica's answer began."""
-        self._of(endpoint).ttft.append((self._clock.monotonic_s(), ttft_s))
+        """A stream began."""
+        self._of(endpoint).ttft_s.add(self._clock.monotonic_s(), ttft_s)
+
+    def paced(self, endpoint: str, tpot_s: float) -> None:
+        """A stream ended, with so long between two tokens on average."""
+        self._of(endpoint).tpot_s.add(self._clock.monotonic_s(), tpot_s)
+
+    def whole(self, endpoint: str, took_s: float, tokens: int) -> None:
+        """An answer came in one piece, ``took_s`` after a replica was found for it: when it began nobody knows."""
+        self._of(endpoint).whole.add(self._clock.monotonic_s(), (took_s, tokens))
 
     def ended(self, endpoint: str, *, completed: bool, stay_s: float = 0.0) -> None:
         """Completed: a replica's answer below 500 was passed on to its end, ``stay_s`` after one was found for it.
@@ -64,9 +73,6 @@ class Counters:
         """The whole present state of one endpoint."""
         totals = self._of(endpoint)
         now_s = self._clock.monotonic_s()
-        oldest_s = now_s - TTFT_WINDOW_S
-        while totals.ttft and totals.ttft[0][0] < oldest_s:
-            totals.ttft.popleft()
         return Traffic(
             arrivals=totals.arrivals,
             completed=totals.completed,
@@ -79,7 +85,9 @@ class Counters:
             arriving_per_s=totals.lately.per_s(now_s),
             stays=totals.stays.count(now_s),
             stayed_s=totals.stays.total(now_s),
-            recent_ttft_s=tuple(ttft_s for _, ttft_s in totals.ttft),
+            recent_ttft_s=totals.ttft_s.values(now_s),
+            recent_tpot_s=totals.tpot_s.values(now_s),
+            recent_whole=totals.whole.values(now_s),
             held_max_s=hold.held_max_s(endpoint),
             seat_inflight=routes.seat_inflight(endpoint),
         )

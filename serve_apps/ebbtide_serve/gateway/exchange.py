@@ -135,7 +135,13 @@ class Exchange(Response):
     def _book(self) -> None:
         self._account.lacked_s = self._lacked_s
         now_s = self._means.clock.monotonic_s()
-        self._means.meter.booked(self._account, now_s, estimate=len(self._errand.body) // BYTES_PER_TOKEN)
+        answer = self._account.answer(now_s, estimate=len(self._errand.body) // BYTES_PER_TOKEN)
+        self._means.meter.booked(self._account, now_s, answer)
+        if answer is not None and answer.tpot_s is not None:
+            self._means.counters.paced(self._errand.endpoint, answer.tpot_s)
+        if answer is not None and answer.counted and self._account.stream is None:
+            took_s = self._account.first_s - self._arrived_s - self._lacked_s
+            self._means.counters.whole(self._errand.endpoint, took_s, answer.generated)
 
     async def _tell(self, failure: Refusal | StreamBroken, scope: Scope, receive: Receive, send: Send) -> None:
         if isinstance(failure, StreamBroken):
@@ -194,7 +200,7 @@ class Exchange(Response):
             message = f"A replica answered {reply.status}, which a gateway should never see."
             raise Refusal(502, message, kind="server_error", code="replica_refused")
         now_s = self._means.clock.monotonic_s()
-        if reply.status == 200:
+        if reply.status == 200 and reply.events is not None:
             self._means.counters.first_byte(self._errand.endpoint, now_s - self._arrived_s - self._lacked_s)
         self._begun = True
         self._account.status, self._account.stream = reply.status, reply.events

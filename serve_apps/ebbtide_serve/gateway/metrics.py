@@ -34,6 +34,16 @@ _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
 _GENERATED = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A replica's answer."""
+
+    prompt: int  # tokens
+    generated: int  # tokens; where the replica does not say, events
+    counted: bool  # the replica says
+    tpot_s: float | None  # of a stream that came to its end: mean time between two tokens
+
+
 @dataclass(slots=True)
 class Account:
     """What one request came to; its exchange fills it in. Times are of one monotonic clock, in seconds."""
@@ -54,6 +64,20 @@ class Account:
     def piece(self, data: bytes) -> None:
         """A piece of the answer was passed on."""
         self.before_last, self.last = self.last, data
+
+    def answer(self, now_s: float, *, estimate: int) -> Answer | None:
+        """What a replica answered, now that it has ended; None: nothing with status 200.
+
+        ``estimate``: tokens of the prompt, where the answer does not say.
+        """
+        if not self.first_s:
+            return None
+        counted, stream = usage(self.before_last + self.last), self.stream
+        # The last event of a whole stream is [DONE], which is no token.
+        events = stream.events - stream.finished if stream else 0
+        prompt, generated = counted or (estimate, events)
+        ended = stream is not None and stream.finished and generated > 1
+        return Answer(prompt, generated, bool(counted), (now_s - self.first_s) / (generated - 1) if ended else None)
 
 
 def usage(data: bytes) -> tuple[int, int] | None:
@@ -90,13 +114,13 @@ class Meter:
         """A request was answered without an exchange: refused, or about models."""
         self._count(names.REQUESTS, self._key(key), self._model(model), str(status))
 
-    def booked(self, account: Account, now_s: float, *, estimate: int) -> None:
+    def booked(self, account: Account, now_s: float, answer: Answer | None) -> None:
         """An exchange has ended.
 
         Args:
             account: what came of it.
             now_s: by the account's clock.
-            estimate: tokens of its prompt, where the answer does not say.
+            answer: `Account.answer` then; None: there was none with status 200.
         """
         model = self._model(account.model)
         self._count(names.REQUESTS, self._key(account.key), model, str(account.status))
@@ -107,25 +131,19 @@ class Meter:
             self._count(names.RETRIES, model, value=account.retries)
         if account.broken:
             self._count(names.BROKEN_STREAMS, model)
-        if account.first_s:
+        if answer is None:
+            return
+        if account.stream:
             self._observe(names.TTFT, max(0.0, account.first_s - account.arrived_s - account.lacked_s), model)
-            self._tokens(account, model, now_s, estimate)
+        source = "usage" if answer.counted else "estimate"
+        self._count(names.PROMPT_TOKENS, model, source, value=answer.prompt)
+        self._count(names.GENERATED_TOKENS, model, source, value=answer.generated)
+        if answer.tpot_s is not None:
+            self._observe(names.TPOT, answer.tpot_s, model)
 
     def arbiter_answered(self, epoch_s: float) -> None:
         """The arbiter answered a report."""
         self._answered.set(epoch_s)
-
-    def _tokens(self, account: Account, model: str, now_s: float, estimate: int) -> None:
-        counted = usage(account.before_last + account.last)
-        stream = account.stream
-        # The last event of a whole stream is [DONE], which is no token.
-        events = stream.events - stream.finished if stream else 0
-        prompt, generated = counted or (estimate, events)
-        source = "usage" if counted else "estimate"
-        self._count(names.PROMPT_TOKENS, model, source, value=prompt)
-        self._count(names.GENERATED_TOKENS, model, source, value=generated)
-        if stream and stream.finished and generated > 1:
-            self._observe(names.TPOT, (now_s - account.first_s) / (generated - 1), model)
 
     def _read(self) -> Iterator[Sample]:
         for model, traffic, seats in self._now():

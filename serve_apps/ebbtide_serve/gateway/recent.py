@@ -1,7 +1,10 @@
-"""How much of something there was of late, at any rate of events: counted by the second."""
+"""How much of something there was of late, at any rate of events: counted by the second, or the latest of them."""
 
 from collections import deque
 from math import floor
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
 
 
 class Recent:
@@ -42,3 +45,21 @@ class Recent:
     def _forget(self, now_s: float) -> None:
         while self._seconds and self._seconds[0][0] <= now_s - self._window_s:
             self._seconds.popleft()
+
+
+class Latest(Generic[V]):
+    """Values of the last seconds, the latest of them if there were many."""
+
+    def __init__(self, window_s: float, most: int) -> None:
+        self._window_s = window_s
+        self._values: deque[tuple[float, V]] = deque(maxlen=most)
+
+    def add(self, now_s: float, value: V) -> None:
+        """One more, now."""
+        self._values.append((now_s, value))
+
+    def values(self, now_s: float) -> tuple[V, ...]:
+        """Those within the window, oldest first."""
+        while self._values and self._values[0][0] < now_s - self._window_s:
+            self._values.popleft()
+        return tuple(value for _, value in self._values)

@@ -37,7 +37,7 @@ endpoints:
     down_after_s: 1
     min_uptime_factor: 0.1
     drain_s: 20
-    slo: {{ttft_s: 30}}
+    slo: {{ttft_s: 30, tpot_s: 30}}
     target_requests: 4
     {engine}
   - <<: *endpoint

@@ -91,7 +91,10 @@ async def test_a_request_is_held_until_a_replica_is_ready_and_the_hold_is_no_ttf
     assert (await asking).choices[0].message.content == "t0 t1 t2 "
     await until(lambda: scene.traffic.completed == 1)
     assert scene.traffic.held == 0 and scene.traffic.held_max_s > 3.0
-    assert len(scene.traffic.recent_ttft_s) == 1 and 0 < scene.traffic.recent_ttft_s[0] < 2.5
+    assert scene.traffic.recent_ttft_s == (), "nobody knows when an answer in one piece began"
+    await until(lambda: scene.traffic.recent_whole != ())
+    ((took_s, tokens),) = scene.traffic.recent_whole
+    assert 0 < took_s < 2.5 and tokens == 3
 
 
 @pytest.mark.parametrize("limit", [{"hold_max_requests": 1}, {"hold_max_bytes": 120}])
@@ -190,7 +193,8 @@ async def test_a_request_whose_only_replica_is_dead_is_held_until_the_next_one(
     assert not asking.done()
     await scene.route(await scene.replica())
     assert (await asking).status_code == 200
-    assert scene.traffic.recent_ttft_s[0] < 2.5
+    await until(lambda: scene.traffic.recent_whole != ())
+    assert scene.traffic.recent_whole[0][0] < 2.5
 
 
 async def test_a_replica_whose_engine_is_dead_is_never_asked_again(scene: Scene, http: httpx.AsyncClient) -> None:
@@ -326,6 +330,15 @@ async def test_a_stress_of_short_requests_loses_none(scene: Scene, http: httpx.A
         assert past.arrivals == past.completed + past.failed + past.held + past.inflight
 
 
+async def test_a_stream_tells_when_it_began_and_how_fast_it_went(scene: Scene, http: httpx.AsyncClient) -> None:
+    await scene.route(await scene.replica(tokens=5, token_every_s=0.1))
+    async with http.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as response:
+        await response.aread()
+    await until(lambda: scene.traffic.recent_tpot_s != ())
+    assert scene.traffic.recent_whole == () and len(scene.traffic.recent_ttft_s) == 1
+    assert 0.09 < scene.traffic.recent_tpot_s[0] < 0.3
+
+
 async def test_a_seat_gets_no_more_than_its_share_and_the_rest_waits() -> None:
     async with (
         running_gateway(max_inflight_per_seat=2) as scene,
@@ -336,5 +349,6 @@ async def test_a_seat_gets_no_more_than_its_share_and_the_rest_waits() -> None:
         responses = await asyncio.gather(*[http.post("/v1/chat/completions", json=chat()) for _ in range(7)])
         assert {response.status_code for response in responses} == {200}
         assert replica.most_running == 2
-        # A wait for a full replica is no lack of one: it is part of the TTFT that the policy sees.
-        assert max(scene.traffic.recent_ttft_s) > 0.4  # after three waves of 0.15 s
+        # A wait for a full replica is no lack of one: it is part of what the policy sees.
+        await until(lambda: scene.traffic.completed == 7)
+        assert max(took_s for took_s, _ in scene.traffic.recent_whole) > 0.4  # after three waves of 0.15 s

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from ebbtide.client.messages import KeyGrant, Traffic
-from ebbtide_serve.gateway.metrics import Account, Meter, usage
+from ebbtide_serve.gateway.metrics import Account, Answer, Meter, usage
 from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 from tests.serve_apps.gateway.fakes import MODEL, Scene, chat, running_gateway, until
 
@@ -44,6 +44,7 @@ async def test_tokens_are_those_that_the_replica_counted_where_it_says(scene: Sc
     found = await scrape(http)
     assert found["ebbtide_gateway_prompt_tokens_total", MODEL, "usage"] == 5
     assert found["ebbtide_gateway_generated_tokens_total", MODEL, "usage"] == 4
+    assert ("ebbtide_gateway_time_to_first_token_seconds_count", MODEL) not in found, "it came in one piece"
     assert ("ebbtide_gateway_generated_tokens_total", MODEL, "estimate") not in found
 
 
@@ -59,7 +60,7 @@ async def test_held_requests_show_while_they_wait_and_their_wait_is_no_part_of_t
 ) -> None:
     import asyncio
 
-    waiting = asyncio.create_task(http.post(CHAT, json=chat()))
+    waiting = asyncio.create_task(http.post(CHAT, json=chat(stream=True)))
     await until(lambda: scene.traffic.held == 1)
     await asyncio.sleep(2.0)
     found = await scrape(http)
@@ -127,11 +128,12 @@ def test_ten_thousand_strange_names_do_not_make_a_scrape_grow() -> None:
     meter.know(["users"], [MODEL])
     meter.refused("users", MODEL, 404)
     meter.refused("-", "-", 404)
-    meter.booked(Account("-", "-", 10, 0.0, status=200, first_s=1.0), 2.0, estimate=3)
+    answer = Answer(3, 4, False, 0.01)
+    meter.booked(Account("-", "-", 10, 0.0, status=200, first_s=1.0), 2.0, answer)
     before = len(meter.metrics.text()[0])
     for number in range(10_000):
         meter.refused(f"key-{number}", f"model-{number}", 404)
-        meter.booked(Account(f"key-{number}", f"m-{number}", 10, 0.0, status=200, first_s=1.0), 2.0, estimate=3)
+        meter.booked(Account(f"key-{number}", f"m-{number}", 10, 0.0, status=200, first_s=1.0), 2.0, answer)
     assert len(meter.metrics.text()[0]) < before * 1.05  # numbers grow, series do not
     assert values(meter.metrics.text()[0])[REQUESTS, "404", "-", "-"] == 10_001
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ebbtide.client.messages import Traffic
 from ebbtide_serve.gateway.counters import ARRIVALS_WINDOW_S, STAYS_WINDOW_S, Counters
-from ebbtide_serve.gateway.recent import Recent
+from ebbtide_serve.gateway.recent import Latest, Recent
 
 TIMES = st.lists(st.floats(0.0, 100.0), max_size=200).map(sorted)
 
@@ -127,3 +127,14 @@ def test_one_endpoints_requests_are_not_anothers() -> None:
     counters.arrived("other")
     counters.ended("other", completed=True, stay_s=3.0)
     assert (traffic(counters).arriving_per_s, traffic(counters).stays, traffic(counters).arrivals) == (0.0, 0, 0)
+
+
+@given(TIMES, st.floats(0.0, 50.0), st.integers(1, 20))
+def test_the_latest_are_those_of_the_window_and_never_more_than_so_many(
+    times_s: list[float], later_s: float, most: int
+) -> None:
+    latest = Latest[float](10.0, most)
+    for at_s in times_s:
+        latest.add(at_s, at_s)
+    now_s = (times_s[-1] if times_s else 0.0) + later_s
+    assert list(latest.values(now_s)) == [at_s for at_s in times_s[-most:] if at_s >= now_s - 10.0]
