@@ -16,18 +16,18 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate import engine
 from ebbtide_autoscaler.simulate.bounds import Bounded
 from ebbtide_autoscaler.simulate.draws import replicas_needed
-from ebbtide_autoscaler.simulate.engine import KILLS, USUAL
+from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.foresight import STRETCH_S, plan
+from ebbtide_autoscaler.simulate.knobs import TUNED, USUAL, Knobs
 from ebbtide_autoscaler.simulate.rivals import Schedule, Servers, newest_first, whole_servers
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Contender, Scene, Service, fixed
 from ebbtide_autoscaler.simulate.traces import Array
 
 CURVE_S = 600  # a partition is made for the curve of demand, as people see it on a chart, not for a minute's noise
-SPARE = 1.1  # a partition is made ten per cent larger than the highest demand that it is made for
-HOLD_S = 300.0  # for which a usual autoscaler waits before it takes a replica away
-UP_S = 15.0  # and how often it looks
+UP_S = 15.0  # how often a usual autoscaler looks
 LEAD_S = 15.0  # for which the foresight orders ahead: a job's park, a wake, a tick
 OURS = "ebbtide"
 ORACLE = "oracle"
@@ -44,26 +44,29 @@ class Play:
     config: PolicyConfig
 
 
-Make = Callable[[Scene, PolicyConfig], Play]
+Make = Callable[[Scene, PolicyConfig, Knobs], Play]
 
 
-def _ours(scene: Scene, config: PolicyConfig) -> Play:
-    return Play(scene, decide, config)
+def _ours(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
+    share = config.forecast_share if knobs.forecast_share is None else knobs.forecast_share
+    reserve = config.reserve if knobs.reserve is None else knobs.reserve
+    return Play(scene, decide, replace(config, forecast_share=share, reserve=reserve))
 
 
-def _unforeseeing(scene: Scene, config: PolicyConfig) -> Play:
+def _unforeseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Ours without its forecast: it goes by what is there."""
-    return Play(scene, decide, replace(config, forecast_share=0.0))
+    return _ours(scene, config, replace(knobs, forecast_share=0.0))
 
 
 def _static(sized: Callable[[Array], float]) -> Make:
-    def play(scene: Scene, config: PolicyConfig) -> Play:
-        partitioned = replace(scene, services=tuple(map(partition, scene.services)))
-        return Play(partitioned, decide, replace(config, forecast_share=0.0))
+    def play(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
+        services = tuple(partition(one, knobs.headroom) for one in scene.services)
+        return Play(replace(scene, services=services), decide, replace(config, forecast_share=0.0))
 
-    def partition(one: Service) -> Service:
+    def partition(one: Service, headroom: float) -> Service:
         needed = replicas_needed(one.load, one.engine, CURVE_S)
-        return replace(one, spec=fixed(one.spec, max(1, int(np.ceil(sized(needed))))))
+        replicas = max(1, int(np.ceil(sized(needed) * headroom)))
+        return replace(one, spec=fixed(one.spec, min(replicas, one.spec.replicas_max)))
 
     return play
 
@@ -77,27 +80,34 @@ def _specs(scene: Scene, change: Callable[[EndpointSpec], EndpointSpec]) -> Scen
     return replace(scene, services=tuple(replace(one, spec=change(one.spec)) for one in scene.services))
 
 
-def _holding(spec: EndpointSpec) -> EndpointSpec:
-    return replace(spec, down_after_s=HOLD_S)
+def _following(knobs: Knobs) -> Callable[[EndpointSpec], EndpointSpec]:
+    """Replicas by requests at work, as usual autoscalers count them."""
+
+    def change(spec: EndpointSpec) -> EndpointSpec:
+        target = max(1, round(spec.target_requests / knobs.headroom))
+        return replace(spec, target_requests=target, down_after_s=knobs.hold_s)
+
+    return change
 
 
-def _patient(scene: Scene, config: PolicyConfig) -> Play:
+def _patient(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Reactive, and nobody steps aside: replicas get what jobs leave, as jobs get what replicas leave."""
-    stays = replace(_specs(scene, _holding), job_class=WorkloadClass.NON_PREEMPTIBLE)
+    stays = replace(_specs(scene, _following(knobs)), job_class=WorkloadClass.NON_PREEMPTIBLE)
     return Play(stays, decide, _usual(config))
 
 
-def _killing(scene: Scene, config: PolicyConfig) -> Play:
+def _killing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Reactive, and the job that began last is stopped."""
-    return Play(_specs(scene, _holding), Bounded(_as_declared, newest_first), _usual(config))
+    return Play(_specs(scene, _following(knobs)), Bounded(_as_declared, newest_first), _usual(config))
 
 
-def _lyra(scene: Scene, config: PolicyConfig) -> Play:
-    """Reactive, by whole servers, two per cent of headroom."""
+def _lyra(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
+    """Reactive, by whole servers."""
     servers = Servers(
         {one.spec.name: (one.spec.target_requests, scene.slots_per_node // one.engine.slots) for one in scene.services},
         {one.spec.name: one.spec.replicas_max for one in scene.services},
-        HOLD_S,
+        knobs.hold_s,
+        knobs.headroom,
     )
     return Play(_specs(scene, _at_once), Bounded(servers, whole_servers), _usual(config))
 
@@ -106,23 +116,25 @@ def _at_once(spec: EndpointSpec) -> EndpointSpec:
     return replace(spec, down_after_s=0.0, min_uptime_factor=0.0)
 
 
-def _scheduled(scene: Scene, config: PolicyConfig) -> Play:
+def _scheduled(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """By the days before; reactive where they were wrong."""
     per_replica = {one.spec.name: one.spec.target_requests for one in scene.services}
-    most = {one.spec.name: _fixed_share(scene, one) for one in scene.services}
-    return Play(_specs(scene, _holding), Bounded(Schedule(per_replica, most)), _usual(config))
+    most = {one.spec.name: _fixed_share(one, knobs.headroom) for one in scene.services}
+    follows = _following(replace(knobs, headroom=1.0))  # it is by its schedule that it has room
+    return Play(_specs(scene, follows), Bounded(Schedule(per_replica, most, knobs.headroom)), _usual(config))
 
 
-def _fixed_share(scene: Scene, one: Service) -> int:
+def _fixed_share(one: Service, headroom: float) -> int:
     """What a static partition would hold: a schedule lends from it."""
-    return max(1, int(np.ceil(float(replicas_needed(one.load, one.engine, CURVE_S).max()) * SPARE)))
+    highest = float(replicas_needed(one.load, one.engine, CURVE_S).max())
+    return min(max(1, int(np.ceil(highest * headroom))), one.spec.replicas_max)
 
 
 def _as_declared(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
     return {}
 
 
-def _foreseeing(scene: Scene, config: PolicyConfig) -> Play:
+def _foreseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Perfect foresight of requests, with our starts and our ways to step aside."""
     plans = {one.spec.name: plan(one.load, one.engine, one.spec.ttft_slo_s, LEAD_S) for one in scene.services}
 
@@ -140,9 +152,9 @@ def _foreseeing(scene: Scene, config: PolicyConfig) -> Play:
 def _own(make: Make) -> Make:
     """With what such a pool has: replicas start cold, jobs are killed and go on from their last checkpoint."""
 
-    def play(scene: Scene, config: PolicyConfig) -> Play:
+    def play(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
         cold = _specs(scene, lambda spec: replace(spec, warm_replicas=0))
-        return make(replace(cold, times=USUAL, in_place=False), config)
+        return make(_killed(cold, engine.USUAL, knobs), config, knobs)
 
     return play
 
@@ -150,17 +162,21 @@ def _own(make: Make) -> Make:
 def _requeueing(make: Make) -> Make:
     """With our starts; jobs are killed all the same, since that is what the policy says."""
 
-    def play(scene: Scene, config: PolicyConfig) -> Play:
-        return make(replace(scene, times=KILLS, in_place=False), config)
+    def play(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
+        return make(_killed(scene, engine.KILLS, knobs), config, knobs)
 
     return play
 
 
-CONTENDERS: Mapping[str, Make] = {
+def _killed(scene: Scene, times: Times, knobs: Knobs) -> Scene:
+    return replace(scene, times=replace(times, checkpoint_every_s=knobs.checkpoint_every_s), in_place=False)
+
+
+TURNED: Mapping[str, Make] = {
     OURS: _ours,
     "ebbtide-reactive": _unforeseeing,
     ORACLE: _foreseeing,
-    STATIC: _static(lambda needed: float(needed.max()) * SPARE),
+    STATIC: _static(lambda needed: float(needed.max())),
     "static-p95": _static(lambda needed: float(np.percentile(needed, 95))),
     "static-mean-2sd": _static(lambda needed: float(needed.mean() + 2 * needed.std())),
     "no-preemption": _patient,
@@ -172,3 +188,17 @@ CONTENDERS: Mapping[str, Make] = {
     "schedule": _scheduled,
     "schedule-own": _own(_scheduled),
 }
+"""With knobs to turn."""
+
+
+def knobs_of(name: str) -> Knobs:
+    """As a contender is compared."""
+    return TUNED.get(name, USUAL)
+
+
+def _as_compared(name: str) -> Callable[[Scene, PolicyConfig], Play]:
+    return lambda scene, config: TURNED[name](scene, config, knobs_of(name))
+
+
+CONTENDERS: Mapping[str, Callable[[Scene, PolicyConfig], Play]] = {name: _as_compared(name) for name in TURNED}
+"""At their best: see `knobs`."""

@@ -8,7 +8,7 @@ Not modelled: what people do, the network, and slots that are not proven free at
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp
 from random import Random
 from types import MappingProxyType
@@ -50,10 +50,12 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, Sl
 from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
-from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState
 from ebbtide_autoscaler.simulate.agenda import Agenda
 from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.meter import Meter, use_of_job, use_of_seat
+from ebbtide_autoscaler.simulate.meter import Meter, Use, use_of_job, use_of_seat
+from ebbtide_autoscaler.simulate.occupants import Occupants
+from ebbtide_autoscaler.simulate.tally import Tally
 
 PLACE_S = 1.0  # until Ray has placed a replica: 0.3 to 1.5 s (facts on Ray)
 _EVENT = RecordId("simulated")
@@ -71,7 +73,14 @@ class Training:
     first_s: float | None = None  # when it was first granted slots
     end_s: float | None = None
     preempted: int = 0
+    preempted_s: list[float] = field(default_factory=list)  # when
+    per_h_max: int = 0  # preemptions that it was promised at most within an hour
     lost_s: float = 0.0  # slot-seconds that had to be done again
+
+    def preempt(self, at_s: float) -> None:
+        """It was told to go."""
+        self.preempted += 1
+        self.preempted_s.append(at_s)
 
 
 @remembered
@@ -100,6 +109,7 @@ class Pool:
         self.state = PoolState()
         self.agenda = Agenda()
         self.meter = Meter(nodes * per_node, from_s=from_s)
+        self.tally, self.occupants, self._from_s = Tally(), Occupants(now_s), from_s
         self.training: dict[JobName, Training] = {}
         self.refused: list[str] = []
         self.changes = 0
@@ -117,7 +127,9 @@ class Pool:
 
     def submit(self, spec: JobSpec, work_s: float) -> None:
         """A job, with so many slot-seconds of work."""
-        self.training[spec.name] = Training(work_s, work_s, self.now_s, spec.workers_max)
+        self.training[spec.name] = Training(
+            work_s, work_s, self.now_s, spec.workers_max, per_h_max=spec.max_preemptions_per_h
+        )
         self._apply(JobSubmitted(spec, "1"))
 
     def ready(self, endpoint: EndpointName) -> int:
@@ -137,6 +149,7 @@ class Pool:
 
     def settle(self) -> None:
         """Count the work of jobs that train up to now."""
+        self.occupants.until(self.now_s)
         for name, job in self.state.jobs.items():
             if job.state is JobState.RUNNING:
                 self._credit(self.training[name], len(job.gang))
@@ -159,11 +172,12 @@ class Pool:
             case ResumeJob(job=job):
                 self._job_later(job, times.resume_s, self._runs)
             case ParkJob(job=job):
-                self.training[job].preempted += 1
+                self.training[job].preempt(self.now_s)
                 self._to_safe_point(job, before.jobs[job], times.park_s, self._parked)
             case StopJob(job=job):
                 was = before.jobs[job]
-                self.training[job].preempted += move.preempts and was.state is JobState.RUNNING
+                if move.preempts and was.state is JobState.RUNNING:
+                    self.training[job].preempt(self.now_s)
                 if was.state is JobState.RUNNING and times.kills:
                     self._lose(job, was)
                     self._job_later(job, times.kill_s, self._stopped)
@@ -284,14 +298,29 @@ class Pool:
         self.changes += 1
         job, seat = getattr(body, "job", None), getattr(body, "seat", None)
         if job is not None:
-            self._job_changed(before.jobs.get(job), self.state.jobs.get(job))
+            self._job_changed(job, before.jobs.get(job), self.state.jobs.get(job))
         elif seat is not None:
-            was, now = before.seats.get(seat), self.state.seats.get(seat)
-            count = len(was.slots if was is not None and was.slots else now.slots if now is not None else ())
-            self.meter.move(count, use_of_seat(was), use_of_seat(now))
+            self._seat_changed(seat, before.seats.get(seat), self.state.seats.get(seat))
 
-    def _job_changed(self, was: JobRecord | None, now: JobRecord | None) -> None:
+    def _seat_changed(self, seat: SeatId, was: SeatRecord | None, now: SeatRecord | None) -> None:
+        count = len(was.slots if was is not None and was.slots else now.slots if now is not None else ())
+        self.meter.move(count, use_of_seat(was), use_of_seat(now))
+        self.occupants.put(seat, now.slots if now is not None and now.state in SEAT_HOLDS_SLOTS else (), self.now_s)
+        if was is None or now is None or now.state is was.state:
+            return
+        if now.state is SeatState.READY and self.now_s >= self._from_s:
+            self.tally.answered.append((self.now_s - now.granted_s, count))
+
+    def _job_changed(self, job: JobName, was: JobRecord | None, now: JobRecord | None) -> None:
         count = len(was.gang if was is not None and was.gang else now.gang if now is not None else ())
         self.meter.move(count, use_of_job(was), use_of_job(now))
-        if was is not None and was.state is JobState.RUNNING and (now is None or now.state is not JobState.RUNNING):
-            self._credit(self.training[was.spec.name], len(was.gang))
+        self.occupants.put(job, now.gang if now is not None and use_of_job(now) is not Use.FREE else (), self.now_s)
+        if was is None or (now is not None and now.state is was.state):
+            return
+        if was.state is JobState.RUNNING:
+            self._credit(self.training[job], len(was.gang))
+        if self.now_s >= self._from_s:
+            if now is not None and now.state is JobState.RUNNING:
+                self.tally.lent.append((self.now_s - was.since_s, count))
+            elif was.state in (JobState.PARKING, JobState.STOPPING):
+                self.tally.reclaimed.append((self.now_s - was.since_s, count))

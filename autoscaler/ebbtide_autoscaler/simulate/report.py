@@ -1,22 +1,28 @@
 """What a simulation says: a run's figures, and all runs' as JSON and as a table."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ebbtide_autoscaler.simulate.bars import bars
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC
+import numpy as np
+
+from ebbtide.pool.events import Decision
+from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate.bars import FLAT, bars
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
 from ebbtide_autoscaler.simulate.page import page
-from ebbtide_autoscaler.simulate.run import Run
+from ebbtide_autoscaler.simulate.run import Contender, Run
 from ebbtide_autoscaler.simulate.scene import Inputs, policy_config, scene
 from ebbtide_autoscaler.simulate.score import figures, over_seeds
 
 SERVES = 0.99  # of the requests in time
 AS_WELL = 0.001  # of the requests in time
 ROUNDING = 1e-9
+TEN = 10  # minutes
 GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much
 
 
@@ -28,24 +34,55 @@ class Played:
         figures: see `score.figures`.
         course: slots by use and time.
         took_s: of wall clock.
+        decide_ms: of processor time, by decision; no figure of the run, for those are equal for equal seeds.
     """
 
     figures: dict[str, Any]
     course: dict[str, tuple[int, ...]]
     took_s: float
+    decide_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-def played(file: SimulationFile, inputs: Inputs, name: str, seed: int) -> Played:
-    """One contender on one seed."""
+class Clocked:
+    """A contender, and how long each of its decisions takes."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._contender = contender
+        self._all_s, self._moving_s = list[float](), list[float]()
+
+    def __call__(
+        self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
+    ) -> tuple[Decision, Memory]:
+        """As the contender."""
+        began_s = time.process_time()
+        found = self._contender(now_s, snapshot, memory, config)
+        took_s = time.process_time() - began_s
+        self._all_s.append(took_s)
+        if found[0].moves:
+            self._moving_s.append(took_s)
+        return found
+
+    def ms(self) -> dict[str, float]:
+        """Milliseconds of all decisions, and of those that move something."""
+        return {
+            f"{which}p{share}": 1000 * float(np.percentile(times, share)) if times else 0.0
+            for which, times in (("", self._all_s), ("moving_", self._moving_s))
+            for share in (50, 99)
+        }
+
+
+def played(file: SimulationFile, inputs: Inputs, name: str, seed: int, knobs: Knobs | None = None) -> Played:
+    """One contender on one seed; ``knobs``: others than those at which it is compared."""
     given = scene(file, inputs, seed)
-    play = CONTENDERS[name](given, policy_config(file))
+    play = TURNED[name](given, policy_config(file), knobs_of(name) if knobs is None else knobs)
     began_s = time.perf_counter()
-    run = Run(play.scene, play.contender, play.config)
-    found = run.outcome()
+    clocked = Clocked(play.contender)
+    found = Run(play.scene, clocked, play.config).outcome()
     return Played(
         figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given)},
         {use.value: counts for use, counts in found.course.items()},
         time.perf_counter() - began_s,
+        clocked.ms(),
     )
 
 
@@ -61,6 +98,7 @@ class Report:
         """Nothing is played yet. Raises BadTrace: the first seed's scene cannot be."""
         given = scene(file, inputs, 0)
         needed = serving_slots(given)
+        tens = needed[: len(needed) // 10 * 10].reshape(-1, 10).mean(axis=1) if len(needed) >= TEN else needed
         return cls(
             {
                 "slots": given.slots,
@@ -71,6 +109,7 @@ class Report:
                 "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
                 "jobs_taken": len(given.jobs),
                 "serving_slots": {"mean": needed.mean(), "max": needed.max(), "min": needed.min()},
+                "flat": bool(tens.max() <= FLAT * needed.mean()),
             }
         )
 
@@ -88,8 +127,11 @@ class Report:
             "policies": policies,
             "seeds": self.inputs["seeds"],
             "inputs": self.inputs,
-            "bars": bars(self.inputs["slots"], policies),
+            "bars": bars(self.inputs["slots"], policies, flat=self.inputs.get("flat", False)),
             "impossible": self.impossible(),
+            "decide_ms": {
+                name: _highest([one.decide_ms for one in self.runs[name].values()]) for name in self._names()
+            },
             "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
             "took_s": took_s,
         }
@@ -180,6 +222,11 @@ class Report:
                 f"{one['jct_s']['mean']['mean']:,.0f} s",
                 f"{one['preemptions_per_job_max']['mean']:.0f}",
             )
+
+
+def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of the seeds' figures."""
+    return {name: max(run[name] for run in runs) for name in runs[0]}
 
 
 def _ratio(some: float, of: float) -> float | None:

@@ -21,10 +21,8 @@ from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 
 DAY_S = 86_400.0
-HEADROOM_OF_SERVERS = 1.02
 BACKLOG_S = 20.0  # within which what waits is to be answered
 SLICE_S = 900.0  # of a schedule
-HEADROOM = 1.1  # of a schedule: ten per cent above what it has seen, as of a static partition
 
 
 def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
@@ -64,16 +62,17 @@ def _coming(state: PoolState, draft: Draft) -> int:
 
 
 class Servers:
-    """As many replicas as fill whole servers: what demand needs and two per cent, held for a while."""
+    """As many replicas as fill whole servers: what demand needs and some headroom, held for a while."""
 
     def __init__(
         self,
         sizes: Mapping[EndpointName, tuple[int, int]],
         most: Mapping[EndpointName, int],
         hold_s: float,
+        headroom: float,
     ) -> None:
-        """``sizes``: requests that a replica serves at once, and replicas of a server."""
-        self._sizes, self._most, self._hold_s = sizes, most, hold_s
+        """``sizes``: requests that a replica serves at once, and replicas of a server; the rest: see `Knobs`."""
+        self._sizes, self._most, self._hold_s, self._headroom = sizes, most, hold_s, headroom
         self._held: dict[EndpointName, tuple[int, float]] = {}  # servers, and when fewer would have done last
 
     def __call__(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
@@ -82,7 +81,7 @@ class Servers:
         for name, (per_replica, of_server) in self._sizes.items():
             signals = snapshot.traffic[name]
             waiting = signals.held * signals.stay_s / BACKLOG_S
-            replicas = ceil((running(signals) * HEADROOM_OF_SERVERS + waiting) / per_replica)
+            replicas = ceil((running(signals) * self._headroom + waiting) / per_replica)
             needed = max(1, ceil(replicas / of_server))
             servers, since_s = self._held.get(name, (needed, now_s))
             if needed >= servers:
@@ -98,8 +97,11 @@ class Servers:
 class Schedule:
     """Learns what each quarter of an hour needs; the first day is not lent at all."""
 
-    def __init__(self, per_replica: Mapping[EndpointName, int], most: Mapping[EndpointName, int]) -> None:
-        self._per_replica, self._most = per_replica, most
+    def __init__(
+        self, per_replica: Mapping[EndpointName, int], most: Mapping[EndpointName, int], headroom: float
+    ) -> None:
+        """``headroom``: above what it has seen."""
+        self._per_replica, self._most, self._headroom = per_replica, most, headroom
         self._first: int | None = None
         self._highest: dict[EndpointName, dict[int, float]] = {name: {} for name in per_replica}
 
@@ -113,6 +115,8 @@ class Schedule:
             seen[number] = max(seen.get(number, 0.0), now)
             then = [seen.get(number + ahead - back * slices) for ahead in (0, 1) for back in (1, 2)]
             known = [one for one in then if one is not None and number - self._first >= slices]
-            least = min(self._most[name], ceil(max(known) * HEADROOM / per_replica)) if known else self._most[name]
+            least = (
+                min(self._most[name], ceil(max(known) * self._headroom / per_replica)) if known else self._most[name]
+            )
             found[name] = (max(1, least), self._most[name])
         return found

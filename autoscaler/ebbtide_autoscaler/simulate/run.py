@@ -7,6 +7,7 @@ see, and what it decides is carried out. The contender's code is the product's.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.pool import Pool, Training
 from ebbtide_autoscaler.simulate.queue import Queue
+from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.traces import Array
 
 Contender = Callable[[float, Snapshot, Memory, PolicyConfig], tuple[Decision, Memory]]
@@ -81,6 +83,8 @@ class Outcome:
         refused: moves that could not be made.
         course: by use, how many slots had it at every `COURSE_S`, from the start of the run on.
         ticks: decisions taken.
+        tally: see there.
+        double_s: slot-seconds with two occupants, of the whole run.
     """
 
     slot_s: Mapping[Use, float]
@@ -91,6 +95,8 @@ class Outcome:
     refused: tuple[str, ...]
     course: Mapping[Use, tuple[int, ...]]
     ticks: int
+    tally: Tally
+    double_s: float
 
 
 class Run:
@@ -117,6 +123,7 @@ class Run:
         self._late, self._requests = [0.0] * windows, [0.0] * windows
         self._busy_s = 0.0
         self._arrived = {one.spec.name: 0.0 for one in scene.services}
+        self._at_full = {one.spec.name: requests_at_full(one.engine, one.load) for one in scene.services}
         self._memory = Memory()
         self._watch = Watch()
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
@@ -154,6 +161,8 @@ class Run:
             tuple(self.pool.refused),
             {use: tuple(counts) for use, counts in self._course.items()},
             self._ticks,
+            self.pool.tally,
+            self.pool.occupants.double_s,
         )
 
     def _submit(self, until_s: float) -> None:
@@ -192,16 +201,30 @@ class Run:
         snapshot = Snapshot(pool.state, traffic, outlooks=self._watch.outlooks)
         decision, self._memory = self._contender(pool.now_s, snapshot, self._memory, self._config)
         pool.carry_out(decision.moves)
+        if self._ticks * self._scene.tick_s >= self._scene.warm_up_s:
+            self._count(decision)
         self._ticks += 1
         if self._ticks % CHECK_EVERY == 0:
             check(pool.state)
+
+    def _count(self, decision: Decision) -> None:
+        """What is asked for, and what is idle, until the next tick."""
+        pool, tick_s = self.pool, self._scene.tick_s
+        needed = ready = 0
+        for one in self._scene.services:
+            arriving = self._queues[one.spec.name].arriving_s(ARRIVALS_S)
+            replicas = ceil(arriving / one.engine.full - 1e-9)
+            needed += replicas * one.engine.slots
+            ready += min(replicas, pool.ready(one.spec.name)) * one.engine.slots
+        pool.tally.demand(needed, ready, tick_s)
+        pool.tally.idle(pool.meter.now[Use.FREE], self._config.reserve, decision.waits, tick_s)
 
     def _signals(self, one: Service) -> EndpointSignals:
         """As gateways would tell them."""
         queue, load = self._queues[one.spec.name], one.load
         each_s = queue.mean_work_s(STAYS_S) or one.engine.work_s(load.prompt_tokens, load.output_tokens)
         # A longer prompt or answer takes its share of the replica, and so of the others' time, for longer.
-        stay_s = one.spec.target_requests * each_s / one.engine.full
+        stay_s = self._at_full[one.spec.name] * each_s / one.engine.full
         ready = self.pool.ready(one.spec.name)
         rate, arriving = ready * one.engine.full, queue.arriving_s(ARRIVALS_S)
         served = rate if queue.backlog_s else min(rate, arriving)
@@ -235,6 +258,11 @@ def job_spec(number: int, one: Job) -> JobSpec:
     )
 
 
+def requests_at_full(engine: Engine, load: Load) -> int:
+    """Requests at work at once that make a replica full, whatever an autoscaler aims at."""
+    return max(1, round(engine.running(load.prompt_tokens, load.output_tokens)))
+
+
 def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int, warm_replicas: int = 0) -> EndpointSpec:
     """An endpoint of a trace as a pool's file would have it: with the requests at work that make a replica full."""
     return EndpointSpec(
@@ -246,7 +274,7 @@ def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int, w
         replicas_min=1,
         replicas_max=replicas_max,
         slots_per_replica=engine.slots,
-        target_requests=max(1, round(engine.running(load.prompt_tokens, load.output_tokens))),
+        target_requests=requests_at_full(engine, load),
         ttft_slo_s=2.0,
         tpot_slo_s=0.1,
         idle_after_s=300.0,

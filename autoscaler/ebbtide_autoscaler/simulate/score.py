@@ -1,19 +1,19 @@
 """From what came about to figures, and from those of several seeds to means with intervals. Pure."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ebbtide_autoscaler.simulate.meter import WASTE, Use
 from ebbtide_autoscaler.simulate.pool import Training
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Scene
+from ebbtide_autoscaler.simulate.run import BEGINS_S, WINDOW_S, Outcome, Scene
 
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student's t, two-sided
-
-
 SIZES = ((1, 1), (2, 8), (9, 64), (65, 10**9))  # of jobs, in GPUs
 STARVED_S = 86_400.0
+HOUR_S = 3600.0
 OFTEN = 3  # preemptions
 
 
@@ -21,43 +21,80 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
     """Of one run. Times are of jobs that came after the warm-up; one that has not ended counts up to the end."""
     scored_s = scene.slots * (scene.horizon_s - scene.warm_up_s)
     asked = found.requests.sum()
-    waste_s = sum(found.slot_s[use] for use in WASTE)
+    waste = waste_of(found)
     end_s, from_s = BEGINS_S + scene.horizon_s, BEGINS_S + scene.warm_up_s
     jobs = [one for one in found.training.values() if one.submit_s >= from_s]
-    preempted = [one.preempted for one in found.training.values()]
+    trained = found.training.values()
+    preempted = [one.preempted for one in trained]
     goodput_s = found.slot_s[Use.TRAINING]
     return {
         "slo_attainment": 1.0 - float(found.late.sum() / asked) if asked else 1.0,
         "slo_worst_5min": _worst(found),
         "slo_5min_below_99": _below(found, 0.99),
+        "slo_minutes_below_99": WINDOW_S / 60 * _count_below(found, 0.99),
         "goodput_gpu_s": goodput_s,
         "work_done_gpu_s": sum(one.work_s - one.left_s for one in found.training.values()),
         "goodput_share": goodput_s / scored_s,
+        "useful_gpu_s": found.busy_s + goodput_s,
         "useful_share": (found.busy_s + goodput_s) / scored_s,
-        "waste_share": waste_s / scored_s,
-        "waste": {use.value: found.slot_s[use] / scored_s for use in WASTE},
+        "waste_share": sum(waste.values()) / scored_s,
+        "waste": {cause: slot_s / scored_s for cause, slot_s in waste.items()},
+        "waste_gpu_h": {cause: slot_s / 3600 for cause, slot_s in waste.items()},
         "ready_share": found.slot_s[Use.READY] / scored_s,
         "busy_share": found.busy_s / scored_s,
         "free_share": found.slot_s[Use.FREE] / scored_s,
+        "lend_s": _spread_over(found.tally.lent),
+        "reclaim_s": _spread_over(found.tally.reclaimed),
+        "replica_s": _spread_over(found.tally.answered),
+        "asked_gpu_s": found.tally.asked_slot_s,
+        "on_time_gpu_s": found.tally.on_time_slot_s,
+        "on_time_share": found.tally.on_time_slot_s / found.tally.asked_slot_s if found.tally.asked_slot_s else 1.0,
         "queue_s": _spread([_waited_s(one, end_s) for one in jobs]),
         "jct_s": _spread([_took_s(one, end_s) for one in jobs]),
         "slowdown": _spread([_took_s(one, end_s) / max(one.work_s / one.gpus, 60.0) for one in jobs]),
-        "jct_by_gpus_s": {
-            f"{least}-{most}" if most < SIZES[-1][1] else f">{least - 1}": _spread(
-                [_took_s(one, end_s) for one in jobs if least <= one.gpus <= most]
-            )
-            for least, most in SIZES
-        },
+        "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
+        "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
+        "slowdown_by_gpus": _by_size(jobs, lambda one: _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)),
         "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
         "jobs": len(jobs),
         "jobs_done": sum(one.end_s is not None for one in jobs),
         "preemptions": sum(preempted),
         "preemptions_per_1000_gpu_h": sum(preempted) / max(goodput_s / 3.6e6, 1e-9),
         "preemptions_per_job_max": max(preempted, default=0),
+        "preemptions_per_job_h_max": max(map(_most_in_an_hour, trained), default=0),
+        "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one) > one.per_h_max for one in trained),
         "jobs_preempted_often": sum(count > OFTEN for count in preempted),
-        "double_allocated_gpu_s": 0.0,  # else the run would have ended: all promises are checked as it goes on
+        "double_allocated_gpu_s": found.double_s,
         "refused_moves": len(found.refused),
         "decisions": found.ticks,
+    }
+
+
+def waste_of(found: Outcome) -> dict[str, float]:
+    """Slot-seconds that served and trained nothing, by cause.
+
+    What moves cost, and what was free though somebody waited. Replicas that are ready and idle are not in it: nobody
+    knows beforehand which of them the next minute needs; ``ready_share`` without ``busy_share`` is theirs.
+    """
+    return {use.value: found.slot_s[use] for use in WASTE} | {
+        "idle-reserved": found.tally.reserved_slot_s,
+        "fragmentation": found.tally.fragmented_slot_s,
+    }
+
+
+def _most_in_an_hour(one: Training) -> int:
+    """The most preemptions of a job within any hour, as its bound counts them."""
+    times = one.preempted_s
+    return max((n + 1 - bisect_right(times, at_s - HOUR_S) for n, at_s in enumerate(times)), default=0)
+
+
+def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[str, dict[str, float]]:
+    """By GPUs; `SIZES` in which there is no job have zeros."""
+    return {
+        f"{least}-{most}" if most < SIZES[-1][1] else f">{least - 1}": _spread(
+            [of(one) for one in jobs if least <= one.gpus <= most]
+        )
+        for least, most in SIZES
     }
 
 
@@ -77,6 +114,11 @@ def _below(found: Outcome, share: float) -> float:
     return float((found.late[busy] > (1 - share) * found.requests[busy]).mean()) if busy.any() else 0.0
 
 
+def _count_below(found: Outcome, share: float) -> int:
+    """In how many stretches that was so."""
+    return int((found.late > (1 - share) * found.requests).sum())
+
+
 def _worst(found: Outcome) -> float:
     late, asked = found.late, found.requests
     busy = asked > 0
@@ -88,6 +130,11 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
         return dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+def _spread_over(timed: Sequence[tuple[float, int]]) -> dict[str, float]:
+    """The same, each time as often as it has slots."""
+    return _spread(np.repeat([s for s, _ in timed], [count for _, count in timed]).tolist()) if timed else _spread([])
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ebbtide_autoscaler.simulate.bars import SLO, SLO_BEHIND_STATIC, VS_ORACLE, VS_STATIC, WASTE, bars
+from ebbtide_autoscaler.simulate.bars import SLO, SLO_BEHIND_STATIC, VS_ORACLE, VS_STATIC, VS_STATIC_FLAT, WASTE, bars
 from ebbtide_autoscaler.simulate.contenders import LYRA, ORACLE, OURS, STATIC
 from ebbtide_autoscaler.simulate.report import AS_WELL, SERVES, Played, Report
 from ebbtide_autoscaler.simulate.score import over_seeds
@@ -23,8 +23,17 @@ GOOD = {
     "slo_attainment": 0.9985,
     "waste_share": 0.01,
     "double_allocated_gpu_s": 0.0,
+    "jobs_preempted_beyond_bound": 0.0,
     "goodput_vs_oracle": 0.95,
     "goodput_vs_static": 3.0,
+}
+
+
+NEEDED = {
+    "slo_attainment": 1.0,
+    "waste_share": 0.0,
+    "double_allocated_gpu_s": 0.0,
+    "jobs_preempted_beyond_bound": 0.0,
 }
 
 
@@ -44,12 +53,21 @@ def test_who_is_good_meets_every_bar() -> None:
         ("slo_attainment", 0.999 - SLO_BEHIND_STATIC - 0.0001, "slo_attainment_64"),
         ("waste_share", WASTE + 0.001, "waste_share_64"),
         ("double_allocated_gpu_s", 1.0, "double_allocated_gpu_s"),
+        ("jobs_preempted_beyond_bound", 0.2, "jobs_preempted_beyond_bound_64"),
         ("goodput_vs_oracle", VS_ORACLE - 0.001, "goodput_vs_oracle_64"),
         ("goodput_vs_static", VS_STATIC - 0.001, "goodput_vs_static_64"),
     ],
 )
 def test_each_bar_can_be_missed_alone(figure: str, value: float, bar: str) -> None:
     assert missed(**{figure: value}) == {bar}
+
+
+def test_where_demand_is_flat_no_worse_than_static_is_enough() -> None:
+    def flat(vs_static: float) -> bool:
+        found = bars(64, {OURS: of(**GOOD | {"goodput_vs_static": vs_static})}, flat=True)
+        return bool(found["goodput_vs_static_64"]["met"])
+
+    assert flat(VS_STATIC_FLAT) and not flat(VS_STATIC_FLAT - 0.001)
 
 
 def test_jobs_may_wait_no_longer_than_with_lyra() -> None:
@@ -62,15 +80,20 @@ def test_a_static_partition_that_serves_badly_lowers_no_bar() -> None:
 
 
 def test_bars_without_their_rival_are_left_out_and_without_us_all_are() -> None:
-    found = bars(64, {OURS: of(slo_attainment=1.0, waste_share=0.0, double_allocated_gpu_s=0.0)})
-    assert set(found) == {"slo_attainment_64", "waste_share_64", "double_allocated_gpu_s"}
+    found = bars(64, {OURS: of(**NEEDED)})
+    assert set(found) == {
+        "slo_attainment_64",
+        "waste_share_64",
+        "jobs_preempted_beyond_bound_64",
+        "double_allocated_gpu_s",
+    }
     assert bars(64, {ORACLE: of(**GOOD)}) == {}
 
 
 def test_where_a_rival_trains_nothing_there_is_nothing_to_compare_with() -> None:
     figures = over_seeds([{"slo_attainment": 1.0, "goodput_vs_oracle": None}])
     assert figures == {"slo_attainment": {"mean": 1.0, "ci95": 0.0}, "goodput_vs_oracle": None}
-    ours = of(slo_attainment=1.0, waste_share=0.0, double_allocated_gpu_s=0.0) | {"goodput_vs_oracle": None}
+    ours = of(**NEEDED) | {"goodput_vs_oracle": None}
     assert "goodput_vs_oracle_64" not in bars(64, {OURS: ours})
 
 
@@ -116,8 +139,14 @@ def test_who_does_not_serve_is_not_compared() -> None:
 def test_bars_and_contradictions_are_in_the_figures() -> None:
     figures = {"goodput_gpu_s": 101.0, "slo_attainment": 1.0, "bound_gpu_s": BOUND_S, "waste_share": 0.0}
     report = Report({"slots": 8, "seeds": 1})
-    report.add(OURS, 0, Played(figures | {"double_allocated_gpu_s": 0.0}, {}, 1.5))
+    more = {"double_allocated_gpu_s": 0.0, "jobs_preempted_beyond_bound": 0}
+    report.add(OURS, 0, Played(figures | more, {}, 1.5))
     found = json.loads(json.dumps(report.as_json(3.0)))
-    assert set(found["bars"]) == {"slo_attainment_8", "waste_share_8", "double_allocated_gpu_s"}
+    assert set(found["bars"]) == {
+        "slo_attainment_8",
+        "waste_share_8",
+        "jobs_preempted_beyond_bound_8",
+        "double_allocated_gpu_s",
+    }
     assert len(found["impossible"]) == 1
     assert (found["run_s"], found["took_s"]) == ({OURS: 1.5}, 3.0)

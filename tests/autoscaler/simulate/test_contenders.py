@@ -6,9 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, knobs_of
 from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.engine import USUAL
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.oracle import training_bound_s
 from ebbtide_autoscaler.simulate.report import Played, Report
@@ -98,9 +97,11 @@ def test_a_kill_loses_what_is_behind_the_last_checkpoint() -> None:
     found = played(scene_of(load, (Job(0.0, workers, workers, 1e6),)), "kill-and-requeue")
     [one] = found.training.values()
     assert one.preempted == 1
-    trained_s = rise_s - 60.0 - 2 * USUAL.checkpoint_every_s  # since the last checkpoint, when demand rises
+    every_s = knobs_of("kill-and-requeue").checkpoint_every_s
+    kept_s = (rise_s - 60.0) // every_s * every_s
+    trained_s = rise_s - 60.0 - kept_s  # since the last checkpoint, when demand rises
     assert trained_s - 15.0 <= one.lost_s / workers <= trained_s + 90.0
-    assert one.work_s - one.left_s == pytest.approx(2 * USUAL.checkpoint_every_s * workers)
+    assert one.work_s - one.left_s == pytest.approx(kept_s * workers)
     assert found.slot_s[Use.TRAINING] + found.slot_s[Use.LOST] == pytest.approx(
         one.work_s - one.left_s + one.lost_s, abs=1e-6
     )

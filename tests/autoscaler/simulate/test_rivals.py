@@ -9,7 +9,6 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.signals import EndpointSignals, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.rivals import (
     DAY_S,
-    HEADROOM_OF_SERVERS,
     SLICE_S,
     Schedule,
     Servers,
@@ -22,6 +21,7 @@ from tests.autoscaler.test_policy import a_pool, fold, slots, with_job
 CHAT = EndpointName("chat")
 SLICES = int(DAY_S // SLICE_S)
 CONFIG = PolicyConfig()
+HEADROOM = 1.02
 
 
 def lacking(count: int) -> Draft:
@@ -86,7 +86,7 @@ def test_the_server_whose_jobs_have_the_fewest_gpus_comes_back_first_and_all_of_
 
 
 def test_servers_are_whole_and_are_held_for_a_while() -> None:
-    servers = Servers({CHAT: (4, 8)}, {CHAT: 64}, 300.0)
+    servers = Servers({CHAT: (4, 8)}, {CHAT: 64}, 300.0, HEADROOM)
     assert servers(0.0, asking(4.0))[CHAT] == (8, 8)
     assert servers(5.0, asking(50.0))[CHAT] == (16, 16)
     assert servers(10.0, asking(4.0))[CHAT] == (16, 16)
@@ -95,28 +95,28 @@ def test_servers_are_whole_and_are_held_for_a_while() -> None:
 
 @given(st.lists(st.tuples(st.floats(1.0, 400.0), st.floats(0.0, 300.0)), min_size=1, max_size=40))
 def test_there_are_always_whole_servers_enough_and_no_more_than_there_may_be(steps: list[tuple[float, float]]) -> None:
-    servers, now_s, of_server, most = Servers({CHAT: (4, 8)}, {CHAT: 60}, 300.0), 0.0, 8, 60
+    servers, now_s, of_server, most = Servers({CHAT: (4, 8)}, {CHAT: 60}, 300.0, HEADROOM), 0.0, 8, 60
     for after_s, requests in steps:
         now_s += after_s
         least, same = servers(now_s, asking(requests))[CHAT]
         assert least == same
         assert least % of_server == 0 or least == most
-        assert least >= min(most, requests * HEADROOM_OF_SERVERS / 4)
+        assert least >= min(most, requests * HEADROOM / 4)
 
 
 def test_servers_go_one_after_the_other_each_after_its_time() -> None:
-    servers = Servers({CHAT: (4, 8)}, {CHAT: 64}, 300.0)
+    servers = Servers({CHAT: (4, 8)}, {CHAT: 64}, 300.0, HEADROOM)
     counts = [servers(at, asking(90.0 if at == 0 else 1.0))[CHAT][0] for at in range(0, 1000, 100)]
     assert counts == [24, 24, 24, 16, 16, 16, 8, 8, 8, 8]
 
 
 def test_what_waits_takes_servers_too() -> None:
     waiting = Snapshot(a_pool(), {CHAT: EndpointSignals(held=2000, arriving_per_s=4.0, stay_s=1.0, known=True)})
-    assert Servers({CHAT: (4, 8)}, {CHAT: 64}, 300.0)(0.0, waiting)[CHAT] == (32, 32)  # 4.08 and 100 at once
+    assert Servers({CHAT: (4, 8)}, {CHAT: 64}, 300.0, HEADROOM)(0.0, waiting)[CHAT] == (32, 32)  # 4.08 and 100 at once
 
 
 def test_a_schedule_goes_by_the_higher_of_two_days_and_a_quarter_of_an_hour_ahead() -> None:
-    schedule = Schedule({CHAT: 2}, {CHAT: 100})
+    schedule = Schedule({CHAT: 2}, {CHAT: 100}, 1.1)
     for day, requests in enumerate((20.0, 40.0)):
         for at in range(SLICES):
             schedule(day * DAY_S + at * SLICE_S, asking(requests if at == 40 else 2.0))
@@ -129,7 +129,7 @@ def test_a_schedule_goes_by_the_higher_of_two_days_and_a_quarter_of_an_hour_ahea
 
 
 def test_a_schedule_lends_nothing_on_the_first_day_and_what_the_day_before_left_on_the_second() -> None:
-    schedule = Schedule({CHAT: 1}, {CHAT: 50})
+    schedule = Schedule({CHAT: 1}, {CHAT: 50}, 1.1)
     first = [schedule(at, asking(30.0 if at < DAY_S / 2 else 5.0)) for at in range(0, int(DAY_S), int(SLICE_S))]
     assert {found[CHAT] for found in first} == {(50, 50)}
     assert schedule(DAY_S + 1.0, asking(2.0))[CHAT] == (33, 50)  # as yesterday morning, and ten per cent

@@ -1,0 +1,40 @@
+"""What can be turned at a contender, and where each stands unless a sweep or a frontier turns it.
+
+A rival is compared at its best: `TUNED` holds, for each, what a sweep over a shortened development set chose (the best
+training among those that serve 99.5 % in time, and the best serving where none does). `benchmarks/policy_sweep.py` is
+that sweep, ``benchmarks/results/policy/sweep.json`` has every point of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """One contender's settings; each contender has some of them.
+
+    Attributes:
+        headroom: replicas kept, by those that are just full with what is there. Its reciprocal is the "target use" of
+            other autoscalers; of a partition it is the size by what it is made for.
+        hold_s: for which fewer replicas must do before one is taken away.
+        checkpoint_every_s: of training, by jobs that are killed.
+        forecast_share: of our policy; None: as the simulation's file says.
+        reserve: slots that jobs leave free; None: as the file says.
+    """
+
+    headroom: float = 1.0
+    hold_s: float = 300.0  # what autoscalers have as a default: Kubernetes' stabilization window
+    checkpoint_every_s: float = 1800.0  # 15 and 30 minutes are usual
+    forecast_share: float | None = None
+    reserve: int | None = None
+
+
+USUAL = Knobs()
+TUNED: Mapping[str, Knobs] = {
+    "static-p100": Knobs(headroom=1.1),  # ten per cent above the highest ten minutes: not swept, a sizing is a sizing
+    "lyra": Knobs(headroom=1.02),
+    "lyra-own": Knobs(headroom=1.02),
+    "schedule": Knobs(headroom=1.1),
+    "schedule-own": Knobs(headroom=1.1),
+}
+"""By contender; who is not in it has `USUAL`."""

@@ -1,0 +1,132 @@
+"""From what came about to the seven groups of figures."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate.draws import Job
+from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.pool import Training
+from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
+from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, waste_of
+from ebbtide_autoscaler.simulate.tally import Tally
+from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide
+
+CAUSES = {"lost", "loading", "saving", "starting", "draining", "idle-reserved", "fragmentation"}
+
+
+@cache
+def scene() -> Scene:
+    return scene_of(tide(2, 0.3, 4.0), jobs_of(10, every_s=300.0, workers=2, hours=0.5))
+
+
+@cache
+def outcome(reserve: int = 0) -> Outcome:
+    return Run(scene(), decide, PolicyConfig(reserve=reserve)).outcome()
+
+
+def test_waste_is_the_sum_of_its_causes() -> None:
+    found = figures(scene(), outcome())
+    assert set(found["waste"]) == CAUSES
+    assert found["waste_share"] == pytest.approx(sum(found["waste"].values()))
+    assert sum(found["waste_gpu_h"].values()) * 3600 == pytest.approx(found["waste_share"] * 8 * 2 * HOUR_S)
+
+
+def test_what_is_used_wasted_idle_and_free_is_the_whole_pool() -> None:
+    found = figures(scene(), outcome())
+    moved = sum(found["waste"][use.value] for use in (Use.LOST, Use.LOADING, Use.SAVING, Use.STARTING, Use.DRAINING))
+    assert moved + found["goodput_share"] + found["ready_share"] + found["free_share"] == pytest.approx(1.0)
+    assert found["useful_gpu_s"] == pytest.approx((found["busy_share"] + found["goodput_share"]) * 8 * 2 * HOUR_S)
+
+
+def test_free_slots_are_wasted_only_while_somebody_waits() -> None:
+    quiet = replace(scene(), jobs=())
+    found = waste_of(Run(quiet, decide, PolicyConfig(reserve=2)).outcome())
+    assert found["idle-reserved"] == 0.0
+    with_reserve = waste_of(outcome(reserve=2))
+    assert with_reserve["idle-reserved"] > 0.0 == waste_of(outcome())["idle-reserved"]
+    assert with_reserve["idle-reserved"] + with_reserve["fragmentation"] <= outcome(reserve=2).slot_s[Use.FREE] * 1.01
+
+
+def test_a_gang_that_finds_too_few_slots_is_fragmentation() -> None:
+    wide = replace(scene(), jobs=(Job(0.0, 5, 5, 1e6), Job(0.0, 3, 3, 1e6)))
+    found = waste_of(Run(wide, decide, PolicyConfig()).outcome())
+    assert found["fragmentation"] > 60.0 * 60.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.booleans()), max_size=20), st.integers(0, 4))
+def test_reserved_and_fragmented_are_what_was_free_while_somebody_waited(
+    ticks: list[tuple[int, bool, bool]], reserve: int
+) -> None:
+    tally = Tally()
+    for free, waits, _ in ticks:
+        tally.idle(free, reserve, ["a job"] if waits else [], 5.0)
+    assert tally.reserved_slot_s + tally.fragmented_slot_s == 5.0 * sum(free for free, waits, _ in ticks if waits)
+    assert tally.reserved_slot_s <= 5.0 * reserve * len(ticks)
+
+
+def test_moves_take_what_the_model_says() -> None:
+    found, times = figures(scene(), outcome()), scene().times
+    assert found["reclaim_s"]["p50"] == pytest.approx(times.safe_point_s + times.park_s)
+    assert times.resume_s <= found["lend_s"]["p50"] <= times.gang_start_s
+    assert found["lend_s"]["p99"] <= times.gang_start_s + 1e-6
+    assert times.wake_s <= found["replica_s"]["p50"] <= 3 * times.start_s
+
+
+def test_gpus_come_in_time_or_not_and_never_more_than_asked_for() -> None:
+    found = figures(scene(), outcome())
+    assert 0.5 < found["on_time_share"] <= 1.0
+    assert found["on_time_gpu_s"] <= found["asked_gpu_s"]
+    starved = replace(scene(), services=tuple(_never(one) for one in scene().services))
+    assert figures(starved, Run(starved, decide, PolicyConfig()).outcome())["on_time_share"] < found["on_time_share"]
+
+
+def _never(service: Service) -> Service:
+    return replace(service, spec=replace(service.spec, replicas_min=0, replicas_max=1))
+
+
+def test_nothing_asked_for_is_all_in_time() -> None:
+    tally = Tally()
+    tally.demand(0, 0, 5.0)
+    assert (tally.asked_slot_s, tally.on_time_slot_s) == (0.0, 0.0)
+    assert figures(scene(), replace(outcome(), tally=tally))["on_time_share"] == 1.0
+
+
+@given(st.lists(st.integers(0, 30_000), max_size=40))
+def test_preemptions_are_counted_within_any_hour(times: list[int]) -> None:
+    times = sorted(times)
+    one = Training(1.0, 1.0, 0.0, preempted_s=[float(at_s) for at_s in times])
+    expected = max(
+        (sum(end - HOUR_S < at_s <= end for at_s in times[: n + 1]) for n, end in enumerate(times)), default=0
+    )
+    assert _most_in_an_hour(one) == expected
+
+
+def test_a_job_beyond_its_bound_is_told() -> None:
+    jobs = dict(outcome().training)
+    [first, *_] = jobs
+    jobs[first] = replace(jobs[first], per_h_max=2, preempted_s=[0.0, 10.0, 20.0, 5000.0])
+    found = figures(scene(), replace(outcome(), training=jobs))
+    assert found["jobs_preempted_beyond_bound"] == 1
+    assert found["preemptions_per_job_h_max"] >= 3
+    assert figures(scene(), outcome())["jobs_preempted_beyond_bound"] == 0
+
+
+def test_jobs_are_told_by_their_size() -> None:
+    sizes = replace(scene(), jobs=(Job(0.0, 1, 1, 60.0), Job(0.0, 4, 4, 4000.0)))
+    found = figures(sizes, Run(sizes, decide, PolicyConfig()).outcome())
+    for figure in ("queue_by_gpus_s", "jct_by_gpus_s", "slowdown_by_gpus"):
+        assert list(found[figure]) == ["1-1", "2-8", "9-64", ">64"]
+        assert found[figure][">64"] == dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
+    assert found["jct_by_gpus_s"]["2-8"]["mean"] > found["jct_by_gpus_s"]["1-1"]["mean"] > 60.0
+
+
+def test_minutes_of_bad_service_are_those_of_the_stretches() -> None:
+    late = outcome().late * 0.0
+    late[3] = outcome().requests[3]
+    assert figures(scene(), replace(outcome(), late=late))["slo_minutes_below_99"] == 5.0
