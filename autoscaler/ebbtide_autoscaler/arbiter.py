@@ -39,6 +39,7 @@ from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.occupancy_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.seat_desk import SeatDesk
 from ebbtide_autoscaler.status import status
+from ebbtide_autoscaler.steady_clock import clock
 from ebbtide_autoscaler.wishes import Wishes
 
 
@@ -61,7 +62,7 @@ class Arbiter:
         loop = self._loop
         if not loop.opened or loop.still.by == "ledger":
             return None
-        return holders(loop.world.state.nodes, dict(loop.reports.agents), time.time())
+        return holders(loop.world.state.nodes, dict(loop.reports.agents), clock.now_s())
 
     # ---- everybody
 

@@ -46,6 +46,7 @@ from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.steady_clock import clock, latest_s
 from ebbtide_autoscaler.step import Knobs, Step, World, step
 from ebbtide_autoscaler.surroundings import Surroundings, cluster_name, load_serve, load_train
 
@@ -58,7 +59,7 @@ class Loop:
     """One arbiter's life. Public attributes are replaced whole and may be read from any thread."""
 
     def __init__(self, pool: str, shared_dir: Path, *, lock_dir: str, writer: str) -> None:
-        self.reports = Reports(started_s=time.time())
+        self.reports = Reports(started_s=clock.now_s())
         self.waits: dict[str, str] = {}
         self.settling_since_s = 0.0  # a new arbiter does not decide before everybody was heard; 0: it has
         self.seen: Seen | None = None
@@ -161,7 +162,7 @@ class Loop:
 
     def foresee(self, at_s: float) -> dict[str, Any]:
         """What the policy would come to at ``at_s`` (seconds since 1970), if demand is then as it is expected to be."""
-        now_s, state, seen = time.time(), self.world.state, self.seen
+        now_s, state, seen = clock.now_s(), self.world.state, self.seen
         if seen is None:
             return {"at_s": at_s, "endpoints": [], "free_slots": 0, "moves": []}
         snapshot = Snapshot(state, traffic(state, seen, now_s), outlooks=self._watch.outlooks)
@@ -204,7 +205,7 @@ class Loop:
         watching = asyncio.create_task(
             self._surroundings.watch(self._host_bytes, lambda: self.world.state, self.acting.fencing)
         )
-        self.ledger.write((), extra=[{"type": "arbiter_started", "at_s": time.time(), "writer": self._writer}])
+        self.ledger.write((), extra=[{"type": "arbiter_started", "at_s": clock.now_s(), "writer": self._writer}])
         self.meter.started()
         while not self._stopped:
             started_s = time.monotonic()
@@ -235,7 +236,7 @@ class Loop:
         self._wake.clear()
 
     async def _tick(self) -> None:
-        now_s = time.time()
+        now_s = clock.now_s()
         self.reports.attend(now_s)
         seen = self.reports.seen(self.world.state, self._book, self.acting.fencing(), self.routing_table.version)
         bodies = self.reports.take_inbox()
@@ -269,7 +270,7 @@ class Loop:
         if self.file.config is None:
             return Knobs(PolicyConfig(), Limits(), frozen=True)
         # Until every replica has reported once, an arbiter that has just started knows too little to decide.
-        settling = time.time() - seen.started_s < 10.0 and unheard(self.world.state, seen)
+        settling = clock.now_s() - seen.started_s < 10.0 and unheard(self.world.state, seen)
         self.settling_since_s = seen.started_s if settling else 0.0
         return settings.knobs(self.file.config, frozen=self._stopping or settling)
 
@@ -278,9 +279,9 @@ class Loop:
         waits = dict(result.decision.waits)
         observing = self.file.mode == "observe"
         would = self._remarks.would(
-            result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=time.time()
+            result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=clock.now_s()
         )
-        extra = [*records, *self._remarks.waits(waits, time.time()), *would]
+        extra = [*records, *self._remarks.waits(waits, clock.now_s()), *would]
         if result.events or memory is not None or extra:
             written = self.ledger.write(result.events, memory=memory, extra=extra)
             with self.meter.committing():
@@ -294,6 +295,7 @@ class Loop:
     def _take_over(self, ledger: OpenLedger) -> None:
         """Go on from what the ledger says, which was opened just now."""
         found = ledger.found
+        clock.not_before(latest_s(found.state))
         self.world = World(found.state, found.memory, ledger.epoch)
         self._watch = Watch(found.demand)
         self.meter.recovered(found.tally)

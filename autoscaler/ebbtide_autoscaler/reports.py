@@ -3,7 +3,6 @@
 Every field is a plain dict whose entries are replaced whole, so that a reader sees either the old or the new report.
 """
 
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf
@@ -15,6 +14,7 @@ from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.steady_clock import clock
 
 GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits
 AWAY_S = 2.0  # without a tick; they come every 0.2 s, and a caller gives a call up after 2 s
@@ -34,7 +34,7 @@ class Sequenced(Protocol):
 
 def heard(report: R) -> Heard[R]:
     """The report, stamped with the time it came in."""
-    return Heard(time.time(), report)
+    return Heard(clock.now_s(), report)
 
 
 def overtaken(last: Heard[R] | None, sender: tuple[str, ...], new: Sequenced) -> bool:
@@ -104,12 +104,12 @@ class Reports:
 
     def present_gateways(self) -> int:
         """How many gateways share the limits of each key now; at least the one that asks."""
-        now_s = time.time()
+        now_s = clock.now_s()
         return max(1, sum(now_s - last.at_s <= GATEWAY_PRESENT_S for last in list(self.gateways.values())))
 
     def seen(self, state: PoolState, book: FenceBook, fencing: frozenset[NodeId], routes_version: int) -> Seen:
         """A frozen copy for one step."""
-        now_s = time.time()
+        now_s = clock.now_s()
         for name in [name for name, last in self.gateways.items() if now_s - last.at_s > GATEWAY_FORGOTTEN_S]:
             self.gateways.pop(name, None)
         self._forget_unknown(state, now_s)

@@ -3,14 +3,13 @@
 Nothing is decided here; what is answered is the last state that the ledger has confirmed. Called from many threads.
 """
 
-import time
-
 from ebbtide.client.messages import GatewayOrders, GatewayReport, Lease, ReplicaOrders, ReplicaReport
 from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.observe import lease, placed, replica_orders, unheard
 from ebbtide_autoscaler.reports import heard, overtaken
+from ebbtide_autoscaler.steady_clock import clock
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
 
@@ -50,7 +49,7 @@ class SeatDesk:
         last = self._loop.reports.gateways.get(report.gateway)
         if not overtaken(last, ("gateway",), report):
             self._loop.reports.gateways[report.gateway] = heard(report)
-            self._loop.reports.gateway_last_s = time.time()
+            self._loop.reports.gateway_last_s = clock.now_s()
         held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
         if sum(part.held for part in report.traffic.values()) and not held_before:
             self._loop.wake()
@@ -62,4 +61,4 @@ class SeatDesk:
     def _settling(self, started_s: float) -> bool:
         """Right after a restart, replicas that have not reported yet must not fall out of the table."""
         seen = self._loop.seen
-        return time.time() - started_s < 10.0 and seen is not None and unheard(self._loop.world.state, seen)
+        return clock.now_s() - started_s < 10.0 and seen is not None and unheard(self._loop.world.state, seen)

@@ -1,7 +1,6 @@
 """What ``ebbtide status`` shows: the arbiter itself, what a person should know at a glance, and the pool (``view``)."""
 
 import os
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -10,12 +9,13 @@ from ebbtide_autoscaler.away import expected_s
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.notices import Heardless, Notice, notices
 from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.steady_clock import clock
 from ebbtide_autoscaler.view import view
 
 
 def status(pool: str, loop: Loop) -> dict[str, Any]:
     """The pool for people and scripts, by the arbiter's process itself."""
-    seen, state, now_s = loop.seen, loop.world.state, time.time()
+    seen, state, now_s = loop.seen, loop.world.state, clock.now_s()
     policy = loop.file.config.policy if loop.file.config else PolicyConfig()
     restart_s = policy.restart_cost_s
     usual_s = expected_s(loop.world.memory.away, now_s, park_first=policy.park_first)

@@ -6,7 +6,6 @@ them a tick. A look that fails changes nothing: what was known stays.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
@@ -26,6 +25,7 @@ from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.agents import Agents
 from ebbtide_autoscaler.fence_book import FenceBook, fallen, node_of, strays
 from ebbtide_autoscaler.reports import Reports
+from ebbtide_autoscaler.steady_clock import clock
 
 LIVING_S = 0.25  # between two looks at the list of replica actors, one call to Ray's GCS
 NODES_S = 1.0
@@ -132,7 +132,7 @@ class Surroundings:
         )
 
     async def _look_at_replicas(self) -> None:
-        asked_s = time.time()
+        asked_s = clock.now_s()
         self._reports.living = dict(await self._serve.living())
         self._reports.living_at_s = asked_s
 
@@ -215,7 +215,7 @@ class Surroundings:
 
     def _silent_s(self, alive: frozenset[NodeId]) -> dict[NodeId, float]:
         """For how long each agent has said nothing to this arbiter."""
-        now_s, heard = time.time(), self._reports.agents
+        now_s, heard = clock.now_s(), self._reports.agents
         able_s = max(self._reports.started_s, self._reports.back_s)
         return {node: now_s - max(heard[node].at_s if node in heard else 0.0, able_s) for node in alive}
 

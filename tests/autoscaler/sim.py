@@ -3,40 +3,59 @@
 A seed that fails is run again with less and less bad luck, and told as short as it still fails.
 """
 
-import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
+from os import cpu_count
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.autoscaler.chaos import Chaos
+from tests.autoscaler.chaos import FAULTS_S, Chaos
 
-FAULTS_S = 90.0
 SHORTEST_S = 1.0  # of faults: by so much a story is shortened
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How a seed ended: how many faults there were, and why it failed; "" if it did not."""
+    """How a seed ended: which faults there were, and why it failed; "" if it did not.
+
+    Attributes:
+        seed: it.
+        struck: faults that had an effect, by kind; those of single messages left out.
+        messages: that were lost, late or repeated.
+        cpu_s: of its process.
+        why: it failed.
+    """
 
     seed: int
-    faults: int
+    struck: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    cpu_s: float = 0.0
     why: str = ""
 
 
 def played(seed: int, faults_s: float = FAULTS_S) -> Told:
     """One seed."""
+    began_s, why = time.process_time(), ""
     chaos = Chaos(seed)
     try:
         chaos.run(faults_s)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-        return Told(seed, chaos.faults, f"{type(error).__name__}: {error}")
-    return Told(seed, chaos.faults)
+        why = f"{type(error).__name__}: {error}"
+    return Told(seed, chaos.struck, chaos.loop.weather.struck, time.process_time() - began_s, why)
+
+
+def played_all(seeds: range) -> Iterator[Told]:
+    """All of them, on all cores, in whichever order they end."""
+    with ProcessPoolExecutor(cpu_count(), mp_context=get_context("forkserver")) as pool:
+        for done in as_completed([pool.submit(played, seed) for seed in seeds]):
+            yield done.result()
 
 
 def shortened(found: Told) -> tuple[float, Told]:
@@ -57,27 +76,28 @@ def shortened(found: Told) -> tuple[float, Told]:
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 def main(seeds: int, first: int) -> None:
     """Play so many seeds; exit code 1 if one of them fails."""
-    began_s, faults, failed = time.perf_counter(), 0, list[Told]()
+    began_s, struck, messages, cpu_s, failed = time.perf_counter(), Counter[str](), 0, 0.0, list[Told]()
     on = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        Progress(*columns, console=on, disable=not on.is_terminal) as bar,
-        ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("forkserver")) as pool,
-    ):
+    with Progress(*columns, console=on, disable=not on.is_terminal) as bar:
         line = bar.add_task("seeds", total=seeds)
-        for done in as_completed([pool.submit(played, seed) for seed in range(first, first + seeds)]):
-            told = done.result()
-            faults += told.faults
+        for told in played_all(range(first, first + seeds)):
+            struck += told.struck
+            messages += told.messages
+            cpu_s += told.cpu_s
             bar.advance(line)
             if told.why:
                 failed.append(told)
     took_s = time.perf_counter() - began_s
-    for one in sorted(failed, key=lambda told: told.seed)[:3]:
+    failed.sort(key=lambda told: told.seed)
+    for one in failed[:3]:
         faults_s, story = shortened(one)
         print(f"--- seed {one.seed} fails within {faults_s:.0f} s of faults:\n{story.why}\n")
-    bad = ", ".join(str(one.seed) for one in sorted(failed, key=lambda told: told.seed))
+    print(", ".join(f"{kind} {count}" for kind, count in struck.most_common()))
+    bad = ", ".join(str(one.seed) for one in failed)
     print(
-        f"{seeds} seeds, {faults} faults in {took_s:.0f} s ({faults / took_s:.0f} a second): "
+        f"{seeds} seeds, {struck.total()} faults in {took_s:.0f} s, {struck.total() / cpu_s:.0f} per second of CPU "
+        f"(and {messages} messages lost, late or repeated, which are not among them): "
         + (f"{len(failed)} failed: {bad}" if failed else "no promise was broken")
     )
     sys.exit(1 if failed else 0)

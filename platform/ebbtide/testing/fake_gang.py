@@ -101,14 +101,17 @@ class FakeGang:
     def _safe_point(self, epoch: int) -> None:
         if self.over or self.hangs or epoch != self.lease.epoch or self.driver.never_steps:
             return
+        if self.driver.poison:
+            self.cluster.machines.kill(self.ranks[-1].process)
+            return
         self.driver.step += 1
         order = self._pending()
         if self.driver.step >= self.driver.total:
-            self.driver.durable = self.driver.step
+            self.driver.publish(full=False)
             self._leave(RankPhase.DONE, self.done)
         elif order is None:
             if self.cluster.random.random() < 0.02:
-                self.driver.durable = self.driver.step
+                self.driver.publish()
             self._later(0.1, 0.3, lambda: self._safe_point(epoch))
         elif order.want is Want.PARK:
             self._park(order)
@@ -133,11 +136,14 @@ class FakeGang:
         self.done = order.number
 
         def committed() -> None:
-            if not self.over:
-                self.driver.durable = self.driver.step
+            if self.over:
+                return
+            if self.driver.publish():
                 self._leave(RankPhase.STOPPED, order.number)
+            else:  # it holds its slots and tries again: to leave would lose what it could not write
+                self._later(*self.driver.commit_s, committed)
 
-        self._later(0.1, 2.0, committed)
+        self._later(*self.driver.commit_s, committed)
 
     def _leave(self, phase: RankPhase, number: int) -> None:
         """All ranks let go and exit, each at its own pace."""
@@ -209,6 +215,7 @@ class FakeGang:
             durable_step=self.driver.durable,
             step_s=0.2,
             lost_steps=self.lost_steps,
+            commit_error="no space left on device" if self.driver.no_space else "",
             park_refused=refused if self.heard is not None and self.heard.want is Want.PARK else "",
         )
 
@@ -238,8 +245,38 @@ class FakeDriver:
         self.failures = 0
         self.refuses_to_park = False
         self.never_steps = False  # its gangs start and never finish a step
+        self.poison = False  # a rank dies at the first safe point of every gang
+        self.commit_s = (0.1, 2.0)  # to publish a checkpoint
+        self.no_space = False  # nothing can be published
+        self.published = [step]  # steps of the checkpoints that are kept
+        self.repeated = 0  # finished steps that were lost, of all gangs
+        self.was_corrupted = False
         self.start_s = (1.0, 8.0)  # of a rank
         self._beats()
+
+    def publish(self, *, full: bool = True) -> bool:
+        """A checkpoint of the present step; says whether it came about. ``full``: not if there is no space."""
+        if full and self.no_space:
+            return False
+        self.durable = self.step
+        self.published = [*self.published[-1:], self.step]
+        return True
+
+    def corrupt(self) -> bool:
+        """The newest checkpoint cannot be read any more; the next gang falls back to the one before. Says if so."""
+        if len(self.published) < 2:
+            return False
+        self.published.pop()
+        self.was_corrupted = True
+        self.durable = self.published[-1]
+        if self.gang is None:
+            self._fall_back()
+        return True
+
+    def _fall_back(self) -> None:
+        """The next gang runs what no checkpoint has."""
+        self.lost_steps, self.step = self.step - self.durable, self.durable
+        self.repeated += self.lost_steps
 
     def kill(self) -> None:
         """SIGKILL of the driver: Ray takes its workers with it, a moment later."""
@@ -256,7 +293,7 @@ class FakeDriver:
             self.failures += not self.gang.left
             self.gang = None
             if not self.finished:
-                self.lost_steps, self.step = self.step - self.durable, self.durable
+                self._fall_back()
         if self.gang is None and (self.finished or self.cancelled):
             outcome = "finished" if self.finished else "cancelled"
             self.cluster.link.call(

@@ -32,6 +32,9 @@ class FakeGateway:
         self.completed: dict[str, int] = defaultdict(int)
         self.last_arrival_s: dict[str, float] = {}
         self.ttft_s: tuple[float, ...] = (0.05,)  # with one ready replica, with two, ...; the last also with more
+        self.mute = False  # it serves, and the arbiter does not hear of it
+        self.beat_s = 0.15  # between two reports
+        self.skew_s = 0.0  # by so much its clock is wrong
         self.steady = False  # arrivals at even distances instead of by chance
         self._owed: dict[str, float] = defaultdict(float)
         self._came_s: dict[str, deque[float]] = defaultdict(deque)  # arrivals of the last while
@@ -86,6 +89,9 @@ class FakeGateway:
     def _beats(self) -> None:
         if not self.alive:
             return
+        if self.mute:
+            self.cluster.clock.call_later(self.beat_s, self._beats)
+            return
         now_s = self.cluster.clock.now_s
         traffic = {}
         for endpoint in {*self.rates, *self.held}:
@@ -107,7 +113,7 @@ class FakeGateway:
                 held=len(held),
                 inflight=inflight,
                 oldest_held_s=now_s - min(held) if held else 0.0,
-                last_arrival_s=self.last_arrival_s.get(endpoint, 0.0),
+                last_arrival_s=self._told_s(self.last_arrival_s.get(endpoint)),
                 recent_ttft_s=(self.ttft_s[min(ready, len(self.ttft_s)) - 1],) if recent and inflight and ready else (),
                 seat_inflight=dict(self.at_seat[endpoint]),
             )
@@ -116,9 +122,13 @@ class FakeGateway:
         def answered(orders: GatewayOrders | None) -> None:
             if orders is not None:
                 self._obey(orders)
-            self.cluster.clock.call_later(0.15, self._beats)
+            self.cluster.clock.call_later(self.beat_s, self._beats)
 
         self.cluster.link.call(lambda arbiter: arbiter.report_gateway(report), answered)
+
+    def _told_s(self, at_s: float | None) -> float:
+        """A time by its own clock; 0: never."""
+        return 0.0 if at_s is None else at_s + self.skew_s
 
     def _obey(self, orders: GatewayOrders) -> None:
         """As the real one: what an order does not name stays as it is."""

@@ -48,6 +48,7 @@ class Weather:
     late: float = 0.0
     repeated: float = 0.0
     late_s: float = 2.0  # at most; a repeated call comes up to this much later still
+    struck: int = 0  # calls that were lost, late or repeated so far
 
 
 class FakeLink:
@@ -59,29 +60,38 @@ class FakeLink:
 
     def call(self, ask: Callable[[ArbiterCalls], R], then: Callable[[R | None], None]) -> None:
         """Call the arbiter; ``then`` is called once, with its answer or None."""
-        answered = False
+        clock, random, weather = self._clock, self._random, self._weather
+        deadline_s = clock.now_s + TIMEOUT_S
 
-        def answer(reply: R | None) -> None:
-            nonlocal answered
-            if not answered:
-                answered = True
-                then(reply)
+        def unanswered() -> None:
+            clock.call_later(max(0.0, deadline_s - clock.now_s), lambda: then(None))
 
         def arrive() -> None:
             if self.arbiter is None:
+                unanswered()
                 return
             reply = ask(self.arbiter)
-            if self._random.random() >= self._weather.lost / 2:
-                self._clock.call_later(self._random.uniform(0.001, 0.01), lambda: answer(reply))
+            back_s = random.uniform(0.001, 0.01)
+            if random.random() < weather.lost / 2:
+                weather.struck += 1
+                unanswered()
+            elif clock.now_s + back_s > deadline_s:
+                unanswered()
+            else:
+                clock.call_later(back_s, lambda: then(reply))
 
         def arrive_again() -> None:
             if self.arbiter is not None:
                 ask(self.arbiter)
 
-        late = self._random.random() < self._weather.late
-        delay_s = self._random.uniform(0.001, self._weather.late_s if late else 0.02)
-        if self._random.random() >= self._weather.lost / 2:
-            self._clock.call_later(delay_s, arrive)
-        if self._random.random() < self._weather.repeated:
-            self._clock.call_later(delay_s + self._random.uniform(0.0, self._weather.late_s), arrive_again)
-        self._clock.call_later(TIMEOUT_S, lambda: answer(None))
+        late = random.random() < weather.late
+        delay_s = random.uniform(0.001, weather.late_s if late else 0.02)
+        weather.struck += late
+        if random.random() < weather.lost / 2:
+            weather.struck += 1
+            unanswered()
+        else:
+            clock.call_later(delay_s, arrive)
+        if random.random() < weather.repeated:
+            weather.struck += 1
+            clock.call_later(delay_s + random.uniform(0.0, weather.late_s), arrive_again)

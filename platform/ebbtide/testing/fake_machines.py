@@ -38,6 +38,7 @@ class FakeMachines:
         self.locks: dict[SlotId, Process] = {}
         self.memory: dict[SlotId, set[Process]] = defaultdict(set)
         self.faults: list[str] = []
+        self.changes = 0  # of memory
         self.silent_agents: set[NodeId] = set()
         self._clock, self._random, self._link = clock, random, link
         self._processes: list[Process] = []
@@ -48,6 +49,7 @@ class FakeMachines:
         """A machine joins; one that comes back has a new id."""
         self.nodes.append(node)
         self.slots += [slot_id(node, index) for index in range(gpus)]
+        self.changes += 1
         self._agent_beats(node)
 
     def remove_gpus(self, node: NodeId) -> None:
@@ -81,6 +83,7 @@ class FakeMachines:
             if self.memory[slot]:
                 self.faults.append(f"{process} and {self.memory[slot]} have memory on {slot}")
             self.memory[slot].add(process)
+            self.changes += 1
             self._lock_changed(slot)
             then(True)
 
@@ -97,7 +100,9 @@ class FakeMachines:
 
     def release(self, process: Process, slot: SlotId) -> None:
         """Free the memory, then let go of the lock."""
-        self.memory[slot].discard(process)
+        if process in self.memory[slot]:
+            self.memory[slot].discard(process)
+            self.changes += 1
         if self.locks.get(slot) is process:
             del self.locks[slot]
             self._lock_changed(slot)

@@ -64,6 +64,7 @@ class FakeServe:
         self.start_s = (1.0, 4.0)  # of a replica's process
         self.load_s = (1.0, 6.0)  # of its engine
         self.load_fails = False  # every engine runs out of memory instead
+        self.never_up = False  # actors are placed, and their processes never come up
         self.park_s = (0.1, 2.0)  # to give the GPUs up, and to take them back
         self.park_bytes = 0  # host memory that a replica needs to park; 0: no engine can
         self.park_fails = 0.0  # how often an engine fails to park or to wake
@@ -110,6 +111,8 @@ class FakeServe:
 
         def placed() -> None:
             actor.placed = True
+            if self.never_up:
+                return
             self._clock.call_later(self._random.uniform(*self.start_s), lambda: self._up(actor))
 
         gpus = 0 if self._fenced.get(seat) else self._gpus_of(seat)
