@@ -35,7 +35,7 @@ SERVED = 0.995
 FIGURES = ("slo_attainment", "slo_worst_5min", "goodput_gpu_s", "goodput_share", "waste_share")
 Point = dict[str, Any]
 
-HEADROOMS = (1.0, 1.1, 1.25, 1.5)  # target uses of 1 to 0.67 of a full replica
+HEADROOMS = (0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5)  # target uses of 1.1 to 0.67 of a full replica
 HOLDS_S = (60.0, 300.0, 900.0)
 CHECKPOINT_S = 900.0  # 15 and 30 minutes are usual; a save costs nothing here, so the shorter one can only be better
 SHARES, RESERVES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99), (0, 2)

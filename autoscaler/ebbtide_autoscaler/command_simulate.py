@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import print_json, print_problems, print_table
+from ebbtide.cli.output import print_json, print_problems, print_table, warn
 from ebbtide.config.errors import ConfigErrors
 
 Traced = tuple[Path, float, float]
@@ -46,6 +46,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each.")
 @click.option("--json", "json_path", type=_FILE, help="Write figures there; -: to stdout, instead of the table.")
 @click.option("--report", "page_path", type=_FILE, help="Write a page with pictures there.")
+@click.option("--frontier", is_flag=True, help="Play other settings of each policy too, on the first seed.")
 @click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, help="Runs side by side.")
 def simulate(
     config: Path,
@@ -55,6 +56,7 @@ def simulate(
     seeds: int,
     json_path: Path | None,
     page_path: Path | None,
+    frontier: bool,
     processes: int,
 ) -> None:
     """Play CONFIG's pool with recorded traffic and jobs, under our policy and under what teams do instead.
@@ -64,17 +66,19 @@ def simulate(
     # Here, since arrays and Parquet take half a second to import, for which every other command would wait.
     from ebbtide_autoscaler.simulate import play  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.given import given  # noqa: PLC0415
-    from ebbtide_autoscaler.simulate.page import NoPictures  # noqa: PLC0415
+    from ebbtide_autoscaler.simulate.page import NoPictures, drawable  # noqa: PLC0415
 
+    if json_path is not None and json_path == page_path:
+        raise BadInput(f"--json and --report cannot both be written to {json_path}")
     for path in (json_path, page_path):
         if path is not None and not path.parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
     try:
         names = play.chosen(policies)
         file, inputs = given(config, serving, jobs)
-        report, figures = play.play(file, inputs, names, seeds, processes)
         if page_path is not None:
-            page_path.write_text(report.as_page())
+            drawable()
+        report, figures = play.play(file, inputs, names, seeds, processes, frontier=frontier, tell=warn)
     except ConfigErrors as error:
         print_problems(error.problems)
         raise BadInput(f"{config} describes no simulation: see above") from error
@@ -87,6 +91,10 @@ def simulate(
     else:
         if json_path is not None:
             json_path.write_text(json.dumps(figures, indent=1) + "\n")
-        print_table(report.columns(), report.rows(), title=report.title())
+        click.echo(report.title())
+        for table in report.tables():
+            print_table(table.columns, table.rows, title=f"\n{table.title}")
+    if page_path is not None:
+        page_path.write_text(report.as_page())
     if figures["impossible"]:
         raise CommandFailed("the simulator contradicts itself: " + "; ".join(figures["impossible"]))

@@ -18,14 +18,18 @@ class PoolModel(Section):
     host_memory: SizeBytes = Field(1 << 40, description="What parked jobs may use on each node. Default 1 TiB.")
     reserve: Annotated[int, Field(ge=0)] = 0
 
+    def replicas_max(self, slots: int) -> int:
+        """Replicas of so many GPUs each that fit in; a replica's are of one node."""
+        return self.nodes * (self.gpus_per_node // slots)
+
 
 class EndpointModel(Section):
     """An endpoint; the first trace of the command line is given to the first one, and so on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     engine: str = Field("llama-8b-h100", description=f"One of {', '.join(ENGINES)}.")
-    prompt_tokens: Annotated[float, Field(gt=0)] = Field(1000.0, description="Of a mean request, where no trace says.")
-    output_tokens: Annotated[float, Field(gt=0)] = Field(200.0, description="The same.")
+    prompt_tokens: Annotated[float, Field(ge=1)] = Field(1000.0, description="Of a mean request, where no trace says.")
+    output_tokens: Annotated[float, Field(ge=1)] = Field(200.0, description="The same.")
     ttft_slo_s: Seconds = 2.0
     warm_replicas: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most replicas that stay parked in host memory. Default null: as many as there is room for."
@@ -49,13 +53,13 @@ class JobsModel(Section):
 class RunModel(Section):
     """How the run goes."""
 
-    tick_s: Seconds = Field(5.0, description="Between two decisions. Default 5.")
+    tick_s: Annotated[float, Field(ge=0.1, le=600)] = Field(5.0, description="Between two decisions. Default 5.")
     warm_up_s: SecondsOrZero = Field(
         86_400.0,
         description="Not scored: the pool begins empty. Shorter traffic than two of it is played twice, with "
         "its jobs, and the second time counts. Default a day.",
     )
-    hours_max: Annotated[float, Field(gt=0)] | None = Field(
+    hours_max: Annotated[float, Field(ge=1 / 60)] | None = Field(
         None, description="Of traffic, before it is played twice. Default null: all of it."
     )
 
@@ -78,6 +82,9 @@ class SimulationFile(Section):
             slots = ENGINES[one.engine].slots
             if slots > self.pool.gpus_per_node:
                 raise ValueError(f"endpoint {one.name}: a replica takes {slots} GPUs of one node, nodes have fewer")
-        if self.pool.reserve >= self.pool.nodes * self.pool.gpus_per_node:
+        gpus, needed = self.pool.nodes * self.pool.gpus_per_node, sum(ENGINES[o.engine].slots for o in self.endpoints)
+        if needed > gpus:
+            raise ValueError(f"a replica of each endpoint takes {needed} GPUs, the pool has {gpus}")
+        if self.pool.reserve >= gpus:
             raise ValueError("the reserve is the whole pool: no job would ever run")
         return self

@@ -1,12 +1,14 @@
-"""A simulation as one HTML file that needs nothing else: a table, and pictures of where the slots went."""
+"""A simulation as one HTML file that needs nothing else: tables, and pictures of where the slots went."""
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import COURSE_S
+from ebbtide_autoscaler.simulate.tables import CAUSES, Table
 
 COLOURS = {  # one for each use, told apart by people who see red and green alike too
     Use.TRAINING: "#0072b2",
@@ -18,12 +20,24 @@ COLOURS = {  # one for each use, told apart by people who see red and green alik
     Use.LOST: "#000000",
     Use.FREE: "#dddddd",
 }
+WASTE_COLOURS = {
+    "lost": "#000000",
+    "saving": "#cc79a7",
+    "loading": "#56b4e9",
+    "starting": "#d55e00",
+    "draining": "#f0e442",
+    "idle-reserved": "#999999",
+    "fragmentation": "#009e73",
+}
+MARKS = "osD^"
+SERVING = 0.98  # of the requests in time: the picture beside the whole one begins there
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222 }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1500px; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .25em .8em; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left }
-svg { width: 100%; height: auto }
+.row { display: flex; flex-wrap: wrap; gap: 2em; font-size: 13px }
+svg { max-width: 1100px; width: 100%; height: auto }
 """
 
 
@@ -31,21 +45,40 @@ class NoPictures(RuntimeError):
     """The library that draws is not installed."""
 
 
-def page(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], found: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What is drawn of a contender.
+
+    Attributes:
+        point: training in GPU-seconds, and the share of requests in time.
+        frontier: the same with other settings, the most training first; empty: none were played.
+        waste: shares of the pool by cause.
+        course: slots by use and time, of the first seed.
+    """
+
+    point: tuple[float, float]
+    frontier: Sequence[tuple[float, float]]
+    waste: Mapping[str, float]
+    course: Mapping[str, Sequence[int]]
+
+
+def page(title: str, tables: Sequence[Sequence[Table]], found: Mapping[str, Drawn], remarks: Sequence[str] = ()) -> str:
     """The whole file.
 
     Args:
-        columns: of the table.
-        rows: of the table.
-        found: by contender: ``course`` (slots by use and time, of the first seed) and ``point`` (goodput, attainment).
+        title: of the page.
+        tables: rows of them; those of a row stand side by side.
+        found: by contender.
+        remarks: what was left out or is odd.
 
     Raises:
         NoPictures: matplotlib is not installed.
     """
-    parts = [f"<h1>{escape(title)}</h1>", _table(columns, rows), "<h2>Requests in time, and training</h2>"]
-    parts.append(_frontier({name: one["point"] for name, one in found.items()}))
+    parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(one)}</p>" for one in remarks), _side_by_side(tables[0])]
+    parts += ["<h2>Requests in time, and training</h2>", _frontier(found)]
+    parts += [_waste(found), *(_side_by_side(row) for row in tables[1:]), "<h2>Slots over time</h2>"]
     for name, one in found.items():
-        parts += [f"<h2>{escape(name)}</h2>", _course(one["course"])]
+        parts += [f"<h3>{escape(name)}</h3>", _course(one.course)]
     body = "\n".join(parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -53,10 +86,15 @@ def page(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], foun
     )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in columns)
-    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-    return f"<table><tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+def _side_by_side(tables: Sequence[Table]) -> str:
+    return '<div class="row">' + "".join(map(_table, tables)) + "</div>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(one)}</th>" for one in table.columns)
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.rows]
+    rows = f"<tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<section><h2>{escape(table.title)}</h2><table>{rows}</table></section>"
 
 
 def _course(course: Mapping[str, Sequence[int]]) -> str:
@@ -76,15 +114,41 @@ def _course(course: Mapping[str, Sequence[int]]) -> str:
     return _svg(figure)
 
 
-def _frontier(points: Mapping[str, tuple[float, float]]) -> str:
-    """Each contender's goodput against its requests in time."""
-    figure, axes = _plots().subplots(figsize=(8, 4), layout="constrained")
-    for name, (goodput, attainment) in points.items():
-        axes.plot(goodput / 3600, attainment * 100, "o")
-        axes.annotate(name, (goodput / 3600, attainment * 100), textcoords="offset points", xytext=(6, 3))
-    axes.set(xlabel="training, GPU-hours", ylabel="requests in time, %")
-    axes.margins(x=0.15)
+def _frontier(found: Mapping[str, Drawn]) -> str:
+    """Goodput against requests in time: all of it, and those who serve."""
+    figure, both = _plots().subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    for axes, least in zip(both, (0.0, SERVING), strict=True):
+        for number, (name, one) in enumerate(found.items()):
+            if one.point[1] < least and not any(served >= least for _, served in one.frontier):
+                continue
+            look = {"color": f"C{number % 10}", "marker": MARKS[number // 10 % len(MARKS)]}
+            curve = sorted([*one.frontier, one.point])
+            axes.plot([x / 3600 for x, _ in curve], [100 * y for _, y in curve], lw=0.8, ms=3, **look)
+            axes.plot(one.point[0] / 3600, 100 * one.point[1], ms=8, label=name, ls="", **look)
+        axes.set(xlabel="training, GPU-hours", ylabel="requests in time, %")
+        if least:
+            axes.set_ylim(100 * least, 100 + (1 - least) * 5)
+    both[0].legend(fontsize=7, frameon=False)
     return _svg(figure)
+
+
+def _waste(found: Mapping[str, Drawn]) -> str:
+    """Causes of waste, side by side."""
+    figure, axes = _plots().subplots(figsize=(11, 1.5 + 0.3 * len(found)), layout="constrained")
+    begin = [0.0] * len(found)
+    for cause, told in CAUSES.items():
+        shares = [100 * one.waste[cause] for one in found.values()]
+        axes.barh(list(found), shares, left=begin, label=told, color=WASTE_COLOURS[cause])
+        begin = [so_far + share for so_far, share in zip(begin, shares, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel="of the pool's GPU-seconds, %")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return _svg(figure)
+
+
+def drawable() -> None:
+    """Raises `NoPictures`, before a long run rather than after it."""
+    _plots()
 
 
 def _plots() -> Any:

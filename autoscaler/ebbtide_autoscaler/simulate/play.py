@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any
@@ -12,8 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.frontier import turns
+from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.report import Report, played
-from ebbtide_autoscaler.simulate.scene import Inputs
+from ebbtide_autoscaler.simulate.scene import Inputs, scene
 
 
 def chosen(policies: str) -> list[str]:
@@ -30,15 +32,35 @@ def chosen(policies: str) -> list[str]:
 
 
 def play(
-    file: SimulationFile, inputs: Inputs, names: Sequence[str], seeds: int, processes: int
+    file: SimulationFile,
+    inputs: Inputs,
+    names: Sequence[str],
+    seeds: int,
+    processes: int,
+    *,
+    frontier: bool = False,
+    tell: Callable[[str], None] | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """Every contender on every seed; the report, and its figures.
 
+    Args:
+        file: the pool.
+        inputs: traces.
+        names: of the contenders.
+        seeds: so many worlds, from 0 on.
+        processes: at once.
+        frontier: the first seed with other settings of each contender too.
+        tell: is told what is left out, before anything runs.
+
     Raises:
-        BadTrace: a scene cannot be, by its numbers.
+        BadTrace: a scene cannot be, by its numbers; nothing has run then.
     """
     report, began_s = Report.of(file, inputs, seeds), time.perf_counter()
-    tasks = [(name, seed) for seed in range(seeds) for name in names]
+    for remark in report.inputs["remarks"]:
+        (tell or _nobody)(remark)
+    tasks: list[tuple[str, int, Knobs | None]] = [(name, seed, None) for seed in range(seeds) for name in names]
+    if frontier:
+        tasks += [(name, 0, one) for name in names for one in turns(name, report.inputs["slots"])]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     on = Console(file=sys.stderr)
     with (
@@ -46,11 +68,26 @@ def play(
         ProcessPoolExecutor(min(processes, len(tasks)), mp_context=get_context("spawn")) as pool,
     ):
         line = bar.add_task("simulating", total=len(tasks))
-        running = {pool.submit(played, file, inputs, name, seed): (name, seed) for name, seed in tasks}
         try:
+            for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds)]:
+                checked.result()
+            running = {pool.submit(played, file, inputs, *task): task for task in tasks}
             for done in as_completed(running):
-                report.add(*running[done], done.result())
+                name, seed, knobs = running[done]
+                if knobs is None:
+                    report.add(name, seed, done.result())
+                else:
+                    report.turn(name, knobs, done.result())
                 bar.advance(line)
         finally:
             pool.shutdown(cancel_futures=True)
     return report, report.as_json(time.perf_counter() - began_s)
+
+
+def check(file: SimulationFile, inputs: Inputs, seed: int) -> None:
+    """Raises BadTrace: what this seed draws cannot be, though another seed's may."""
+    scene(file, inputs, seed)
+
+
+def _nobody(remark: str) -> None:
+    pass

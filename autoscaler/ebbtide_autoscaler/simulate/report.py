@@ -1,7 +1,7 @@
 """What a simulation says: a run's figures, and all runs' as JSON and as a table."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,15 @@ from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bars import FLAT, bars
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.frontier import point
 from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
-from ebbtide_autoscaler.simulate.page import page
+from ebbtide_autoscaler.simulate.page import Drawn, page
+from ebbtide_autoscaler.simulate.remarks import remarks
 from ebbtide_autoscaler.simulate.run import Contender, Run
 from ebbtide_autoscaler.simulate.scene import Inputs, policy_config, scene
 from ebbtide_autoscaler.simulate.score import figures, over_seeds
+from ebbtide_autoscaler.simulate.tables import CAUSES, Table, compared, held_to, moved, wasted
 
 SERVES = 0.99  # of the requests in time
 AS_WELL = 0.001  # of the requests in time
@@ -92,6 +95,7 @@ class Report:
 
     inputs: dict[str, Any]
     runs: dict[str, dict[int, Played]] = field(default_factory=dict)
+    turned: dict[str, list[tuple[Knobs, Played]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: SimulationFile, inputs: Inputs, seeds: int) -> "Report":
@@ -109,6 +113,7 @@ class Report:
                 "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
                 "jobs_taken": len(given.jobs),
                 "serving_slots": {"mean": needed.mean(), "max": needed.max(), "min": needed.min()},
+                "remarks": remarks(file, inputs, given),
                 "flat": bool(tens.max() <= FLAT * needed.mean()),
             }
         )
@@ -117,12 +122,17 @@ class Report:
         """One run has ended."""
         self.runs.setdefault(name, {})[seed] = found
 
+    def turn(self, name: str, knobs: Knobs, found: Played) -> None:
+        """A run of the first seed with other settings has ended."""
+        self.turned.setdefault(name, []).append((knobs, found))
+
     def as_json(self, took_s: float) -> dict[str, Any]:
         """Everything, contenders in the order of their table."""
         policies = {}
         for name in self._names():
             runs = [self._against(seed, found.figures) for seed, found in sorted(self.runs[name].items())]
             policies[name] = over_seeds(runs)
+        frontier = {"frontier": {name: self._frontier(name) for name in self._names()}} if self.turned else {}
         return {
             "policies": policies,
             "seeds": self.inputs["seeds"],
@@ -134,7 +144,13 @@ class Report:
             },
             "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
             "took_s": took_s,
-        }
+        } | frontier
+
+    def _frontier(self, name: str) -> list[dict[str, Any]]:
+        """The first seed at all settings, the most training first."""
+        points = [point(knobs, found.figures) for knobs, found in self.turned.get(name, [])]
+        points.append(point(knobs_of(name), self.runs[name][0].figures))
+        return sorted(points, key=lambda one: (-float(one["goodput_gpu_s"]), str(one)))  # runs end in any order
 
     def _against(self, seed: int, found: dict[str, Any]) -> dict[str, Any]:
         static = self.runs.get(STATIC, {}).get(seed)
@@ -183,45 +199,28 @@ class Report:
         one = self.inputs
         return f"{one['slots']} GPUs, {one['hours']:.1f} hours, {one['jobs_taken']} jobs, {one['seeds']} seeds"
 
-    def columns(self) -> tuple[str, ...]:
-        """Of the table."""
-        return (
-            "policy",
-            "in time",
-            "worst 5 min",
-            "goodput",
-            "to oracle",
-            "to static",
-            "waste",
-            "queue p50",
-            "jct mean",
-            "parks max",
-        )
-
     def as_page(self) -> str:
         """As HTML; raises `page.NoPictures`."""
-        drawn = {}
-        for name, one in self.as_json(0.0)["policies"].items():
-            point = one["goodput_gpu_s"]["mean"], one["slo_attainment"]["mean"]
-            drawn[name] = {"point": point, "course": self.runs[name][min(self.runs[name])].course}
-        return page(self.title(), self.columns(), list(self.rows()), drawn)
+        found = self.as_json(0.0)
+        policies = found["policies"]
+        return page(
+            self.title(),
+            [compared(policies), (wasted(policies), moved(policies)), (held_to(found["bars"]),)],
+            {
+                name: Drawn(
+                    (one["goodput_gpu_s"]["mean"], one["slo_attainment"]["mean"]),
+                    [(at["goodput_gpu_s"], at["slo_attainment"]) for at in found.get("frontier", {}).get(name, [])],
+                    {cause: one["waste"][cause]["mean"] for cause in CAUSES},
+                    self.runs[name][min(self.runs[name])].course,
+                )
+                for name, one in policies.items()
+            },
+            self.inputs.get("remarks", []) + found["impossible"],
+        )
 
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """Of the table."""
-        for name, one in self.as_json(0.0)["policies"].items():
-            hours = one["goodput_gpu_s"]["mean"] / 3600
-            yield (
-                name,
-                f"{one['slo_attainment']['mean']:.3%}",
-                f"{one['slo_worst_5min']['mean']:.1%}",
-                f"{hours:,.0f} GPU-h",
-                _told(one.get("goodput_vs_oracle")),
-                _told(one.get("goodput_vs_static")),
-                f"{one['waste_share']['mean']:.2%}",
-                f"{one['queue_s']['p50']['mean']:,.0f} s",
-                f"{one['jct_s']['mean']['mean']:,.0f} s",
-                f"{one['preemptions_per_job_max']['mean']:.0f}",
-            )
+    def tables(self) -> Sequence[Table]:
+        """The two in which everybody stands."""
+        return compared(self.as_json(0.0)["policies"])
 
 
 def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -232,7 +231,3 @@ def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _ratio(some: float, of: float) -> float | None:
     """None: there was nothing to compare with."""
     return some / of if of else None
-
-
-def _told(figure: Mapping[str, float] | None) -> str:
-    return "-" if figure is None else f"{figure['mean']:.3f}"

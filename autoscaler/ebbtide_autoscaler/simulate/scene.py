@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.simulate.draws import Job, jobs, lasting, load, replicas_needed
-from ebbtide_autoscaler.simulate.engine import ENGINES, Times
-from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.draws import Job, Load, jobs, lasting, load, replicas_needed
+from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Times
+from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
 from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
 
@@ -68,14 +68,15 @@ def _from(named: Named, trace: Jobs) -> Jobs:
     """The jobs from a day on, which becomes the first."""
     _has_day(named, trace.submit_s)
     kept = trace.submit_s >= named.from_day * DAY_S
-    return Jobs(trace.submit_s[kept] - named.from_day * DAY_S, trace.duration_s[kept], trace.gpus[kept])
+    submit_s = trace.submit_s[kept] - named.from_day * DAY_S
+    return replace(trace, submit_s=submit_s, duration_s=trace.duration_s[kept], gpus=trace.gpus[kept])
 
 
 def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     """What this seed draws.
 
     Raises:
-        BadTrace: there are more traces than endpoints, or demand is beyond the pool.
+        BadTrace: there are more traces than endpoints, demand is beyond the pool, or no replica can keep its promise.
     """
     if len(inputs.serving) > len(file.endpoints):
         raise BadTrace(f"{len(inputs.serving)} serving traces for {len(file.endpoints)} endpoints: name more endpoints")
@@ -96,17 +97,20 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     together = np.zeros(max(1, horizon_s // CURVE_S))
     for model, (named, _), drawn in zip(file.endpoints, inputs.serving, loads, strict=False):
         engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
-        together += replicas_needed(asked, engine, CURVE_S) * engine.slots
+        replicas_max = file.pool.replicas_max(engine.slots)
+        needed = replicas_needed(asked, engine, CURVE_S)
+        together += needed * engine.slots
         if together.max() > slots:
             which = "" if len(loads) == 1 else "with those before it "
             raise BadTrace(
                 f"{named.path}: at its height {which}it needs {together.max():.0f} GPUs, the pool has {slots}; scale "
                 f"it by less than {named.factor * slots / together.max():.3g}"
             )
-        replicas_max = slots // engine.slots
+        _has_room(named, needed, engine, replicas_max)
+        _can_answer(named, model, asked)
         warm = replicas_max if model.warm_replicas is None else model.warm_replicas
         spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
-        services.append(Service(spec, engine, asked))
+        services.append(Service(replace(spec, ttft_slo_s=model.ttft_slo_s), engine, asked))
     return Scene(
         nodes=file.pool.nodes,
         slots_per_node=file.pool.gpus_per_node,
@@ -121,6 +125,24 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     )
 
 
+def _has_room(named: Named, needed: Array, engine: Engine, most: int) -> None:
+    """A replica's GPUs are of one node: what is left over on each is no room."""
+    if needed.max() > most:
+        raise BadTrace(
+            f"{named.path}: at its height it needs {needed.max():.0f} replicas of {engine.slots} GPUs of one node; "
+            f"the pool has room for {most}; scale it by less than {named.factor * most / needed.max():.3g}"
+        )
+
+
+def _can_answer(named: Named, model: EndpointModel, asked: Load) -> None:
+    prefill_s = asked.prompt_tokens / ENGINES[model.engine].prefill_tok_s
+    if prefill_s > model.ttft_slo_s:
+        raise BadTrace(
+            f"{named.path}: endpoint {model.name} promises the first token within {model.ttft_slo_s:g} s, but a mean "
+            f"prompt of {asked.prompt_tokens:,.0f} tokens takes {prefill_s:.1f} s alone on {model.engine}"
+        )
+
+
 def _twice(found: tuple[Job, ...], later_s: float) -> tuple[Job, ...]:
     return (*found, *(replace(one, submit_s=one.submit_s + later_s) for one in found))
 
@@ -131,7 +153,7 @@ def _jobs(file: SimulationFile, inputs: Inputs, seed: int, horizon_s: float) -> 
         jobs(
             trace,
             named.factor,
-            gpus_max=min(kept.gpus_max, file.pool.nodes * file.pool.gpus_per_node),
+            gpus_max=min(kept.gpus_max, gang_max(file, len(inputs.serving))),
             shortest_s=kept.shortest_s,
             longest_s=kept.longest_s,
             seed=1000 * seed + 500 + number,
@@ -140,6 +162,12 @@ def _jobs(file: SimulationFile, inputs: Inputs, seed: int, horizon_s: float) -> 
     )
     found = (one for one in chain.from_iterable(drawn) if one.submit_s < horizon_s)
     return tuple(sorted(found, key=lambda one: one.submit_s))
+
+
+def gang_max(file: SimulationFile, endpoints: int) -> int:
+    """GPUs of the largest gang that can ever run: each endpoint keeps a replica, and nobody trains on the reserve."""
+    kept = sum(ENGINES[one.engine].slots for one in file.endpoints[:endpoints])
+    return file.pool.nodes * file.pool.gpus_per_node - file.pool.reserve - kept
 
 
 def policy_config(file: SimulationFile) -> PolicyConfig:

@@ -9,12 +9,13 @@ rates    t_s, rpm_mid[, rpm_sigma, ...]       the same by the minute, with its n
 rates    t_s, total_tok_per_s                 tokens of prompts and answers together (BurstGPT)
 GPUs     start_s, end_s, gpus                 one row an instance; empty: before or after all others (Alibaba DLRM)
 jobs     submit_s, gpus, duration_s           one row a job (Philly)
-jobs     submit_s, gpus, start_s, end_s       the same, of a scheduler's record (Alibaba)
+jobs     submit_s, gpus, start_s, end_s       of a scheduler's record (Alibaba); empty: it never began or ended
 ======== ==================================== =========================================================
 
 Times are seconds from any start; a trace begins at its first row.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ MINUTE_S = 60
 TOKENS_MAX = 10_000_000  # of one request: more than any model's context, so a unit was mistaken
 GPUS_MAX = 1_000_000  # of one job
 LONGEST_S = 10 * 366 * 86_400.0  # of a trace: beyond it a unit was mistaken
+TRAFFIC_LONGEST_S = 366 * 86_400.0  # each second of it is drawn: a year is 250 MB for each figure
+PER_S_MAX = 1e9  # requests: beyond all that are asked of anything, and small enough to draw from
+TOKENS_PER_S_MAX = PER_S_MAX * 1000
 
 
 class BadTrace(ValueError):
@@ -53,7 +57,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Arrival rates at times, which hold until the next.
+    """Arrival rates at times, straight lines in between.
 
     Attributes:
         at_s: from the trace's start, rising; of shape (n,).
@@ -71,7 +75,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens per second at times, which hold until the next; of shape (n,)."""
+    """Tokens per second at times, straight lines in between; of shape (n,)."""
 
     at_s: Array
     per_s: Array
@@ -79,7 +83,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """GPUs in use at times, which hold until the next; of shape (n,)."""
+    """GPUs in use at times, straight lines in between; of shape (n,)."""
 
     at_s: Array
     count: Array
@@ -96,11 +100,13 @@ class Jobs:
         submit_s: from the trace's start, not falling; of shape (n,).
         duration_s: of work on ``gpus`` GPUs without an interruption.
         gpus: whole numbers.
+        without_end: rows that are not in it, for they never began or ended.
     """
 
     submit_s: Array
     duration_s: Array
     gpus: Array
+    without_end: int = 0
 
 
 Table = Mapping[str, Array]
@@ -133,7 +139,7 @@ def read_jobs(path: Path) -> Jobs:
 
 
 def _requests(path: Path, table: Table) -> Requests:
-    at_s = _times(path, table, "t_s")
+    at_s = _times(path, table, "t_s", longest_s=TRAFFIC_LONGEST_S)
     prompt = _within(path, table, "in_tok", 0, TOKENS_MAX, whole=True)
     output = _within(path, table, "out_tok", 0, TOKENS_MAX, whole=True)
     _refuse(path, "in_tok", np.full(1, not (prompt + output).any()), "is 0, and so is out_tok, in every row")
@@ -141,8 +147,8 @@ def _requests(path: Path, table: Table) -> Requests:
 
 
 def _rates_by_second(path: Path, table: Table) -> Rates:
-    at_s = _times(path, table, "t_s", rising=True)
-    per_s = _without_gaps(at_s, _within(path, table, "rps", 0, np.inf))
+    at_s = _times(path, table, "t_s", rising=True, longest_s=TRAFFIC_LONGEST_S)
+    per_s = _without_gaps(at_s, _within(path, table, "rps", 0, PER_S_MAX))
     prompt = _within(path, table, "mean_in_tok", 0, TOKENS_MAX)
     return Rates(at_s, per_s, np.zeros_like(per_s), prompt, _within(path, table, "mean_out_tok", 0, TOKENS_MAX))
 
@@ -155,32 +161,34 @@ def _without_gaps(at_s: Array, per_s: Array) -> Array:
 
 
 def _tokens(path: Path, table: Table) -> Tokens:
-    return Tokens(_times(path, table, "t_s", rising=True), _within(path, table, "total_tok_per_s", 0, np.inf))
+    at_s = _times(path, table, "t_s", rising=True, longest_s=TRAFFIC_LONGEST_S)
+    return Tokens(at_s, _within(path, table, "total_tok_per_s", 0, TOKENS_PER_S_MAX))
 
 
 def _gpus(path: Path, table: Table) -> Gpus:
     """How many are in use, by the minute: Alibaba's own starts and ends are seconds, and hundreds are the same."""
     gpus = _within(path, table, "gpus", 1, GPUS_MAX, whole=True)
-    begin_s, end_s = table["start_s"], table["end_s"]
+    begin_s, end_s = _finite_or_empty(path, table, "start_s"), _finite_or_empty(path, table, "end_s")
     known = np.concatenate([begin_s[np.isfinite(begin_s)], end_s[np.isfinite(end_s)]])
     _refuse(path, "start_s", np.full(1, not len(known)), "is empty, and so is end_s, in every row: nothing changes")
     first_s, last_s = float(known.min()), float(known.max())
     begin_s, end_s = np.where(np.isfinite(begin_s), begin_s, first_s), np.where(np.isfinite(end_s), end_s, last_s)
     _refuse(path, "end_s", end_s < begin_s, "is before start_s")
-    _refuse(path, "end_s", end_s - first_s > LONGEST_S, _TOO_LONG)
+    _refuse(path, "end_s", end_s - first_s > TRAFFIC_LONGEST_S, _too_long(TRAFFIC_LONGEST_S))
     minutes = int((last_s - first_s) // MINUTE_S) + 1
     change = np.zeros(minutes + 1)
     np.add.at(change, ((begin_s - first_s) // MINUTE_S).astype(np.int64), gpus)
     np.add.at(change, ((end_s - first_s) // MINUTE_S).astype(np.int64), -gpus)
     count: Array = np.maximum(np.cumsum(change[:-1]), 0.0)
+    _refuse(path, "gpus", np.full(1, count.max() > GPUS_MAX), f"of all rows is more than {GPUS_MAX:g} at once")
     at_s: Array = np.arange(minutes, dtype=np.float64) * MINUTE_S
     return Gpus(at_s, count)
 
 
 def _rates_by_minute(path: Path, table: Table) -> Rates:
-    at_s = _times(path, table, "t_s", rising=True)
-    per_s = _within(path, table, "rpm_mid", 0, np.inf) / 60
-    sigma = _within(path, table, "rpm_sigma", 0, np.inf) / 60 if "rpm_sigma" in table else np.zeros_like(per_s)
+    at_s = _times(path, table, "t_s", rising=True, longest_s=TRAFFIC_LONGEST_S)
+    per_s = _within(path, table, "rpm_mid", 0, 60 * PER_S_MAX) / 60
+    sigma = _within(path, table, "rpm_sigma", 0, 60 * PER_S_MAX) / 60 if "rpm_sigma" in table else np.zeros_like(per_s)
     return Rates(at_s, per_s, sigma, *(_per_request(path, table, one, per_s) for one in _BY_MINUTE))
 
 
@@ -188,27 +196,34 @@ def _per_request(path: Path, table: Table, name: str, per_s: Array) -> Array:
     """Tokens of a mean request, from those of a minute; NaN where the trace does not say."""
     if name not in table:
         return np.full_like(per_s, np.nan)
-    by_minute = _within(path, table, name, 0, np.inf)
+    by_minute = _within(path, table, name, 0, 60 * TOKENS_PER_S_MAX)
     found: Array = np.divide(by_minute, per_s * 60, out=np.full_like(per_s, np.nan), where=per_s > 0)
+    _refuse(path, name, found > TOKENS_MAX, f"is more than {TOKENS_MAX:g} for each of the minute's requests")
     return found
 
 
 def _jobs(path: Path, table: Table) -> Jobs:
-    duration_s = _within(path, table, "duration_s", 0, np.inf)
-    return _sound_jobs(path, table, duration_s)
+    return _sound_jobs(path, table, _within(path, table, "duration_s", 0, np.inf))
 
 
 def _jobs_of_record(path: Path, table: Table) -> Jobs:
-    start_s, end_s = _known(path, table, "start_s"), _known(path, table, "end_s")
-    _refuse(path, "end_s", end_s < start_s, "is before start_s")
-    return _sound_jobs(path, table, end_s - start_s)
+    """Whoever never began, or had not ended when the record did, has no length that is known."""
+    start_s, end_s = _finite_or_empty(path, table, "start_s"), _finite_or_empty(path, table, "end_s")
+    ended = ~np.isnan(start_s) & ~np.isnan(end_s)
+    _refuse(path, "end_s", np.full(1, not ended.any()), "is no number, or start_s is none, in every row")
+    _refuse(path, "end_s", ended & (end_s < start_s), "is before start_s")
+    found = _sound_jobs(path, table, np.where(ended, end_s - start_s, 0.0))
+    return Jobs(found.submit_s[ended], found.duration_s[ended], found.gpus[ended], int((~ended).sum()))
 
 
 def _sound_jobs(path: Path, table: Table, duration_s: Array) -> Jobs:
     return Jobs(_times(path, table, "submit_s"), duration_s, _within(path, table, "gpus", 1, GPUS_MAX, whole=True))
 
 
-_TOO_LONG = "is more than ten years after the first: times are seconds"
+def _too_long(longest_s: float) -> str:
+    return f"is more than {longest_s / 86_400:.0f} days after the first: times are seconds"
+
+
 _BY_MINUTE = ("in_tok_per_min", "out_tok_per_min")
 _SERVING: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Serving]], ...] = (
     (("t_s", "in_tok", "out_tok"), _requests),
@@ -224,20 +239,39 @@ _JOBS: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Jobs]], ...] = (
 
 
 def _read(path: Path) -> Table:
+    if not path.exists():
+        raise BadTrace(f"{path}: no such file")
+    if not path.is_file():
+        raise BadTrace(f"{path} is no file")
+    is_csv = path.suffix.lower() == ".csv"
     try:
-        table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
-    except FileNotFoundError:
-        raise BadTrace(f"{path}: no such file") from None
-    except (OSError, pyarrow.ArrowException) as error:
-        kind = "CSV" if path.suffix == ".csv" else "Parquet (a CSV file must end in .csv)"
+        table = pyarrow.csv.read_csv(path) if is_csv else _parquet(path)
+        found = _columns(path, table)
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        kind = "CSV" if is_csv else "Parquet (a CSV file must end in .csv)"
         raise BadTrace(f"{path} cannot be read as {kind}: {error}") from error
     if not table.num_rows:
         raise BadTrace(f"{path} has no rows")
+    return found
+
+
+def _parquet(path: Path) -> pyarrow.Table:
+    """This one file: ``read_table`` would add columns that it finds in the names of folders."""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return file.read()
+
+
+def _columns(path: Path, table: pyarrow.Table) -> Table:
+    """Those of numbers; an empty one has no type of its own, and no number in any row."""
+    twice = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
+    if twice:
+        raise BadTrace(f"{path} has more than one column {twice[0]}")
     return {name: _numbers(table[name]) for name in table.column_names if _is_number(table[name].type)}
 
 
 def _is_number(kind: pyarrow.DataType) -> bool:
-    return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind))
+    of = pyarrow.types
+    return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind) or of.is_null(kind))
 
 
 def _numbers(column: pyarrow.ChunkedArray) -> Array:
@@ -251,6 +285,12 @@ def _known(path: Path, table: Table, name: str) -> Array:
     return values
 
 
+def _finite_or_empty(path: Path, table: Table, name: str) -> Array:
+    values = table[name]
+    _refuse(path, name, np.isinf(values), "is infinite")
+    return values
+
+
 def _within(path: Path, table: Table, name: str, least: float, most: float, *, whole: bool = False) -> Array:
     values = _known(path, table, name)
     _refuse(path, name, (values < least) | (values > most), f"is not between {least:g} and {most:g}")
@@ -259,13 +299,13 @@ def _within(path: Path, table: Table, name: str, least: float, most: float, *, w
     return values
 
 
-def _times(path: Path, table: Table, name: str, *, rising: bool = False) -> Array:
+def _times(path: Path, table: Table, name: str, *, rising: bool = False, longest_s: float = LONGEST_S) -> Array:
     values = _known(path, table, name)
     _refuse(path, name, values < 0, "is negative")
     step = np.diff(values, prepend=values[0] - 1.0)
     _refuse(path, name, step <= 0 if rising else step < 0, "is not later than the one before: sort the rows by it")
     found: Array = values - values[0]
-    _refuse(path, name, found > LONGEST_S, _TOO_LONG)
+    _refuse(path, name, found > longest_s, _too_long(longest_s))
     return found
 
 

@@ -1,7 +1,9 @@
 """``ebbtide simulate`` as people run it, and misuse it."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,10 @@ from click.testing import CliRunner, Result
 
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
+from ebbtide_autoscaler.simulate.engine import ENGINES
+from ebbtide_autoscaler.simulate.given import given
+from ebbtide_autoscaler.simulate.scene import scene
+from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.simulate.test_traces import Columns, written
 
 CONFIG = """
@@ -16,6 +22,19 @@ pool: {nodes: 1, gpus_per_node: 4}
 endpoints: [{name: chat, prompt_tokens: 500, output_tokens: 100}]
 run: {warm_up_s: 0}
 """
+ISSUE = (
+    "slo_attainment",
+    "slo_worst_5min",
+    "goodput_gpu_s",
+    "goodput_vs_static",
+    "waste_share",
+    "preemptions_per_job_max",
+    "double_allocated_gpu_s",
+    "queue_s",
+    "jct_s",
+)
+"""What scripts read; with an oracle also its share of that."""
+ENGINE = ENGINES["llama-8b-h100"]
 MINUTES = 90
 MISUSED = 2
 
@@ -65,7 +84,53 @@ def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], 
     assert figures["policies"]["static-p100"]["goodput_vs_static"]["mean"] == 1.0
     assert {"slo_attainment_4", "waste_share_4", "goodput_vs_static_4"} <= figures["bars"].keys()
     assert figures["impossible"] == []
-    assert page.read_text().count("<svg") == 3
+    assert set(ISSUE) <= ours.keys() and {"seeds", "inputs", "bars"} <= figures.keys()
+    assert set(ours["queue_s"]) == set(ours["jct_s"]) == {"mean", "p50", "p95", "p99"}
+    for name in ISSUE[:7]:
+        assert set(ours[name]) == {"mean", "ci95"} or ours[name] is None, name
+    assert "frontier" not in figures
+    assert page.read_text().count("<svg") == 4
+
+
+def without_clocks(path: Path) -> dict[str, Any]:
+    """What is equal for equal seeds."""
+    figures: dict[str, Any] = json.loads(path.read_text())
+    for name in ("decide_ms", "run_s", "took_s"):
+        del figures[name]
+    return figures
+
+
+def test_the_frontier_turns_each_policy_and_is_drawn(files: tuple[str, str, str], tmp_path: Path) -> None:
+    config, serving, jobs = files
+    arguments = (
+        config,
+        "--serving",
+        f"{serving}:1.2",
+        "--jobs",
+        jobs,
+        "--policies",
+        "ebbtide,static-p100,oracle,lyra-own",
+    )
+    outs = tmp_path / "a.json", tmp_path / "b.json"
+    for out in outs:
+        page = out.with_suffix(".html")
+        found = run(*arguments, "--frontier", "--json", str(out), "--report", str(page), "--processes", "2")
+        assert found.exit_code == 0, found.output
+    first, again = map(without_clocks, outs)
+    assert first == again, "equal seeds give equal results"
+    frontier = first["frontier"]
+    assert list(frontier) == ["ebbtide", "oracle", "static-p100", "lyra-own"]
+    for name, points in frontier.items():
+        trained = [one["goodput_gpu_s"] for one in points]
+        assert trained == sorted(trained, reverse=True)
+        assert first["policies"][name]["goodput_gpu_s"]["mean"] in trained
+    assert len(frontier["oracle"]) == 1
+    sizes = {one["headroom"]: one["slo_attainment"] for one in frontier["static-p100"]}
+    assert sizes[1.3] >= sizes[0.5] and len(sizes) == 8
+    page_text = (tmp_path / "a.html").read_text()
+    assert page_text.count("<section>") == 5, "two tables of policies, waste, moves, bars"
+    assert not re.search(r'(src|href)="(?!#)', page_text), "it needs nothing else"
+    assert "with their own" in found.output and "with our starts" in found.output
 
 
 @pytest.mark.parametrize(
@@ -87,6 +152,9 @@ def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], 
         (("--processes", "0"), "0 is not in the range"),
         (("--processes", "many"), "'many' is not a valid integer"),
         (("--json", "/"), "'/' is a directory"),
+        (("--json", "out", "--report", "out"), "cannot both be written to out"),
+        (("--serving", "."), ". is no file"),
+        (("--serving", "/dev/null"), "/dev/null is no file"),
         (("--loud",), "No such option"),
     ],
 )
@@ -94,8 +162,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     files: tuple[str, str, str], arguments: tuple[str, ...], message: str
 ) -> None:
     config, serving, jobs = files
-    given = [one.replace("SERVING", serving).replace("JOBS", jobs) for one in arguments]
-    assert message in refusal(config, "--serving", serving, *given)
+    said = [one.replace("SERVING", serving).replace("JOBS", jobs) for one in arguments]
+    assert message in refusal(config, "--serving", serving, *said)
 
 
 @pytest.mark.parametrize("factor", ["nan", "inf", "1e300"])
@@ -129,7 +197,16 @@ def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tupl
         ("pool: {nodes: 1, gpus_per_node: 2}\nendpoints: [{name: x, engine: gpt}]\n", "2:13", "no engine gpt"),
         ("pool: {nodes: 1}\nendpoints: [{name: x}, {name: x}]\n", "1:1", "two endpoints have one name"),
         ("pool: {nodes: 0}\nendpoints: [{name: x}]\n", "1:15", "greater than or equal to 1"),
-        ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {hours_max: 0}\n", "3:18", "greater than 0"),
+        ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {hours_max: 0}\n", "3:18", "greater than or equal to 0.01"),
+        ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {tick_s: 0.001}\n", "3:15", "greater than or equal to 0.1"),
+        ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {tick_s: .inf}\n", "3:15", "finite"),
+        (
+            "pool: {nodes: 1}\nendpoints: [{name: x, engine: llama-70b-4xh100}, {name: y, engine: llama-70b-4xh100}, "
+            "{name: z}]\n",
+            "1:1",
+            "a replica of each endpoint takes 9 GPUs, the pool has 8",
+        ),
+        ("pool: {nodes: 1, reserve: 8}\nendpoints: [{name: x}]\n", "1:1", "the reserve is the whole pool"),
         ("pool: {nodes: 1}\n", "1:1", "endpoints"),
         ("", "1:1", ""),
         ("pool: [", "1:", ""),
@@ -145,3 +222,43 @@ def test_a_wrong_file_is_told_of_with_line_and_column(
 
 def test_a_file_that_is_not_there_is_told(files: tuple[str, str, str]) -> None:
     assert "none.yaml" in refusal("none.yaml", "--serving", files[1])
+
+
+def test_what_is_left_out_is_told_with_its_number_before_anything_runs(
+    files: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, serving, _ = files
+    rows: Columns = {"submit_s": [0.0, 1.0, 2.0], "gpus": [1, 4, 64], "duration_s": [600.0, 600.0, 10.0]}
+    (tmp_path / "wide").mkdir()
+    jobs = str(written(tmp_path / "wide", rows))
+
+    def begins(*_args: object, **_named: object) -> None:
+        raise ValueError("it would play now")
+
+    monkeypatch.setattr(play, "ProcessPoolExecutor", begins)
+    told = run(config, "--serving", serving, "--jobs", jobs).stderr
+    assert f"{jobs}: 2 of 3 jobs ask for up to 64 GPUs, of which no gang can have more than 3 here: left out" in told
+    assert "1 of 3 jobs are shorter than jobs.shortest_s, 60 s: left out" in told
+    assert told.endswith("it would play now\n")
+
+
+def too_much(config: Path, serving: Path, seed: int) -> bool:
+    try:
+        scene(*given(config, [(serving, 1.0, 0.0)], []), seed)
+    except BadTrace:
+        return True
+    return False
+
+
+def test_a_seed_that_draws_more_than_the_pool_is_refused_before_anything_runs(
+    files: tuple[str, str, str], tmp_path: Path
+) -> None:
+    """One draw in some is too much: whichever it is, no run is wasted on the others."""
+    config = tmp_path / "one.yaml"
+    config.write_text(CONFIG.replace("gpus_per_node: 4", "gpus_per_node: 1"))
+    per_min = 0.975 * 60 * ENGINE.full / ENGINE.work_s(500, 100)  # of what makes the one replica full
+    serving = written(tmp_path, {"t_s": [60.0 * minute for minute in range(30)], "rpm_mid": [per_min] * 30})
+    seeds = [seed for seed in range(40) if too_much(config, serving, seed)]
+    assert 0 not in seeds and seeds, "the test needs a load that only some seeds draw too high"
+    found = run(str(config), "--serving", str(serving), "--seeds", str(seeds[0] + 1), "--processes", "1")
+    assert found.exit_code == MISUSED and "the pool has 1" in found.output

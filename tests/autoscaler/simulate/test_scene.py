@@ -12,6 +12,7 @@ from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate.draws import lasting
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.remarks import remarks
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.scene import Inputs, Named, read, scene
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Rates, Requests
@@ -124,11 +125,11 @@ def test_traffic_begins_on_its_day_and_a_shorter_trace_is_repeated_up_to_the_lon
 
 def test_jobs_of_all_traces_come_in_their_order_up_to_the_end() -> None:
     one = Jobs(np.array([0.0, 900.0, 5000.0]), np.full(3, 60.0), np.array([1.0, 2.0, 1.0]))
-    other = Jobs(np.array([300.0, 400.0]), np.array([90.0, 1.0]), np.array([4.0, 4.0]))
+    other = Jobs(np.array([300.0, 400.0]), np.array([90.0, 1.0]), np.array([3.0, 3.0]))
     found = drawn(file_of(), replicas([1.0] * 30), jobs=(one, other))
     assert [(job.submit_s, job.workers_max, job.work_s) for job in found.jobs] == [
         (0.0, 1, 60.0),
-        (300.0, 4, 360.0),
+        (300.0, 3, 270.0),
         (900.0, 2, 120.0),
     ], "one is after the end, one too short to be taken"
 
@@ -178,3 +179,86 @@ def test_equal_seeds_draw_equal_scenes_and_others_do_not() -> None:
     first, again, other = (drawn(file_of(), replicas([2.0] * 20), seed=seed).services[0].load for seed in (1, 1, 2))
     assert np.array_equal(first.work_s, again.work_s)
     assert not np.array_equal(first.work_s, other.work_s)
+
+
+def models(*engines: str, nodes: int, per_node: int, **more: Any) -> SimulationFile:
+    return SimulationFile.model_validate(
+        {
+            "pool": {"nodes": nodes, "gpus_per_node": per_node},
+            "endpoints": tuple({"name": f"e{n}", "engine": engine} | more for n, engine in enumerate(engines)),
+            "run": {"warm_up_s": 0.0},
+        }
+    )
+
+
+def large_replicas(by_minute: Sequence[float]) -> Rates:
+    """Requests that keep so many replicas of four GPUs full."""
+    engine = ENGINES["llama-70b-4xh100"]
+    per_s = (
+        REPLICA_PER_S / engine.full * ENGINES["llama-8b-h100"].work_s(*TOKENS) * engine.full / engine.work_s(*TOKENS)
+    )
+    found = replicas(by_minute)
+    return Rates(
+        found.at_s, found.per_s / REPLICA_PER_S * per_s, found.noise_per_s, *(np.full(len(by_minute), np.nan),) * 2
+    )
+
+
+def test_what_is_left_over_on_each_node_is_no_room_for_a_replica() -> None:
+    """Four nodes of six GPUs hold four replicas of four, not six."""
+    file = models("llama-70b-4xh100", nodes=4, per_node=6)
+    [service] = drawn(file, large_replicas([3.0] * 30)).services
+    assert service.spec.replicas_max == service.spec.warm_replicas == 4
+    with pytest.raises(BadTrace, match="it needs 6 replicas of 4 GPUs of one node; the pool has room for 4"):
+        drawn(file, large_replicas([5.5] * 30))
+
+
+def test_a_promise_that_no_replica_can_keep_is_refused_with_its_numbers() -> None:
+    """A prompt of 5,000 tokens takes 0.2 s alone."""
+    long = {"prompt_tokens": 5000.0, "output_tokens": 10.0}
+    trace = replicas([0.2] * 30)
+    with pytest.raises(
+        BadTrace, match=r"promises the first token within 0.1 s, but a mean prompt of 5,000 tokens takes 0.2 s"
+    ):
+        drawn(models("llama-8b-h100", nodes=1, per_node=4, ttft_slo_s=0.1, **long), trace)
+    [service] = drawn(models("llama-8b-h100", nodes=1, per_node=4, ttft_slo_s=0.3, **long), trace).services
+    assert service.spec.ttft_slo_s == 0.3, "it is the file's promise that is kept, or not"
+
+
+def test_no_gang_is_taken_that_would_need_an_endpoint_s_last_replica_or_the_reserve() -> None:
+    sizes = Jobs(np.zeros(4), np.full(4, 600.0), np.array([1.0, 2.0, 3.0, 4.0]))
+    file = file_of()
+    assert [job.workers_max for job in drawn(file, replicas([1.0] * 30), jobs=(sizes,)).jobs] == [1, 2, 3]
+    reserved = file.model_copy(update={"pool": file.pool.model_copy(update={"reserve": 1})})
+    assert [job.workers_max for job in drawn(reserved, replicas([1.0] * 30), jobs=(sizes,)).jobs] == [1, 2]
+
+
+def told(file: SimulationFile, *jobs: Jobs, traces: Sequence[Rates] = ()) -> list[str]:
+    traces = traces or [replicas([1.0] * 30)]
+    inputs = Inputs(
+        tuple((Named(Path(f"t{n}")), one) for n, one in enumerate(traces)),
+        tuple((Named(Path("j")), one) for one in jobs),
+    )
+    return remarks(file, inputs, scene(file, inputs, 0))
+
+
+def test_nothing_is_said_of_what_is_whole() -> None:
+    assert told(file_of(), Jobs(np.zeros(2), np.full(2, 600.0), np.array([1.0, 3.0]))) == []
+
+
+def test_all_that_is_left_out_is_said_with_numbers() -> None:
+    sizes, lengths_s = np.array([64.0, 20.0, 1.0, 1.0, 1.0]), np.array([600.0, 600.0, 10.0, 1e6, 600.0])
+    found = told(file_of(2, nodes=8, per_node=4), Jobs(np.zeros(5), lengths_s, sizes, without_end=3))
+    assert found == [
+        "no traffic is given for e1: left out",
+        "j: 3 of 8 jobs never began or ended, so that nobody knows their length: left out",
+        "j: 1 of 8 jobs ask for up to 64 GPUs, of which no gang can have more than 31 here: left out",
+        "j: 1 of 8 jobs ask for more than jobs.gpus_max, 16 GPUs: left out",
+        "j: 1 of 8 jobs are shorter than jobs.shortest_s, 60 s: left out",
+        "j: 1 of 8 jobs are longer than jobs.longest_s, 259200 s: left out",
+    ]
+
+
+def test_where_nothing_is_left_or_asked_for_that_is_said() -> None:
+    found = told(file_of(), Jobs(np.zeros(1), np.full(1, 600.0), np.array([9.0])), traces=[replicas([0.0] * 30)])
+    assert found[0] == "t0: it asks for nothing at all"
+    assert found[2:] == ["j: no job is left", "no job comes within the 0.5 hours: there is nothing to train"]

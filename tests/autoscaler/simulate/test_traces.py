@@ -69,7 +69,7 @@ def test_jobs_of_a_scheduler_s_record_have_the_length_they_ran(tmp_path: Path) -
         ({"t_s": [-1.0, 5.0]}, "row 1: t_s is negative"),
         ({"t_s": [9.0, 5.0]}, "row 2: t_s is not later than the one before"),
         ({"t_s": [5.0, 5.0]}, "row 2: t_s is not later"),
-        ({"rps": [-0.1, 1.0]}, "row 1: rps is not between 0 and inf"),
+        ({"rps": [-0.1, 1.0]}, "row 1: rps is not between 0 and 1e"),
         ({"mean_in_tok": [1e9, 1.0]}, "row 1: mean_in_tok is not between"),
         ({"rps": [float("inf"), float("nan")]}, "row 1, and 1 more rows: rps is no number"),
         ({"rps": ["a", "b"]}, "lacks the column rps"),
@@ -180,7 +180,7 @@ GPUS: Columns = {"start_s": [0.0, 60.0], "end_s": [120.0, 180.0], "gpus": [1, 2]
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({**TOKENS, "total_tok_per_s": [10.0, -1.0]}, "row 2: total_tok_per_s is not between 0 and inf"),
+        ({**TOKENS, "total_tok_per_s": [10.0, -1.0]}, "row 2: total_tok_per_s is not between 0 and 1e+12"),
         ({**TOKENS, "total_tok_per_s": [None, 1.0]}, "row 1: total_tok_per_s is no number"),
         ({**TOKENS, "t_s": [60.0, 0.0]}, "row 2: t_s is not later than the one before: sort the rows by it"),
         ({**GPUS, "gpus": [0, 1]}, "row 1: gpus is not between 1 and 1e+06"),
@@ -206,5 +206,5 @@ def test_requests_without_any_token_are_no_trace(tmp_path: Path) -> None:
 
 def test_instances_that_never_begin_nor_end_are_no_trace(tmp_path: Path) -> None:
     rows: Columns = {"start_s": [None], "end_s": [None], "gpus": [1]}
-    with pytest.raises(BadTrace, match=r"nothing changes|lacks the column"):
+    with pytest.raises(BadTrace, match="nothing changes"):
         read_serving(written(tmp_path, rows))

@@ -1,0 +1,117 @@
+"""The figures of a simulation as tables, for a terminal and a page alike. Pure.
+
+Every rival stands in two tables. In the first all have our starts and our ways to step aside, so that they differ by
+their policy only; in the second each has its own system: replicas start cold, jobs are killed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ebbtide_autoscaler.simulate.contenders import ORACLE, OURS, STATIC
+
+OWN = "-own"
+WITH_OURS = "with our starts and preemptions: what the policy does"
+WITH_THEIRS = "with their own: what the system does"
+CAUSES = {  # a cause's name in the figures, and on the page
+    "lost": "lost steps",
+    "saving": "save",
+    "loading": "load, restart",
+    "starting": "replica start",
+    "draining": "drain",
+    "idle-reserved": "idle, reserved",
+    "fragmentation": "fragmentation",
+}
+_COLUMNS = (
+    "policy",
+    "in time",
+    "worst 5 min",
+    "goodput",
+    "to oracle",
+    "to static",
+    "waste",
+    "queue p50",
+    "jct mean",
+    "preempted max",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a table holds, as text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def compared(policies: Mapping[str, Mapping[str, Any]]) -> tuple[Table, ...]:
+    """Everybody with our mechanisms, and where rivals play with their own, those beside us."""
+    ours = {name: one for name, one in policies.items() if not name.endswith(OWN)}
+    found = [Table(WITH_OURS, _COLUMNS, tuple(_rows(ours)))]
+    if len(ours) < len(policies):
+        beside = {n: one for n, one in policies.items() if n.endswith(OWN) or n in (OURS, ORACLE, STATIC)}
+        found.append(Table(WITH_THEIRS, _COLUMNS, tuple(_rows(beside))))
+    return tuple(found)
+
+
+def wasted(policies: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Shares of the pool that neither served nor trained, by cause."""
+    rows = tuple(
+        (name, *(f"{one['waste'][cause]['mean']:.2%}" for cause in CAUSES), f"{one['waste_share']['mean']:.2%}")
+        for name, one in policies.items()
+    )
+    return Table("Waste by cause", ("policy", *CAUSES.values(), "all"), rows)
+
+
+def moved(policies: Mapping[str, Mapping[str, Any]]) -> Table:
+    """How long slots take to change hands, and how often jobs were preempted."""
+    columns = (
+        "policy",
+        "lend p50",
+        "p99",
+        "reclaim p50",
+        "p99",
+        "replica p50",
+        "p99",
+        "in time",
+        "per 1000 GPU-h",
+        "> 3",
+    )
+    rows = []
+    for name, one in policies.items():
+        times = [
+            f"{one[what][p]['mean']:.1f} s" for what in ("lend_s", "reclaim_s", "replica_s") for p in ("p50", "p99")
+        ]
+        often = f"{one['preemptions_per_1000_gpu_h']['mean']:.1f}", f"{one['jobs_preempted_often']['mean']:.0f} jobs"
+        rows.append((name, *times, f"{one['on_time_share']['mean']:.1%}", *often))
+    return Table("Slots that change hands", columns, tuple(rows))
+
+
+def held_to(bars: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Each bar, and whether it is met."""
+    rows = []
+    for name, bar in bars.items():
+        goal = f"at least {bar['at_least']:.4g}" if "at_least" in bar else f"at most {bar['at_most']:.4g}"
+        rows.append((name, f"{bar['value']:.4g}", goal, "met" if bar["met"] else "missed"))
+    return Table("Bars", ("bar", "value", "goal", ""), tuple(rows))
+
+
+def _rows(policies: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for name, one in policies.items():
+        yield (
+            name,
+            f"{one['slo_attainment']['mean']:.3%}",
+            f"{one['slo_worst_5min']['mean']:.1%}",
+            f"{one['goodput_gpu_s']['mean'] / 3600:,.0f} GPU-h",
+            _told(one.get("goodput_vs_oracle")),
+            _told(one.get("goodput_vs_static")),
+            f"{one['waste_share']['mean']:.2%}",
+            f"{one['queue_s']['p50']['mean']:,.0f} s",
+            f"{one['jct_s']['mean']['mean']:,.0f} s",
+            f"{one['preemptions_per_job_max']['mean']:.0f}",
+        )
+
+
+def _told(figure: Mapping[str, float] | None) -> str:
+    return "-" if figure is None else f"{figure['mean']:.3f}"
