@@ -5,7 +5,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export RAY_USAGE_STATS_ENABLED := 0
 TRACE ?=
 
-.PHONY: help setup criu demo test hunts check bench bench-storage bench-preempt bench-policy kills sim chaos soak clean
+.PHONY: help setup criu demo test hunts check bench bench-storage bench-preempt bench-policy kills sim sim-guards chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -71,6 +71,9 @@ bench-policy: setup ## our policy against others on recorded traffic; benchmarks
 
 sim: setup ## the arbiter through seeded faults, without processes; every promise after each event; SEEDS=2000 FIRST=0
 	$(PY) -m tests.autoscaler.sim --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0)
+
+sim-guards: setup ## each guard of the policy removed once, until a seed of the above fails; SEEDS=100
+	$(PY) -m tests.autoscaler.guards --seeds $(or $(SEEDS),100)
 
 kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
 	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json

@@ -270,7 +270,7 @@ class Faults:
             workload_class=random.choice(CLASSES),
             priority=random.choice([0, 0, 1, 2]),
             min_runtime_s=random.choice([2.0, 2.0, 12.0]),
-            max_preemptions_per_h=random.choice([1000, 1000, 2]),
+            max_preemptions_per_h=random.choice([1000, 1000, 1]),
         )
         loop.submit(spec, total=random.choice([10**9, 10**9, 300]))
         return spec.name

@@ -1,0 +1,272 @@
+"""``make sim-guards``: removes each guard of the policy from a copy of the source, and plays seeds until one fails.
+
+A guard is a condition without which the policy would still run, and break what the pool promises. What no seed misses
+would be lost by some later change without anybody's noticing. Prints the table of ``docs/decisions``, one row per
+guard: the first seed that catches its removal, and what was said.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tests.autoscaler.sim import played
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("autoscaler", "platform")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A textual change that takes one guard out: ``text`` in ``file`` becomes ``without``."""
+
+    name: str
+    file: str
+    text: str
+    without: str
+
+
+def _in(file: str, *guards: tuple[str, str, str]) -> tuple[Guard, ...]:
+    return tuple(Guard(name, file, text, without) for name, text, without in guards)
+
+
+GUARDS = (
+    *_in(
+        "autoscaler/ebbtide_autoscaler/training.py",
+        (
+            "a semi-preemptible job keeps its minimum",
+            "        if left < spec.workers_min:\n            return None\n",
+            "        left = max(left, 1)\n",
+        ),
+        (
+            "a non-preemptible job is never asked",
+            "    if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:\n",
+            "    if False:\n",
+        ),
+        ("a job runs for its minimum runtime", "    if left_s > 0:\n", "    if False:\n"),
+        (
+            "the bound on preemptions",
+            "    if len(recent) >= spec.max_preemptions_per_h:\n",
+            "    if False:\n",
+        ),
+        (
+            "slots on their way are not asked for again",
+            "    missing = draft.missing - _on_their_way(state, draft)",
+            "    missing = draft.missing",
+        ),
+        ("only as many jobs as are needed", "        missing -= useful\n", "        pass\n"),
+        (
+            "the least important job first",
+            "        return job.spec.priority, loses,",
+            "        return -job.spec.priority, loses,",
+        ),
+        (
+            "jobs leave a draining node",
+            "    for name, job in state.jobs.items() if state.draining else ():",
+            "    for name, job in ():",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/policy.py",
+        (
+            "one replica is placed on a node at a time",
+            "spec.slots_per_replica, placing_nodes(state) | draft.placing)",
+            "spec.slots_per_replica)",
+        ),
+        ("held jobs go aside", "    put_aside(state, draft)\n", ""),
+        ("warm replicas give way", "    give_way(state, draft)\n", ""),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/placement.py",
+        (
+            "all slots of a replica are on one node",
+            "        by_node[state.slots[slot].slot.node].append(slot)\n    fitting",
+            '        by_node[NodeId("")].append(slot)\n    fitting',
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/allot.py",
+        (
+            "replicas that lack slots go before parked jobs",
+            '    if job.cancelled or draft.contested:\n        table.wait(job, "parked',
+            '    if job.cancelled:\n        table.wait(job, "parked',
+        ),
+        (
+            "replicas that lack slots go before waiting jobs",
+            "    if draft.contested:\n        if name in minima",
+            "    if False:\n        if name in minima",
+        ),
+        (
+            "slots of a job that has just parked are kept",
+            "for slot, names in waiting.items()} if back else {}\n",
+            "for slot, names in ()}\n",
+        ),
+        (
+            "slots that a job was stopped to run on are kept",
+            "            table.take(table.for_job(job)[: job.spec.workers_max])\n",
+            "            pass\n",
+        ),
+        (
+            "the reserve stays free",
+            "        return self.draft.free[: max(0, len(self.draft.free) - self.config.reserve)]",
+            "        return list(self.draft.free)",
+        ),
+        (
+            "the reserve stays free of jobs that resume",
+            "    if not missing and len(draft.free) - len(job.gang) >= config.reserve:",
+            "    if not missing:",
+        ),
+        (
+            "a job does not grow while a replica starts",
+            "    calm = not any(seat.state in _COMING for seat in state.seats.values())",
+            "    calm = True",
+        ),
+        ("a job grows only into what has stayed free", "    if free_s < table.config.grow_after_s or ", "    if "),
+        (
+            "a job that crashed waits",
+            "        if job.state is JobState.WAITING and now_s < job.not_before_s:",
+            "        if False:",
+        ),
+        (
+            "a held job gets nothing",
+            "        if job.held is not None or job.spec.name in moved:",
+            "        if job.spec.name in moved:",
+        ),
+        (
+            "a parked job resumes on exactly its slots",
+            "    missing = [slot for slot in job.gang if slot not in free]\n",
+            "    missing = []\n",
+        ),
+        (
+            "what is free is kept for a job that starves",
+            "    table.starving = job.spec.name\n    table.take(free)\n",
+            "    table.starving = job.spec.name\n",
+        ),
+        ("who starves may not have protected jobs leave", "        and not protected(table.now_s, one)\n", ""),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/owed.py",
+        ("minima of jobs that come back are owed", "    waiting = _owed(state.jobs)\n", "    waiting = ()\n"),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/host_memory.py",
+        (
+            "host memory of a parked job is there",
+            "        if state.parked_bytes(node) + promised[node] + more_bytes > state.nodes.get(node, 0):",
+            "        if False:",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/warm.py",
+        ("host memory of a warm replica is there", "    if needed > state.nodes.get(node, 0):", "    if False:"),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/serving.py",
+        (
+            "only a ready replica is drained for less demand",
+            "    return seat.state is SeatState.READY and lived",
+            "    return lived",
+        ),
+        (
+            "a replica lives a multiple of its start",
+            "    return seat.state is SeatState.READY and lived",
+            "    return seat.state is SeatState.READY",
+        ),
+        (
+            "a replica that starts stands in for none",
+            "    if sum(seat.state is SeatState.READY for seat in seats) <= aim:",
+            "    if False:",
+        ),
+        ("silent gateways move nothing", "    if not signals.known:\n        keep", "    if False:\n        keep"),
+        (
+            "replicas_max",
+            "    bounded = min(max(raw, spec.replicas_min), spec.replicas_max)",
+            "    bounded = max(raw, spec.replicas_min)",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/retry.py",
+        (
+            "a start that failed waits",
+            "    may = () if wait_s or trying or best is None else (best,)",
+            "    may = tuple(cold)",
+        ),
+    ),
+    *_in(
+        "platform/ebbtide/pool/index.py",
+        (
+            "a draining node is granted nothing",
+            "if one.state is SlotState.FREE and one.slot.node not in draining]",
+            "if one.state is SlotState.FREE]",
+        ),
+        (
+            "jobs have their turn by priority, then as they came",
+            "key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)",
+            "key=lambda job: (-job.submitted_s, job.spec.name)",
+        ),
+    ),
+)
+
+
+def without(guard: Guard, folder: Path) -> dict[str, str]:
+    """A copy of the source without ``guard`` in ``folder``; the environment in which it is imported."""
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / guard.file
+    source = file.read_text()
+    if source.count(guard.text) != 1:
+        raise ValueError(f"{guard.file} has the text of the guard {guard.name!r} {source.count(guard.text)} times")
+    file.write_text(source.replace(guard.text, guard.without))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*(str(folder / room) for room in ROOMS), str(ROOT)])}
+
+
+def caught(guard: Guard, seeds: int) -> tuple[int, str]:
+    """The first seed that fails without ``guard``, and what was said; -1 if none of so many does."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = without(guard, Path(folder))
+        command = [sys.executable, "-m", "tests.autoscaler.guards", "--hunt", "--seeds", str(seeds)]
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    seed, _, said = done.stdout.strip().partition(" ")
+    return int(seed), said
+
+
+def hunted(seeds: int) -> str:
+    """Play seeds until one fails."""
+    for seed in range(seeds):
+        told = played(seed)
+        if told.why:
+            return f"{seed} {told.why.splitlines()[0]}"
+    return "-1"
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="At most, for each guard.")
+@click.option("--only", default="", help="Guards with this in their name.")
+@click.option("--hunt", is_flag=True, hidden=True, help="Play seeds of the source that is imported.")
+def main(seeds: int, only: str, hunt: bool) -> None:
+    """Print a row for each guard; exit code 1 if fewer than ten are caught."""
+    if hunt:
+        print(hunted(seeds))
+        return
+    print("| guard | where | seed | what was said |\n|---|---|---|---|")
+    found = 0
+    for guard in GUARDS:
+        if only not in guard.name:
+            continue
+        seed, said = caught(guard, seeds)
+        found += seed >= 0
+        where = guard.file.rpartition("/")[2]
+        print(
+            f"| {guard.name} | `{where}` | {seed if seed >= 0 else 'none'} | {said.replace('|', '/')[:160]} |",
+            flush=True,
+        )
+    sys.exit(found < 10 and not only)
+
+
+if __name__ == "__main__":
+    main()
