@@ -1,9 +1,12 @@
 """Rivals are turned over as many points as ours, and stand where they serve and train best."""
 
+import json
+
 import pytest
 
 from benchmarks.policy_sweep import SERVED, SIZED, Point, chosen, grid, is_at
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, OURS
+from benchmarks.rows import RESULTS
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, OURS, knobs_of
 
 RIVALS = [name for name in CONTENDERS if name not in (ORACLE, *SIZED) and not name.startswith(OURS)]
 
@@ -35,3 +38,10 @@ def test_a_point_that_was_played_is_known_again() -> None:
     had = {"forecast_share": first.forecast_share, "reserve": first.reserve, "slo_attainment": 1.0}
     had |= {"headroom": first.headroom, "hold_s": first.hold_s, "checkpoint_every_s": first.checkpoint_every_s}
     assert is_at(had, first) and not is_at(had, second)
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_a_rival_stands_where_the_sweep_found_it_best(name: str) -> None:
+    points = json.loads((RESULTS / "policy" / "sweep.json").read_text())["points"][name]
+    assert is_at(chosen(points), knobs_of(name))
+    assert len(points) >= 12

@@ -18,7 +18,7 @@ def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
         found.append(f"no traffic is given for {', '.join(idle)}: left out")
     for (named, _), service in zip(inputs.serving, given.services, strict=True):
         if not service.load.requests.sum():
-            found.append(f"{named.path}: it asks for nothing at all")
+            found.append(f"{named.path.name}: it asks for nothing at all")
     for named, trace in inputs.jobs:
         found += _of_jobs(file, named, trace, gang_max(file, len(inputs.serving)))
     if inputs.jobs and not given.jobs:
@@ -41,11 +41,11 @@ def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int) -> S
         (int((trace.duration_s > kept.longest_s).sum()), f"are longer than jobs.longest_s, {kept.longest_s:g} s"),
     )
     rows = all_of_them + trace.without_end
-    found = [f"{named.path}: {count} of {rows} jobs {why}: left out" for count, why in told if count]
+    found = [f"{named.path.name}: {count} of {rows} jobs {why}: left out" for count, why in told if count]
     if found and not np.any(
         (trace.gpus <= min(largest, kept.gpus_max))
         & (trace.duration_s >= kept.shortest_s)
         & (trace.duration_s <= kept.longest_s)
     ):
-        found.append(f"{named.path}: no job is left")
+        found.append(f"{named.path.name}: no job is left")
     return found

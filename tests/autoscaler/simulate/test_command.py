@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.given import given
+from ebbtide_autoscaler.simulate.report import Played, Report
 from ebbtide_autoscaler.simulate.scene import scene
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.simulate.test_traces import Columns, written
@@ -237,7 +239,9 @@ def test_what_is_left_out_is_told_with_its_number_before_anything_runs(
 
     monkeypatch.setattr(play, "ProcessPoolExecutor", begins)
     told = run(config, "--serving", serving, "--jobs", jobs).stderr
-    assert f"{jobs}: 2 of 3 jobs ask for up to 64 GPUs, of which no gang can have more than 3 here: left out" in told
+    assert (
+        "trace.parquet: 2 of 3 jobs ask for up to 64 GPUs, of which no gang can have more than 3 here: left out" in told
+    )
     assert "1 of 3 jobs are shorter than jobs.shortest_s, 60 s: left out" in told
     assert told.endswith("it would play now\n")
 
@@ -262,3 +266,40 @@ def test_a_seed_that_draws_more_than_the_pool_is_refused_before_anything_runs(
     assert 0 not in seeds and seeds, "the test needs a load that only some seeds draw too high"
     found = run(str(config), "--serving", str(serving), "--seeds", str(seeds[0] + 1), "--processes", "1")
     assert found.exit_code == MISUSED and "the pool has 1" in found.output
+
+
+@pytest.mark.parametrize(
+    ("better", "message"),
+    [
+        ({"goodput_gpu_s": 1e12}, "and the bound is"),
+        ({"work_done_gpu_s": 1e12}, "and with perfect foresight it is"),
+        ({"goodput_gpu_s": 1e12, "slo_attainment": 0.9}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_run_that_contradicts_the_bound_or_foresight_fails_and_still_says_what_it_found(
+    files: tuple[str, str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    better: dict[str, float],
+    message: str,
+) -> None:
+    """What our policy is said to come to is forged; who does not serve is not compared."""
+
+    def forged(self: Report, name: str, seed: int, found: Played) -> None:
+        served = {"slo_attainment": 1.0} | (better if name == "ebbtide" and seed == 1 else {})
+        self.runs.setdefault(name, {})[seed] = replace(found, figures=found.figures | served)
+
+    monkeypatch.setattr(Report, "add", forged)
+    config, serving, jobs = files
+    out = tmp_path / "out.json"
+    found = run(
+        *(config, "--serving", serving, "--jobs", jobs, "--policies", "ebbtide,oracle", "--seeds", "2"),
+        *("--json", str(out), "--processes", "2"),
+    )
+    told = json.loads(out.read_text())["impossible"]
+    if message:
+        assert found.exit_code == 1 and "the simulator contradicts itself: ebbtide, seed 1: " in found.output
+        assert message in found.output and told
+    else:
+        assert (found.exit_code, told) == (0, [])

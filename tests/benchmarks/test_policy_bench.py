@@ -1,0 +1,31 @@
+"""What ``make bench-policy`` puts together from its parts."""
+
+from typing import Any
+
+from benchmarks.policy import merged
+
+
+def a_part(slots: int, **bars: float) -> dict[str, Any]:
+    return {
+        "seeds": 5,
+        "took_s": 10.4,
+        "date": "2026-01-01",
+        "inputs": {"slots": slots},
+        "run_s": {"ebbtide": 7.0},
+        "impossible": [] if slots == 64 else ["oracle, seed 0: too much"],
+        "bars": {name: {"value": value, "at_least": 1.0, "met": value >= 1.0} for name, value in bars.items()},
+    }
+
+
+def test_bars_keep_their_ids_and_a_part_that_is_no_week_adds_its_name() -> None:
+    found = merged({"64-week": a_part(64, goodput_64=2.0), "64-flat": a_part(64, goodput_64=0.5)})
+    assert [(one["bar"], one.get("met")) for one in found["bars"]] == [
+        ("goodput_64", True),
+        ("goodput_64:64-flat", False),
+        ("sim_week_64_s", None),
+    ]
+
+
+def test_a_contradiction_is_kept_with_its_part() -> None:
+    found = merged({"64-week": a_part(64), "512-week": a_part(512)})
+    assert found["impossible"] == ["512-week: oracle, seed 0: too much"]
