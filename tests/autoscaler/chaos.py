@@ -82,7 +82,7 @@ class Chaos:
         if self.warm:
             self._warm_up()
         self.nodes = len(self.loop.cluster.nodes)
-        self.faults = Faults(self.loop, self.random, warm=self.warm)
+        self.faults = Faults(self.loop, self.random, warm=self.warm, gentle=seed % 3 == 2)
         self.struck: Counter[str] = Counter()
 
     @property

@@ -35,10 +35,28 @@ RATES = (0.0, 0.0, 0.3, 1.0, 4.0)
 CLASSES = (WorkloadClass.PREEMPTIBLE,) * 4 + (WorkloadClass.SEMI_PREEMPTIBLE,) * 2 + (WorkloadClass.NON_PREEMPTIBLE,)
 
 
+GENTLE = frozenset(
+    [
+        "flap",
+        "weather",
+        "silence",
+        "mute",
+        "skew",
+        "kill_arbiter",
+        "doom",
+        "disk_full",
+        "refuse",
+        "kill_gateway",
+        "kill_actor",
+    ]
+)
+
+
 class Faults:
     """What may go wrong in one pool."""
 
-    def __init__(self, loop: Loop, random: Random, *, warm: bool) -> None:
+    def __init__(self, loop: Loop, random: Random, *, warm: bool, gentle: bool = False) -> None:
+        """``gentle``: nothing that breaks jobs or machines, so that many run at once and are preempted."""
         self.loop, self.random, self.warm = loop, random, warm
         self.nodes_lost = 0
         self.jobs = 0
@@ -77,6 +95,8 @@ class Faults:
             (self.release, 2.0),
             (self.kill_gateway, 0.7),
         ]
+        if gentle:
+            self.kinds = [(kind, weight) for kind, weight in self.kinds if kind.__name__ in GENTLE]
 
     def strike(self) -> str:
         """One fault that has an effect; its kind."""

@@ -82,6 +82,10 @@ def nobody_steps_aside_for_what_is_there(case: Case) -> Iterator[str]:
     if there >= wanted:
         names = [job.spec.name for job, _ in case.asked]
         yield f"{names} are asked aside for {wanted} slots, but {there} are free or on their way"
+    useful = {record.slot.id for record in usable if record.state is not SlotState.LOST}
+    gives = [len(useful.intersection(job.gang)) for job, _ in case.asked]
+    if len(gives) > 1 and there + sum(gives[:-1]) >= wanted:
+        yield f"{case.asked[-1][0].spec.name} is asked aside for {wanted} slots, which {there} and {gives[:-1]} are"
 
 
 def the_least_important_goes_first(case: Case) -> Iterator[str]:
