@@ -48,7 +48,7 @@ def _tick(pool: LargePool, seen: Seen) -> None:
 PARTS: dict[str, Callable[[LargePool, Seen], None]] = {"decide": _decide, "step": _step, "tick": _tick}
 
 
-def _anew(pool: LargePool) -> LargePool:
+def anew(pool: LargePool) -> LargePool:
     """The same world in new objects, as after a tick in which something happened: nothing is remembered of it."""
     state = pool.world.state
     fresh = replace(state, slots=dict(state.slots), jobs=dict(state.jobs), seats=dict(state.seats))
@@ -59,7 +59,7 @@ def _round(pool: LargePool, part: Callable[[LargePool, Seen], None], worlds: lis
     """Milliseconds of each call."""
     found = []
     for seen in worlds:
-        pool = _anew(pool)
+        pool = anew(pool)
         begun_s = time.perf_counter()
         part(pool, seen)
         found.append((time.perf_counter() - begun_s) * 1000)

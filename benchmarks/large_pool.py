@@ -45,13 +45,17 @@ class LargePool:
     cold: tuple[EndpointName, ...]
 
 
-def large_pool(slots: int) -> LargePool:
-    """A pool of ``slots`` slots, a multiple of 8; nothing has to move."""
+def large_pool(slots: int, *, workloads: int = 0) -> LargePool:
+    """A pool of ``slots`` slots, a multiple of 8; nothing has to move.
+
+    With ``workloads`` so many jobs wait that these and all others, endpoints too, are as many.
+    """
     maker = _Maker()
     for number in range(slots // GPUS):
         maker.node(number)
     maker.cold_endpoints(max(2, slots // 100))
-    maker.waiting_jobs(max(1, slots // 200), needing=slots // 2)
+    known = len(maker.jobs) + len(maker.endpoints)
+    maker.waiting_jobs(max(1, workloads - known if workloads else slots // 200), needing=slots // 2)
     state = maker.state()
     check(state)
     memory = Memory({name: EndpointMemory(aim=maker.replicas.get(name, 0)) for name in maker.endpoints})

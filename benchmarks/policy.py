@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import decide_growth
 from benchmarks.rows import RESULTS, versions
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
 from ebbtide_autoscaler.simulate.given import given
@@ -48,6 +49,7 @@ PHILLY = "philly.parquet"
 HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
 ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
 
+DECIDE = "decide"  # what decisions and ticks cost as a pool grows: no trace, no contenders
 PARTS: Mapping[str, Part] = {
     "64-week": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)]),
     # Of one night's first hour all jobs, which fill the pool: of a sixth of them none would come within the hour.
@@ -89,7 +91,7 @@ def measured(
 def merged(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """All parts' bars, each named after its part: a bar's own id names the pool only."""
     bars = [
-        {"bar": name if part.endswith("-week") else f"{name}:{part}", **bar}
+        {"bar": name if part.endswith("-week") or part == DECIDE else f"{name}:{part}", **bar}
         for part, figures in parts.items()
         for name, bar in figures["bars"].items()
     ]
@@ -117,7 +119,7 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, required=True, help="the folder with the traces")
-    parser.add_argument("--only", choices=sorted(PARTS), action="append", help="only these parts")
+    parser.add_argument("--only", choices=sorted([*PARTS, DECIDE]), action="append", help="only these parts")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--quick", action="store_true", help="one seed, two days, four policies; written to out/")
     parser.add_argument("--frontier", action="store_true", help="other settings of each policy too, on the first seed")
@@ -125,20 +127,24 @@ def main() -> None:
     impossible = []
     folder = (Path("out") if options.quick else RESULTS) / "policy"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in options.only or PARTS:
-        figures, page = measured(
-            PARTS[name],
-            options.traces,
-            seeds=1 if options.quick else options.seeds,
-            quick=options.quick,
-            frontier=options.frontier,
-        )
-        impossible += [f"{name}: {one}" for one in figures["impossible"]]
+    for name in options.only or [*PARTS, DECIDE]:
+        if name == DECIDE:
+            figures, page = decide_growth.figures(), ""
+        else:
+            figures, page = measured(
+                PARTS[name],
+                options.traces,
+                seeds=1 if options.quick else options.seeds,
+                quick=options.quick,
+                frontier=options.frontier,
+            )
+            impossible += [f"{name}: {one}" for one in figures["impossible"]]
         figures["date"] = time.strftime("%Y-%m-%d")
         (folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
-        (folder / f"{name}.html").write_text(page)
+        if page:
+            (folder / f"{name}.html").write_text(page)
         print(f"{name}: {figures['took_s']:.0f} s", *map(_line, figures["bars"].items()), sep="\n  ", flush=True)
-        known = {one: folder / f"{one}.json" for one in PARTS}
+        known = {one: folder / f"{one}.json" for one in [*PARTS, DECIDE]}
         parts = {one: json.loads(path.read_text()) for one, path in known.items() if path.exists()}
         (folder.parent / "policy.json").write_text(json.dumps(merged(parts), indent=1) + "\n")
     if impossible:

@@ -12,12 +12,13 @@ from itertools import chain, islice, takewhile
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
-from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.ids import JobName, SeatId, SlotId
 from ebbtide.pool.index import awaited, in_turn, remembered
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import packed
@@ -47,16 +48,19 @@ class _Table:
     starving: JobName | None = None  # one at a time
     last_turn: tuple[float, float] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
-    rooms: dict[int, tuple[list[SlotId], tuple[SlotId, ...]]] = field(default_factory=dict)  # by priority, of that list
+    rooms: dict[int, tuple[tuple[SlotId, ...], tuple[SlotId, ...]]] = field(
+        default_factory=dict
+    )  # by priority, of that list
     told: dict[tuple[int, int], str] = field(default_factory=dict)  # what was said to others who need as much
 
-    def usable(self) -> list[SlotId]:
+    def usable(self) -> tuple[SlotId, ...]:
         """What is free beyond the reserve."""
-        return self.draft.free[: max(0, len(self.draft.free) - self.config.reserve)]
+        free = self.draft.free.listed()
+        return free[: max(0, len(free) - self.config.reserve)]
 
     def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
         """Of that, what is not kept for another job of at least its priority."""
-        priority, free = job.spec.priority, self.draft.free
+        priority, free = job.spec.priority, self.draft.free.listed()
         if job.state is JobState.PARKED:  # some may be kept for this very job
             return self._room(job.spec.name, priority)
         known = self.rooms.get(priority)
@@ -67,7 +71,7 @@ class _Table:
     def _room(self, name: JobName | None, priority: int) -> tuple[SlotId, ...]:
         usable, jobs = self.usable(), self.state.jobs
         if not usable or not self.kept:
-            return tuple(usable)
+            return usable
         others = (self.kept.get(slot, ()) for slot in usable)
         return tuple(
             slot
@@ -77,9 +81,7 @@ class _Table:
 
     def take(self, slots: Sequence[SlotId]) -> None:
         """They are promised."""
-        if slots:
-            taken = set(slots)
-            self.draft.free = [slot for slot in self.draft.free if slot not in taken]
+        self.draft.free.take(slots)
 
     def may_be_helped(self, job: JobRecord) -> bool:
         """Whether a job that starves could have what one has that came after it, and none is helped already."""
@@ -107,10 +109,10 @@ def give(
     moved = draft.moved()
     if not draft.contested and draft.owed:
         together = {*draft.free, *draft.owed}
-        draft.free, draft.owed = [slot for slot in state.free_slots() if slot in together], []
+        draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
     table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
-    calm = not any(seat.state in _COMING for seat in state.seats.values())
-    for job in in_turn(state.jobs) if table.usable() or draft.contested else _without_the_line(table):
+    calm = not _anyone_comes(state.seats)
+    for job in _who_may_take(state.jobs) if table.usable() or draft.contested else _without_the_line(table):
         if job.held is not None or job.spec.name in moved:
             continue
         if job.state is JobState.WAITING and now_s < job.not_before_s:
@@ -128,6 +130,17 @@ def give(
             growing[job.spec.name] = since_s
             _grow(table, job, since_s)
     return growing
+
+
+@remembered
+def _anyone_comes(seats: Mapping[SeatId, SeatRecord]) -> bool:
+    return any(seat.state in _COMING for seat in seats.values())
+
+
+@remembered
+def _who_may_take(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
+    """In turn, all but those that run with as many workers as they may have."""
+    return [job for job in in_turn(jobs) if job.state is not JobState.RUNNING or len(job.gang) < job.spec.workers_max]
 
 
 def _without_the_line(table: _Table) -> Sequence[JobRecord]:
@@ -201,8 +214,7 @@ def _unpark(table: _Table, job: JobRecord) -> None:
     if job.cancelled or draft.contested:
         table.wait(job, "parked: replicas wait for slots, they go first")
         return
-    free = set(draft.free)
-    missing = [slot for slot in job.gang if slot not in free]
+    missing = [slot for slot in job.gang if not draft.free.has([slot])]
     if not missing and len(draft.free) - len(job.gang) >= config.reserve:
         table.take(job.gang)
         draft.moves.append(ResumeJob(name, "all its slots are free again"))

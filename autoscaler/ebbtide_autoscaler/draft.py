@@ -6,15 +6,15 @@ from math import inf
 
 from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import JobName, NodeId, SlotId
-from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide_autoscaler.free import FreeSlots
 
 
 @dataclass(slots=True)
 class Draft:
     """Free slots that nobody has been promised yet, the moves so far, and why others wait."""
 
-    free: list[SlotId]
+    free: FreeSlots
     moves: list[Move] = field(default_factory=list)
     waits: list[tuple[str, str]] = field(default_factory=list)
     missing: int = 0  # slots that replicas still need
@@ -27,7 +27,6 @@ class Draft:
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known
     expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows
     best: set[SlotId] = field(default_factory=set)  # of those missing: where a warm replica could wake
-    placing: set[NodeId] = field(default_factory=set)  # nodes on which a replica of this decision is placed
     until_s: float = inf  # with all else as it is, time alone brings about nothing before
 
     def restart_costs_s(self, job: JobName, assumed_s: float) -> float:
@@ -35,15 +34,14 @@ class Draft:
         aside = self.asides.get(job)
         return assumed_s if aside is None else aside.restart_costs_s
 
-    def grant(self, state: PoolState, move: GrantSeat) -> None:
+    def grant(self, move: GrantSeat) -> None:
         """Promise a replica its slots."""
-        self.free = [slot for slot in self.free if slot not in move.slots]
-        self.placing |= {state.slots[slot].slot.node for slot in move.slots}
+        self.free.place(move.slots)
         self.moves.append(move)
 
     def wake(self, move: WakeSeat, slots: tuple[SlotId, ...]) -> None:
         """Promise a warm replica its slots."""
-        self.free = [slot for slot in self.free if slot not in slots]
+        self.free.take(slots)
         self.moves.append(move)
 
     def waits_until(self, at_s: float) -> None:

@@ -3,14 +3,13 @@
 from ebbtide.pool.ids import SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.placement import nearest
 from ebbtide_autoscaler.serving import Want
 
 
 def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> None:
     """Keep what is free for the replica of ``seat``, and note what it still lacks, and where."""
     count = state.endpoints[want.endpoint].spec.slots_per_replica
-    found = nearest(state, draft.free, count)
+    found = draft.free.nearest(count)
     if found is None:
         why = f"no node can give {count} slots: the others belong to replicas, or to jobs that may not step aside"
         draft.waits.append((seat, f"{want.reason}; {why}"))
@@ -18,7 +17,7 @@ def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> None:
     draft.contested = True
     node, here = found
     kept = here[:count]
-    draft.free = [slot for slot in draft.free if slot not in kept]
+    draft.free.take(kept)
     lacking = count - len(kept)
     if not lacking:
         draft.waits.append((seat, "waits for its turn: one replica at a time is placed on a node"))

@@ -30,29 +30,19 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
     fresh = [heard.report for heard in seen.gateways.values() if now_s - heard.at_s <= GATEWAY_FRESH_S]
     found = {}
     for name, record in state.endpoints.items():
-        total = EndpointSignals(known=bool(fresh))
-        ttft_s: list[float] = []
-        tpot_s: list[float] = []
-        stays, stayed_s = 0, 0.0
-        for report in fresh:
-            part = report.traffic.get(name)
-            if part is None:
-                continue
-            ttft_s += part.recent_ttft_s
-            ttft_s += (began_s(took_s, tokens, record.spec.tpot_slo_s) for took_s, tokens in part.recent_whole)
-            tpot_s += part.recent_tpot_s
-            total = replace(
-                total,
-                held=total.held + part.held,
-                inflight=total.inflight + part.inflight,
-                arrivals=total.arrivals + part.arrivals,
-                last_arrival_s=max(total.last_arrival_s, part.last_arrival_s),
-                arriving_per_s=total.arriving_per_s + part.arriving_per_s,
-            )
-            stays, stayed_s = stays + part.stays, stayed_s + part.stayed_s
+        parts = [part for report in fresh if (part := report.traffic.get(name)) is not None]
+        ttft_s = [one for part in parts for one in part.recent_ttft_s]
+        ttft_s += (began_s(took_s, tokens, record.spec.tpot_slo_s) for p in parts for took_s, tokens in p.recent_whole)
+        tpot_s = [one for part in parts for one in part.recent_tpot_s]
+        stays, stayed_s = sum(part.stays for part in parts), sum((part.stayed_s for part in parts), 0.0)
         waiting, kv_usage = _engines(state, name, seen, now_s)
-        found[name] = replace(
-            total,
+        found[name] = EndpointSignals(
+            known=bool(fresh),
+            held=sum(part.held for part in parts),
+            inflight=sum(part.inflight for part in parts),
+            arrivals=sum(part.arrivals for part in parts),
+            last_arrival_s=max((0.0, *(part.last_arrival_s for part in parts))),
+            arriving_per_s=sum((part.arriving_per_s for part in parts), 0.0),
             ttft_p90_s=_p90(ttft_s),
             tpot_p90_s=_p90(tpot_s),
             stay_s=stayed_s / stays if stays else 0.0,

@@ -17,11 +17,11 @@ from ebbtide_autoscaler import training
 from ebbtide_autoscaler.allot import give
 from ebbtide_autoscaler.away import expected_s, noted
 from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.owed import minima_owed
-from ebbtide_autoscaler.placement import for_replica, placing_nodes
 from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
 from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.retry import tries
@@ -53,11 +53,11 @@ def decide(
     quiet = _last_quiet[0]
     if quiet.holds(now_s, state, snapshot.asides, config, wanted):
         return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
-    free = list(state.free_slots())
+    free = state.free_slots()
     owed = min(len(free), sum(minima_owed(state).values()))
     draft = Draft(
-        free=free[: len(free) - owed],
-        owed=free[len(free) - owed :],
+        free=FreeSlots(state, free[: len(free) - owed]),
+        owed=list(free[len(free) - owed :]),
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
     )
@@ -103,10 +103,10 @@ def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
     needed = want.want - want.now - wake(state, want, draft)
     found = tries(now_s, state, want.endpoint, spec.replicas_max + len(aside(state, want.endpoint)))
     for seat in found.seats[:needed]:
-        slots = for_replica(state, draft.free, spec.slots_per_replica, placing_nodes(state) | draft.placing)
+        slots = draft.free.for_replica(spec.slots_per_replica)
         if slots:
-            draft.grant(state, GrantSeat(seat, slots, f"{want.reason}: {want.want} replicas instead of {want.now}"))
-        elif found.disturb_in_s and not for_replica(state, draft.free, spec.slots_per_replica):
+            draft.grant(GrantSeat(seat, slots, f"{want.reason}: {want.want} replicas instead of {want.now}"))
+        elif found.disturb_in_s and not draft.free.fits(spec.slots_per_replica):
             no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
             draft.waits.append((seat, f"{want.reason}; {found.story()} when a slot is free, {no_job}"))
         else:

@@ -12,7 +12,6 @@ from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, stale_seats, why_outdated
-from ebbtide_autoscaler.placement import for_replica, placing_nodes
 from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, seats_of
 from ebbtide_autoscaler.training import room_for
@@ -62,10 +61,10 @@ def _replace(now_s: float, state: PoolState, want: Want, draft: Draft, old: Seat
         draft.waits.append((old.id, f"{why}; it stays, because its successor does not come up: {found.story()}"))
         return
     seat: SeatId | None = next(iter(found.seats), None)
-    if seat is not None and for_replica(state, draft.free, count):
-        slots = for_replica(state, draft.free, count, placing_nodes(state) | draft.placing)
+    if seat is not None and draft.free.fits(count):
+        slots = draft.free.for_replica(count)
         if slots:
-            draft.grant(state, GrantSeat(seat, slots, f"takes the place of {old.id}: {why}"))
+            draft.grant(GrantSeat(seat, slots, f"takes the place of {old.id}: {why}"))
         else:
             draft.waits.append((old.id, f"{why}; its successor waits for its turn to be placed"))
         return

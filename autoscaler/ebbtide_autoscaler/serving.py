@@ -56,7 +56,7 @@ def wants(
         signals = snapshot.traffic.get(name, EndpointSignals())
         before = memory.endpoints.get(name)
         if before is None:
-            before = EndpointMemory(aim=len(_standing(snapshot.state.seats).get(name, ((), False))[0]))
+            before = EndpointMemory(aim=len(_standing(snapshot.state.seats).get(name, _NOBODY).seats))
         expected = snapshot.outlooks.get(name)
         want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, config)
         found.append((-record.spec.priority, want))
@@ -64,19 +64,26 @@ def wants(
     return tuple(want for _, want in found), remembered
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The seats of an endpoint that are ready or will be, and whether one is warm, and all of those are ready."""
+
+    seats: tuple[SeatRecord, ...] = ()
+    warm: bool = False
+    settled: bool = False
+
+
+_NOBODY = _Standing()
+
+
 @remembered
-def _standing(
-    seats: Mapping[SeatId, SeatRecord],
-) -> Mapping[EndpointName, tuple[tuple[SeatRecord, ...], bool]]:
-    """The seats of each endpoint that are ready or will be, and whether one is warm."""
-    by_endpoint = index.seats(seats)
-    return {
-        name: (
-            tuple(seat for seat in mine if seat.state in COMING_OR_READY),
-            any(seat.state is SeatState.WARM for seat in mine),
-        )
-        for name, mine in by_endpoint.items()
-    }
+def _standing(seats: Mapping[SeatId, SeatRecord]) -> Mapping[EndpointName, _Standing]:
+    found = {}
+    for name, mine in index.seats(seats).items():
+        here = tuple(seat for seat in mine if seat.state in COMING_OR_READY)
+        settled = bool(here) and all(seat.state is SeatState.READY for seat in here)
+        found[name] = _Standing(here, any(seat.state is SeatState.WARM for seat in mine), settled)
+    return found
 
 
 def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
@@ -100,15 +107,15 @@ def _want(
     config: PolicyConfig,
 ) -> tuple[Want, EndpointMemory]:
     spec = record.spec
-    seats, warm = _standing(state.seats).get(spec.name, ((), False))
-    have = len(seats)
+    standing = _standing(state.seats).get(spec.name, _NOBODY)
+    seats, have = standing.seats, len(standing.seats)
     if not signals.known:
         keep = min(max(have, spec.replicas_min), spec.replicas_max)
         return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0, False), before
 
-    lead_s = record.wake_s if warm and record.wake_s else record.start_s
+    lead_s = record.wake_s if standing.warm and record.wake_s else record.start_s
     raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, config)
-    before, slow_since_s, too_slow = _slowness(now_s, spec, signals, seats, before, config)
+    before, slow_since_s, too_slow = _slowness(now_s, spec, signals, standing, before, config)
     proven = _proven(before, signals)
     if too_slow and raw <= have:
         raw = have + 1
@@ -160,7 +167,7 @@ def _slowness(
     now_s: float,
     spec: EndpointSpec,
     signals: EndpointSignals,
-    seats: Sequence[SeatRecord],
+    standing: _Standing,
     before: EndpointMemory,
     config: PolicyConfig,
 ) -> tuple[EndpointMemory, float | None, bool]:
@@ -168,13 +175,12 @@ def _slowness(
 
     With replicas on their way nothing is judged: they change it.
     """
-    settled = bool(seats) and all(seat.state is SeatState.READY for seat in seats)
-    slow = settled and bool(_missed(spec, signals))
+    slow = standing.settled and bool(_missed(spec, signals))
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
         return (
-            replace(before, slow_replicas=len(seats), slow_demand=_pressure(signals), slow_at_s=now_s),
+            replace(before, slow_replicas=len(standing.seats), slow_demand=_pressure(signals), slow_at_s=now_s),
             slow_since_s,
             True,
         )

@@ -78,7 +78,7 @@ _NEXT = {JobState.STARTING: "running", JobState.RESUMING: "running", JobState.PA
 
 def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
     """Whether one node could come to have ``count`` free slots: those free, on their way, or of jobs that may go."""
-    room = Counter(state.slots[slot].slot.node for slot in draft.free)
+    room = draft.free.by_node()
     room.update(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
     for job in _victims(state, draft):
         gives = 0 if protected(now_s, job) else may_lose(job)

@@ -37,7 +37,7 @@ def wake(state: PoolState, want: Want, draft: Draft) -> int:
             continue
         if seat.state is SeatState.PARKING:
             draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
-        elif set(seat.slots) <= set(draft.free):
+        elif draft.free.has(seat.slots):
             reason = f"{want.reason}: {want.want} replicas instead of {want.now}, and it is warm"
             draft.wake(WakeSeat(seat.id, reason), seat.slots)
         else:
@@ -117,8 +117,8 @@ def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> No
     if not warm:
         return
     used, ending, lent = _of_jobs(state, draft), draft.moved(), index.warm_bytes(state.seats, state.slots)
-    if all(used[node] + lent.get(node, 0) <= size for node, size in state.nodes.items()):
-        return
+    if all(used[node] + more_bytes <= state.nodes.get(node, 0) for node, more_bytes in lent.items()):
+        return  # elsewhere no warm replica could give way
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
             used[node_of(state, one)] += one.park_bytes

@@ -47,7 +47,6 @@ from ebbtide.pool.events import (
     WakeSeat,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
-from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState
@@ -83,11 +82,6 @@ class Training:
         self.preempted_s.append(at_s)
 
 
-@remembered
-def _ready(seats: Mapping[SeatId, SeatRecord]) -> Mapping[EndpointName, int]:
-    return Counter(seat.endpoint for seat in seats.values() if seat.state is SeatState.READY)
-
-
 class Pool:
     """Slots, jobs and seats, as of ``now_s`` (seconds since 1970, as all times here)."""
 
@@ -113,6 +107,7 @@ class Pool:
         self.training: dict[JobName, Training] = {}
         self.refused: list[str] = []
         self.changes = 0
+        self._ready: Counter[EndpointName] = Counter()
         self._times, self._random = times, Random(seed)
         for number in range(nodes):
             node = NodeId(f"node-{number:04}")
@@ -134,7 +129,7 @@ class Pool:
 
     def ready(self, endpoint: EndpointName) -> int:
         """How many of its replicas answer requests."""
-        return _ready(self.state.seats).get(endpoint, 0)
+        return self._ready[endpoint]
 
     def carry_out(self, moves: Iterable[Move]) -> None:
         """What was decided, now; what cannot be is refused, and noted."""
@@ -306,6 +301,9 @@ class Pool:
         count = len(was.slots if was is not None and was.slots else now.slots if now is not None else ())
         self.meter.move(count, use_of_seat(was), use_of_seat(now))
         self.occupants.put(seat, now.slots if now is not None and now.state in SEAT_HOLDS_SLOTS else (), self.now_s)
+        for record, change in ((was, -1), (now, 1)):
+            if record is not None and record.state is SeatState.READY:
+                self._ready[record.endpoint] += change
         if was is None or now is None or now.state is was.state:
             return
         if now.state is SeatState.READY and self.now_s >= self._from_s:

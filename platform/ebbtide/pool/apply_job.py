@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.pool.apply_slot import occupy, reclaim
+from ebbtide.pool.apply_slot import held_now, occupy, reclaim
 from ebbtide.pool.backoff import backoff_s
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
@@ -56,7 +56,7 @@ def _move(record: JobRecord, then: JobState, at_s: float) -> JobRecord:
 
 
 def _must_hold_nothing(state: PoolState, record: JobRecord, why: str) -> None:
-    held = state.held_by(record.spec.name, record.epoch)
+    held = held_now(state, record.spec.name, record.epoch)
     if held:
         raise IllegalTransition(f"job {record.spec.name} {why}, but {', '.join(held)} is not proven free")
 
@@ -227,7 +227,7 @@ def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
         preempted_s=_preempted(record, event.at_s) if newly else record.preempted_s,
         cause=event.id,
     )
-    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
 
 
 def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
@@ -241,7 +241,7 @@ def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
     if record.state in (JobState.WAITING, JobState.RECOVERING, JobState.STOPPING):
         return _put(state, moved)  # its controller is told at its next report; slots are on their way already
     moved = _move(moved, JobState.STOPPING, event.at_s)
-    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
 
 
 def _durable(state: PoolState, event: Event, body: JobDurable) -> PoolState:
@@ -278,7 +278,7 @@ def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
         not_before_s=event.at_s + backoff_s(failures),
         last_error=body.why,
     )
-    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
 
 
 def _recovered(state: PoolState, event: Event, body: JobRecovered) -> PoolState:
@@ -299,7 +299,7 @@ def _ended(state: PoolState, event: Event, body: JobEnded) -> PoolState:
         held=record.held if body.outcome == "lost" else None,  # the pool may bring it back: for its holder the same job
         gang=(),
     )
-    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
 
 
 def _forgotten(state: PoolState, event: Event, body: JobForgotten) -> PoolState:

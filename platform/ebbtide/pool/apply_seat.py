@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.pool.apply_slot import move_slot, occupy, reclaim, slot_record
+from ebbtide.pool.apply_slot import held_now, move_slot, occupy, reclaim, slot_record
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -160,7 +160,7 @@ def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
 
 def _give_back(state: PoolState, record: SeatRecord, at_s: float) -> PoolState:
     """Tell the seat to leave what it holds; what a warm one names may be somebody else's by now."""
-    return reclaim(state, state.held_by(record.id, record.epoch), at_s)
+    return reclaim(state, held_now(state, record.id, record.epoch), at_s)
 
 
 def is_sound(record: SeatRecord, now_s: float) -> bool:
@@ -203,7 +203,7 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
 def _gone(state: PoolState, event: Event, body: SeatGone) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.COLD, event.at_s)
-    held = state.held_by(body.seat, record.epoch)
+    held = held_now(state, body.seat, record.epoch)
     if held:
         raise IllegalTransition(f"seat {body.seat} is said to be gone, but {', '.join(held)} is not proven free")
     return put_seat(state, replace(moved, slots=(), replica="", parks=False))

@@ -82,6 +82,12 @@ def reclaim(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState
     return replace(state, slots=changed)
 
 
+def held_now(state: PoolState, who: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
+    """As ``state.held_by``, where the next event makes another state: one look costs less than an index for one."""
+    slots = state.slots.items()
+    return tuple(n for n, one in slots if one.occupant == who and one.epoch == epoch and one.state in OCCUPIED)
+
+
 def _put(state: PoolState, record: SlotRecord) -> PoolState:
     return replace(state, slots={**state.slots, record.slot.id: record})
 

@@ -7,6 +7,7 @@ identity is exact. It is what keeps a decision linear in the size of the pool.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId
@@ -26,7 +27,7 @@ def remembered(build: Callable[..., R]) -> Callable[..., R]:
     @wraps(build)
     def look_up(*sources: Any) -> R:
         for asked, found in tuple(known):  # another thread may add one meanwhile
-            if all(one is other for one, other in zip(asked, sources, strict=True)):
+            if all(map(is_, asked, sources)):
                 return found
         found = build(*sources)
         known.insert(0, (sources, found))
@@ -139,10 +140,16 @@ def parked_bytes(jobs: "Mapping[JobName, JobRecord]", slots: "Mapping[SlotId, Sl
 def warm_bytes(all_seats: "Mapping[SeatId, SeatRecord]", slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, int]:
     """Host memory lent to warm replicas, by node; to those that are told to park and not yet there as well."""
     found: Counter[NodeId] = Counter()
-    for seat in all_seats.values():
-        if seat.slots and seat.slots[0] in slots and (seat.parks or seat.state in SEAT_PARKS):
+    for seat in parking(all_seats):
+        if seat.slots[0] in slots:
             found[slots[seat.slots[0]].slot.node] += seat.park_bytes
     return found
+
+
+@remembered
+def parking(all_seats: "Mapping[SeatId, SeatRecord]") -> "tuple[SeatRecord, ...]":
+    """The seats with slots that host memory is lent to: of warm replicas, and of those told to park."""
+    return tuple(seat for seat in all_seats.values() if seat.slots and (seat.parks or seat.state in SEAT_PARKS))
 
 
 @remembered

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from ebbtide.pool.events import ParkJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.signals import EndpointSignals, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.rivals import (
     DAY_S,
@@ -25,7 +26,7 @@ HEADROOM = 1.02
 
 
 def lacking(count: int) -> Draft:
-    return Draft(free=[], missing=count, missing_for="chat")
+    return Draft(free=FreeSlots(a_pool(), []), missing=count, missing_for="chat")
 
 
 def asking(requests: float) -> Snapshot:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from ebbtide.pool import index
 from ebbtide.pool.apply import apply
+from ebbtide.pool.apply_slot import held_now
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SlotState
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
@@ -17,7 +18,7 @@ def agrees(state: PoolState) -> None:
             for record in state.slots.values()
             if record.state in OCCUPIED and record.occupant == name and record.epoch == epoch
         )
-        assert state.held_by(name, epoch) == scanned
+        assert state.held_by(name, epoch) == scanned == held_now(state, name, epoch)
     free = {r.slot.id for r in state.slots.values() if r.state is SlotState.FREE and r.slot.node not in state.draining}
     assert set(state.free_slots()) == free and list(state.free_slots()) == sorted(free)
     lost = {r.slot.node: r.since_s for r in state.slots.values() if r.state is SlotState.LOST}

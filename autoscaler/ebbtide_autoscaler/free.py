@@ -1,0 +1,165 @@
+"""Free slots by node, as one decision hands them out, and which a replica gets. It never leaves that decision.
+
+Nodes are kept in the order in which a replica of so many slots would take them, and only a node that gives slots is put
+in order anew. So a decision that places many replicas looks at the pool once, not once a replica.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.index import awaited, nodes_with
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import SlotState
+from ebbtide_autoscaler.placement import lendable, placing_nodes
+
+Rank = Callable[[NodeId], tuple[Any, ...] | None]
+"""Where a node stands, less first, by what is free there now; None: it does not come into question."""
+
+
+class FreeSlots:
+    """Slots that nobody has been promised yet, in order of node and index."""
+
+    def __init__(self, state: PoolState, slots: Iterable[SlotId]) -> None:
+        """``slots``: free ones of ``state``, in its order."""
+        self._state = state
+        self._by_node: dict[NodeId, list[SlotId]] = {}
+        for slot in slots:
+            self._by_node.setdefault(state.slots[slot].slot.node, []).append(slot)
+        self._place = {node: place for place, node in enumerate(self._by_node)}
+        self._sizes = Counter(map(len, self._by_node.values()))  # nodes by how many are free there
+        self._count = sum(map(len, self._by_node.values()))
+        self._listed: tuple[SlotId, ...] | None = None
+        self._placing: set[NodeId] | None = None
+        self._orders: dict[tuple[str, int], _Order] = {}  # by what for, and how many slots it takes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[SlotId]:
+        return iter(self.listed())
+
+    def listed(self) -> tuple[SlotId, ...]:
+        """All of them; the same object until some are taken."""
+        if self._listed is None:
+            self._listed = tuple(slot for slots in self._by_node.values() for slot in slots)
+        return self._listed
+
+    def has(self, slots: Iterable[SlotId]) -> bool:
+        """Whether all of these are free."""
+        known = self._state.slots
+        return all(slot in known and slot in self.on(known[slot].slot.node) for slot in slots)
+
+    def on(self, node: NodeId) -> tuple[SlotId, ...]:
+        """Those of one node."""
+        return tuple(self._by_node.get(node, ()))
+
+    def by_node(self) -> Counter[NodeId]:
+        """How many each node has; nodes without any are left out."""
+        return Counter({node: len(slots) for node, slots in self._by_node.items() if slots})
+
+    def fits(self, count: int) -> bool:
+        """Whether some node has ``count`` of them."""
+        return any(nodes and size >= count for size, nodes in self._sizes.items())
+
+    def take(self, slots: Collection[SlotId]) -> None:
+        """They are promised; those that are not free stay what they are."""
+        taken = frozenset(slots)
+        for node in {self._state.slots[slot].slot.node for slot in taken}:
+            before = self._by_node.get(node, [])
+            after = [slot for slot in before if slot not in taken]
+            if len(after) < len(before):
+                self._sizes[len(before)] -= 1
+                self._sizes[len(after)] += 1
+                self._count -= len(before) - len(after)
+                self._by_node[node], self._listed = after, None
+                self._changed(node)
+
+    def place(self, slots: Collection[SlotId]) -> None:
+        """They are promised to a replica: its node takes no other one meanwhile, that would be taken for it."""
+        nodes = {self._state.slots[slot].slot.node for slot in slots}
+        self._busy().update(nodes)
+        self.take(slots)
+        for node in nodes:
+            self._changed(node)
+
+    def for_replica(self, count: int) -> tuple[SlotId, ...]:
+        """``count`` slots of one node on which no replica is being placed; () if there are none.
+
+        Slots that no parked job waits for go first, so that parked jobs can come back; then the fullest node, so that
+        larger gangs find room elsewhere.
+        """
+        by_slot, busy = awaited(self._state.jobs), self._busy()
+
+        def claimed(slot: SlotId) -> int:
+            return len(by_slot.get(slot, ()))
+
+        def disturbs(node: NodeId) -> tuple[int, int, int] | None:
+            slots = self._by_node[node]
+            if len(slots) < count or node in busy:
+                return None
+            claims = 0 if by_slot.keys().isdisjoint(slots) else sum(sorted(map(claimed, slots))[:count])
+            return claims, len(slots), self._place[node]
+
+        node = self._first("replica", count, self._by_node, disturbs)
+        if node is None:
+            return ()
+        slots = self._by_node[node]
+        return tuple((sorted(slots, key=lambda slot: (claimed(slot), slot)) if by_slot else slots)[:count])
+
+    def nearest(self, count: int) -> tuple[NodeId, tuple[SlotId, ...]] | None:
+        """The node that lacks fewest of ``count`` slots, and its free ones; None if no node can come to have so many.
+
+        Slots of jobs can be had in time, as far as their class lets them go; slots of replicas and strangers cannot.
+        """
+        state = self._state
+        leaving, may_leave = nodes_with(state.slots, SlotState.RECLAIMING), lendable(state)
+
+        def lacks(node: NodeId) -> tuple[int, int, NodeId] | None:
+            here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0)
+            # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
+            if count > 1 and here + soon + may_leave.get(node, 0) < count:
+                return None
+            return -here - soon, -here, node
+
+        node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)
+        return None if node is None else (node, self.on(node))
+
+    def _busy(self) -> set[NodeId]:
+        if self._placing is None:
+            self._placing = set(placing_nodes(self._state))
+        return self._placing
+
+    def _first(self, what: str, count: int, nodes: Iterable[NodeId], rank: Rank) -> NodeId | None:
+        order = self._orders.get((what, count))
+        if order is None:
+            order = self._orders[what, count] = _Order(nodes, rank)
+        return order.first()
+
+    def _changed(self, node: NodeId) -> None:
+        for order in self._orders.values():
+            order.changed(node)
+
+
+class _Order:
+    """Nodes by rank; whoever changes a node says so, and what was known of it before is passed over."""
+
+    def __init__(self, nodes: Iterable[NodeId], rank: Rank) -> None:
+        self._rank = rank
+        ranked = ((rank(node), node) for node in nodes)
+        self._heap = [(where, node) for where, node in ranked if where is not None]
+        heapify(self._heap)
+
+    def changed(self, node: NodeId) -> None:
+        """It stands elsewhere now, or no longer at all."""
+        where = self._rank(node)
+        if where is not None:
+            heappush(self._heap, (where, node))
+
+    def first(self) -> NodeId | None:
+        """The one that comes first."""
+        while self._heap and self._heap[0][0] != self._rank(self._heap[0][1]):
+            heappop(self._heap)
+        return self._heap[0][1] if self._heap else None

@@ -1,0 +1,119 @@
+"""What a decision and a whole tick cost on one core as the pool grows, in a burst. A part of ``make bench-policy``.
+
+Seconds of the processor, not of the wall: others run beside it. Only decisions that move something count: half of the
+endpoints without a replica are asked for at once, and nothing is remembered of the pool from a tick before. *decide* is
+the policy on a snapshot; *tick* is all that the arbiter does of itself: it takes in reports, makes the snapshot,
+decides, applies and checks every event, says what is to be done, and writes the events to a ledger on this disk.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from benchmarks.decide import KNOBS, SEED, anew
+from benchmarks.large_pool import NOW_S, LargePool, large_pool, with_demand
+from benchmarks.rows import percentile
+from ebbtide.ledger.log import EpochLog
+from ebbtide.pool.ids import EndpointName
+from ebbtide_autoscaler.instruct import instruct
+from ebbtide_autoscaler.journal import encode_event
+from ebbtide_autoscaler.observe import routes, traffic
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.signals import EndpointSignals, Snapshot
+from ebbtide_autoscaler.step import step
+
+T = TypeVar("T")
+SIZES = {104: 200, 304: 200, 1_000: 100, 3_000: 60, 10_000: 30}  # slots, multiples of 8, and how many calls
+SLOTS_PER_WORKLOAD = 5  # 200 jobs and endpoints at 1,000 slots, 2,000 at 10,000
+SURGING = 0.5
+DECIDE_MS = {1_000: 2.0, 10_000: 30.0}  # p99
+TICK_MS = 100.0  # p99, at 10,000 slots
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Milliseconds of the processor at one size, one value a call."""
+
+    slots: int
+    workloads: int
+    moves: int  # of the decision that moves fewest
+    decide_ms: list[float]
+    tick_ms: list[float]
+
+
+def costs(slots: int, calls: int, log: EpochLog) -> Costs:
+    """What a burst costs at one size; the first call warms up and does not count."""
+    pool, random = large_pool(slots, workloads=slots // SLOTS_PER_WORKLOAD), Random(SEED)
+    state = pool.world.state
+    worlds = [with_demand(pool, random, SURGING) for _ in range(calls + 1)]
+    decided = list(_each(pool, [traffic(state, seen, NOW_S) for seen in worlds], _decide))
+    ticked = list(_each(pool, worlds, lambda one, seen: _tick(one, seen, log)))
+    moves = min(count for count, _ in decided if count)
+    return Costs(slots, len(state.jobs) + len(state.endpoints), moves, _ms(decided), _ms(ticked))
+
+
+def _each(pool: LargePool, worlds: list[T], part: Callable[[LargePool, T], int]) -> Iterator[tuple[int, float]]:
+    """What each call moves, and how many seconds it takes."""
+    for one in worlds:
+        fresh = anew(pool)
+        begun_s = time.process_time()
+        count = part(fresh, one)
+        yield count, time.process_time() - begun_s
+
+
+def _ms(found: list[tuple[int, float]]) -> list[float]:
+    return [1000 * took_s for count, took_s in found[1:] if count]
+
+
+def _decide(pool: LargePool, signals: Mapping[EndpointName, EndpointSignals]) -> int:
+    decision, _ = decide(NOW_S, Snapshot(pool.world.state, signals), pool.world.memory, KNOBS.policy)
+    return len(decision.moves)
+
+
+def _tick(pool: LargePool, seen: Seen, log: EpochLog) -> int:
+    done = step(pool.world, seen, (), NOW_S, KNOBS)
+    durable = log.append([encode_event(event) for event in done.events])
+    routes(done.world.state, seen)
+    instruct(done.world.state, seen, NOW_S)
+    durable.result()
+    return len(done.events)
+
+
+def figures(sizes: dict[int, int] = SIZES) -> dict[str, Any]:
+    """Bars and the growth picture, as a part of ``policy.json``."""
+    begun_s = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="ebbtide-decide-", dir=os.environ.get("EBBTIDE_BENCH_DIR")) as folder:
+        log = EpochLog.open(Path(folder) / "ledger", writer="benchmark")
+        found = [costs(slots, calls, log) for slots, calls in sizes.items()]
+        log.close()
+    bars = {
+        f"decide_{one.slots}_p99_ms": (percentile(one.decide_ms, 0.99), DECIDE_MS[one.slots])
+        for one in found
+        if one.slots in DECIDE_MS
+    }
+    largest = max(found, key=lambda one: one.slots)
+    bars[f"tick_{largest.slots}_p99_ms"] = percentile(largest.tick_ms, 0.99), TICK_MS
+    return {
+        "seeds": 1,
+        "took_s": time.perf_counter() - begun_s,
+        "bars": {
+            name: {"value": round(value, 3), "at_most": most, "met": value <= most}
+            for name, (value, most) in bars.items()
+        },
+        "growth": [_point(one) for one in found],
+    }
+
+
+def _point(one: Costs) -> dict[str, float]:
+    parts = {"decide": one.decide_ms, "tick": one.tick_ms}
+    shares = {"p50": 0.5, "p99": 0.99}
+    told = {
+        f"{part}_{name}_ms": round(percentile(ms, s), 3) for part, ms in parts.items() for name, s in shares.items()
+    }
+    return {"slots": one.slots, "workloads": one.workloads, "moves_min": one.moves, "calls": len(one.decide_ms), **told}
