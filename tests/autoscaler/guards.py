@@ -73,20 +73,20 @@ GUARDS = (
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/policy.py",
-        (
-            "one replica is placed on a node at a time",
-            "spec.slots_per_replica, placing_nodes(state) | draft.placing)",
-            "spec.slots_per_replica)",
-        ),
         ("held jobs go aside", "    put_aside(state, draft)\n", ""),
         ("warm replicas give way", "    give_way(state, draft)\n", ""),
     ),
     *_in(
-        "autoscaler/ebbtide_autoscaler/placement.py",
+        "autoscaler/ebbtide_autoscaler/free.py",
+        (
+            "one replica is placed on a node at a time",
+            "            if len(slots) < count or node in busy:\n",
+            "            if len(slots) < count:\n",
+        ),
         (
             "all slots of a replica are on one node",
-            "        by_node[state.slots[slot].slot.node].append(slot)\n    fitting",
-            '        by_node[NodeId("")].append(slot)\n    fitting',
+            "        slots = self._by_node[node]\n        return tuple(",
+            "        slots = list(self)\n        return tuple(",
         ),
     ),
     *_in(
@@ -113,8 +113,8 @@ GUARDS = (
         ),
         (
             "the reserve stays free",
-            "        return self.draft.free[: max(0, len(self.draft.free) - self.config.reserve)]",
-            "        return list(self.draft.free)",
+            "        return free[: max(0, len(free) - self.config.reserve)]",
+            "        return free",
         ),
         (
             "the reserve stays free of jobs that resume",
@@ -123,7 +123,7 @@ GUARDS = (
         ),
         (
             "a job does not grow while a replica starts",
-            "    calm = not any(seat.state in _COMING for seat in state.seats.values())",
+            "    calm = not _anyone_comes(state.seats)",
             "    calm = True",
         ),
         ("a job grows only into what has stayed free", "    if free_s < table.config.grow_after_s or ", "    if "),
@@ -139,7 +139,7 @@ GUARDS = (
         ),
         (
             "a parked job resumes on exactly its slots",
-            "    missing = [slot for slot in job.gang if slot not in free]\n",
+            "    missing = [slot for slot in job.gang if not draft.free.has([slot])]\n",
             "    missing = []\n",
         ),
         (
