@@ -107,7 +107,7 @@ def merged(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             for part, one in parts.items()
         },
         "bars": bars,
-        "impossible": [f"{part}: {one}" for part, figures in parts.items() for one in figures["impossible"]],
+        "impossible": [f"{part}: {one}" for part, figures in parts.items() for one in figures.get("impossible", ())],
     }
 
 
@@ -138,7 +138,7 @@ def main() -> None:
                 quick=options.quick,
                 frontier=options.frontier,
             )
-            impossible += [f"{name}: {one}" for one in figures["impossible"]]
+            impossible += [f"{name}: {one}" for one in figures.get("impossible", ())]
         figures["date"] = time.strftime("%Y-%m-%d")
         (folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
         if page:
