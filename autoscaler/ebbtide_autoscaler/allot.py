@@ -79,9 +79,26 @@ class _Table:
             if not names or all(one == name or jobs[one].spec.priority < priority for one in names)
         )
 
-    def take(self, slots: Sequence[SlotId]) -> None:
-        """They are promised."""
+    def most(self, job: JobRecord, has: int) -> int:
+        """How many workers it may have, which has so many that count for its team already."""
+        shares = self.draft.shares
+        return job.spec.workers_max if shares is None else int(min(job.spec.workers_max, has + shares.most(job)))
+
+    def claims(self, job: JobRecord) -> bool:
+        """Whether its team was promised what it waits for."""
+        shares = self.draft.shares
+        return shares is not None and shares.within(job)
+
+    def count(self, job: JobRecord, slots: int) -> None:
+        """Its team has so many more."""
+        if self.draft.shares is not None:
+            self.draft.shares.take(job, slots)
+
+    def take(self, slots: Sequence[SlotId], job: JobRecord | None = None) -> None:
+        """They are promised, to ``job`` or by and by to one that cannot use them yet."""
         self.draft.free.take(slots)
+        if job is not None:
+            self.count(job, len(slots))
 
     def may_be_helped(self, job: JobRecord) -> bool:
         """Whether a job that starves could have what one has that came after it, and none is helped already."""
@@ -112,7 +129,8 @@ def give(
         draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
     table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
     calm = not _anyone_comes(state.seats)
-    for job in _who_may_take(state.jobs) if table.usable() or draft.contested else _without_the_line(table):
+    line = _who_may_take(state.jobs) if table.usable() or draft.contested else _without_the_line(table)
+    for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
             continue
         if job.state is JobState.WAITING and now_s < job.not_before_s:
@@ -124,7 +142,7 @@ def give(
             _unpark(table, job)
         elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
             # It comes back in a moment: jobs after it must not take what it was stopped to run on.
-            table.take(table.for_job(job)[: job.spec.workers_max])
+            table.take(table.for_job(job)[: table.most(job, 0)], job)
         elif job.state is JobState.RUNNING and calm and draft.free and _may_grow(table, job):
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
@@ -157,7 +175,8 @@ def _without_the_line(table: _Table) -> Sequence[JobRecord]:
         draft.waits_until(line.since_s[next_one] + config.starve_after_s)
     before_others = takewhile(table.may_be_helped, line.jobs)
     starving = list(islice((job for job in before_others if _starves_now(table, job)), LOOKED_AT))
-    return sorted((*line.others, *starving), key=turn) if starving else line.others
+    claiming = [] if draft.shares is None else [job for job in draft.shares.claimants(line.jobs) if job not in starving]
+    return sorted((*line.others, *starving, *claiming), key=turn) if starving or claiming else line.others
 
 
 def _starves_now(table: _Table, job: JobRecord) -> bool:
@@ -215,8 +234,11 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         table.wait(job, "parked: replicas wait for slots, they go first")
         return
     missing = [slot for slot in job.gang if not draft.free.has([slot])]
+    if table.most(job, 0) < len(job.gang):
+        table.wait(job, _over_quota(table, job, len(job.gang)))
+        return
     if not missing and len(draft.free) - len(job.gang) >= config.reserve:
-        table.take(job.gang)
+        table.take(job.gang, job)
         draft.moves.append(ResumeJob(name, "all its slots are free again"))
         return
     parked_s = table.now_s - job.asked_s
@@ -230,11 +252,11 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         return
     room = table.for_job(job)
     if len(room) >= job.spec.workers_min:
-        count = min(len(room), job.spec.workers_max)
+        count = min(len(room), table.most(job, 0))
         usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
         why = f"parked for {parked_s:.0f} s{usual}, a restart costs {cost_s:.0f} s"
         draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
-        table.take(room[:count])
+        table.take(room[:count], job)
         return
     starves = _starves(table, job, parked_s)
     table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starves}")
@@ -247,8 +269,13 @@ def _start(table: _Table, job: JobRecord) -> None:
             slots = packed(table.state, draft.owed, spec.workers_min)
             draft.owed = [slot for slot in draft.owed if slot not in slots]
             draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
+            table.count(job, len(slots))
             return
         table.wait(job, "waits: replicas need slots, they go first")
+        return
+    most = table.most(job, 0)
+    if most < spec.workers_min:
+        table.wait(job, _over_quota(table, job, spec.workers_min))
         return
     room = table.for_job(job)
     if len(room) < spec.workers_min:
@@ -260,9 +287,15 @@ def _start(table: _Table, job: JobRecord) -> None:
         starves = _starves(table, job, table.now_s - max(job.submitted_s, job.since_s))
         table.wait(job, why + starves if starves else why)
         return
-    slots = packed(table.state, room, min(len(room), spec.workers_max))
-    table.take(slots)
-    draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}"))
+    slots = packed(table.state, room, min(len(room), most))
+    fair = f"; {draft.shares.words(job)}" if draft.shares is not None else ""
+    table.take(slots, job)
+    draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}{fair}"))
+
+
+def _over_quota(table: _Table, job: JobRecord, needed: int) -> str:
+    assert table.draft.shares is not None, "else nobody has a quota"
+    return f"waits: needs {needed} slots, and {table.draft.shares.words(job)}"
 
 
 def _kept_for(table: _Table, room: Sequence[SlotId]) -> str:
@@ -273,60 +306,82 @@ def _kept_for(table: _Table, room: Sequence[SlotId]) -> str:
 
 
 def _starves(table: _Table, job: JobRecord, waited_s: float) -> str:
-    """If it has waited for too long: keep what is free for it, and have jobs that came after it step aside.
+    """If it has waited for too long, or claims what its team was promised: keep what is free for it, and have others
+    step aside.
 
     Only where that can come to be enough: what the pool cannot give now would be kept idle for nothing.
     """
     if table.starving is not None:
         return ""
-    if waited_s < table.config.starve_after_s:
+    claims = table.claims(job)
+    if not claims and waited_s < table.config.starve_after_s:
         table.draft.waits_until(table.now_s + table.config.starve_after_s - waited_s)
         return ""
-    if not table.usable() and not table.may_be_helped(job):
+    if not claims and not table.usable() and not table.may_be_helped(job):
         return ""
     table.draft.waits_until(table.now_s)  # who may not be asked now may be in a moment
     table.looked_at += 1
     free = table.usable()
     coming = sum(one.state is SlotState.RECLAIMING for one in table.state.slots.values())
     lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - coming
-    after = _came_after(table, job) if lacking > 0 else []
+    after = (_lenders if claims else _came_after)(table, job) if lacking > 0 else []
     if lacking > sum(len(one.gang) for one in after):
         return ""
     table.starving = job.spec.name
     table.take(free)
+    shares = table.draft.shares
+    if claims and shares is not None:
+        whom, why = f"{job.spec.name}, for {shares.words(job)}", shares.words(job)
+    else:
+        whom = f"{job.spec.name}, which came before it and has waited for {waited_s / 3600:.1f} h"
+        why = f"it has waited for {waited_s / 3600:.1f} h"
     for one in after:
         if lacking <= 0:
             break
-        whom = f"{job.spec.name}, which came before it and has waited for {waited_s / 3600:.1f} h"
-        table.draft.moves.append(leave(table.state, one, table.draft, whom))
+        lends = f" ({shares.words(one)})" if claims and shares is not None else ""
+        table.draft.moves.append(leave(table.state, one, table.draft, whom + lends))
         lacking -= len(one.gang)
-    return f"; it has waited for {waited_s / 3600:.1f} h: what becomes free is kept for it"
+    return f"; {why}: what becomes free is kept for it"
 
 
 def _came_after(table: _Table, job: JobRecord) -> list[JobRecord]:
     """Jobs that may be asked to step aside for one that starves: the last ones first."""
-    mine, moved = turn(job), table.draft.moved()
+    mine, shares = turn(job), table.draft.shares
     return [
         one
-        for one in reversed(in_turn(table.state.jobs))
-        if one.state is JobState.RUNNING
-        and turn(one) > mine
+        for one in reversed(_may_leave(table))
+        if turn(one) > mine
         and one.spec.workload_class is WorkloadClass.PREEMPTIBLE
-        and one.spec.name not in moved
-        and not protected(table.now_s, one)
+        and (shares is None or shares.over(one) or shares.of(one) is shares.of(job))
+    ]
+
+
+def _lenders(table: _Table, job: JobRecord) -> list[JobRecord]:
+    """Jobs that have what the team of ``job`` was promised, the first to be asked first."""
+    return [] if table.draft.shares is None else table.draft.shares.lenders(job, _may_leave(table))
+
+
+def _may_leave(table: _Table) -> list[JobRecord]:
+    """Running jobs that may be asked now, in turn."""
+    moved = table.draft.moved()
+    return [
+        one
+        for one in in_turn(table.state.jobs)
+        if one.state is JobState.RUNNING and one.spec.name not in moved and not protected(table.now_s, one)
     ]
 
 
 def _may_grow(table: _Table, job: JobRecord) -> bool:
-    return not table.draft.contested and len(job.gang) < job.spec.workers_max and bool(table.for_job(job))
+    has = len(job.gang)
+    return not table.draft.contested and has < table.most(job, has) and bool(table.for_job(job))
 
 
 def _grow(table: _Table, job: JobRecord, since_s: float) -> None:
     spec, free_s, room = job.spec, table.now_s - since_s, table.for_job(job)
     if free_s < table.config.grow_after_s or table.now_s - job.ran_since_s < spec.min_runtime_s:
         return
-    count = min(len(job.gang) + len(room), spec.workers_max)
-    table.take(room[: count - len(job.gang)])
+    count = min(len(job.gang) + len(room), table.most(job, len(job.gang)))
+    table.take(room[: count - len(job.gang)], job)
     why = f"{len(room)} slots have been free for {free_s:.0f} s"
     words = f"{why}: goes on with {count} workers instead of {len(job.gang)}"
     table.draft.moves.append(StopJob(spec.name, words, preempts=False))

@@ -115,7 +115,7 @@ def render(found: dict[str, Any]) -> RenderableType:
         parts.append(Text(f"frozen{by}{_since(arbiter.get('frozen_since_s'))}: {arbiter['frozen']}", style="bold red"))
     for notice in found.get("notices", []):
         parts.append(Text(f"{notice['about']}{_since(notice['since_s'])}: {notice['why']}", style="yellow"))
-    parts += [_slots(found), _endpoints(found), _jobs(found)]
+    parts += [_slots(found), _endpoints(found), _jobs(found), *_teams(found)]
     return Group(*parts)
 
 
@@ -166,6 +166,18 @@ def _endpoints(found: dict[str, Any]) -> Table:
             Text("; ".join(w for w in waits if w), style="yellow"),
         )
     return table
+
+
+def _teams(found: dict[str, Any]) -> list[Table]:
+    """None where the file names no teams."""
+    if not found.get("teams"):
+        return []
+    table = _table("\nteams", "team", "slots", "guarantee", "weight", "quota", "jobs", "waits for slots")
+    for one in found["teams"]:
+        quota = "-" if one["quota"] is None else str(one["quota"])
+        counts = (str(one[key]) for key in ("slots", "guarantee"))
+        table.add_row(one["team"], *counts, f"{one['weight']:g}", quota, str(one["jobs"]), str(one["waiting_slots"]))
+    return [table]
 
 
 def _jobs(found: dict[str, Any]) -> Table:

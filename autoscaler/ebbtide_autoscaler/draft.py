@@ -8,6 +8,7 @@ from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import JobName, NodeId, SlotId
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.free import FreeSlots
+from ebbtide_autoscaler.teams import Shares
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Draft:
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known
     expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows
     best: set[SlotId] = field(default_factory=set)  # of those missing: where a warm replica could wake
+    shares: Shares | None = None  # of the teams; None: nobody is promised any
     until_s: float = inf  # with all else as it is, time alone brings about nothing before
 
     def restart_costs_s(self, job: JobName, assumed_s: float) -> float:

@@ -42,12 +42,21 @@ class JobDesk:
         slots = sum(record.state is not SlotState.LOST for record in self._loop.world.state.slots.values())
         if slots and spec.workers_min > slots:
             raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
+        self._must_fit_its_team(spec)
         self._submitted[spec.name] = incarnation
         self._loop.reports.forget_job(spec.name)
         aside = self.aside(spec)
         self._loop.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
         self._await_journaled(spec.name, incarnation)
         return ControllerOrders(None, "just submitted")
+
+    def _must_fit_its_team(self, spec: JobSpec) -> None:
+        config = self._loop.file.config
+        quota = next((team.quota for team in config.teams if team.name == spec.team), None) if config else None
+        if quota is not None and spec.workers_min > quota:
+            raise ValueError(
+                f"job {spec.name} needs {spec.workers_min} slots at least; the quota of team {spec.team} is {quota}"
+            )
 
     def aside(self, spec: JobSpec) -> StepAside | None:
         """How such a job would step aside; None: the pool has no node, or nobody was heard yet."""

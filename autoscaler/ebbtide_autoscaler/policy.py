@@ -27,6 +27,7 @@ from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.retry import tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.teams import Shares
 from ebbtide_autoscaler.warm import aside, give_way, wake, why_not_park
 
 Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
@@ -60,6 +61,7 @@ def decide(
         owed=list(free[len(free) - owed :]),
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
+        shares=Shares(config.teams, state.jobs) if config.teams else None,
     )
     training.vacate(state, draft)
     put_aside(state, draft)

@@ -10,6 +10,7 @@ from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide_autoscaler.seen import Limits
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.step import Knobs
+from ebbtide_autoscaler.teams import Team
 
 GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models", "admin")}
 """What a scope of the file opens at the gateway."""
@@ -29,6 +30,7 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
             up_after_s=policy.up_after_s,
             starve_after_s=policy.starve_after_s,
             forecast_share=policy.forecast_share,
+            teams=teams(config),
         ),
         limits=Limits(
             placement_timeout_s=policy.placement_timeout_s,
@@ -39,6 +41,11 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
         frozen=frozen,
         observe=config.pool.mode == "observe",
     )
+
+
+def teams(config: PoolFile) -> tuple[Team, ...]:
+    """What the file promises to teams."""
+    return tuple(Team(one.name, one.guarantee, one.weight, one.quota) for one in config.teams)
 
 
 def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> SeatPlan | None:

@@ -7,6 +7,7 @@ from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.forecast.outlook import Outlook
+from ebbtide_autoscaler.teams import Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class PolicyConfig:
     grow_after_s: float = 10.0
     starve_after_s: float = 14_400.0  # then what becomes free is kept for a job, and those after it step aside
     up_after_s: float = 1.0
+    teams: tuple[Team, ...] = ()  # none: first come, first served
     forecast_share: float = 0.95  # of the cases in which what is expected shall be enough; 0: nothing is expected
 
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.asides import asides
 from ebbtide_autoscaler.away import expected_s
 from ebbtide_autoscaler.loop import Loop
@@ -20,7 +21,8 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
     restart_s = policy.restart_cost_s
     usual_s = expected_s(loop.world.memory.away, now_s, park_first=policy.park_first)
     ways = asides(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
-    found = view(state, seen, loop.waits, now_s, ways) if seen else {}
+    shared = settings.teams(loop.file.config) if loop.file.config else ()
+    found = view(state, seen, loop.waits, now_s, ways, shared) if seen else {}
     still, file = loop.still, loop.file
     gateway = Heardless(
         last_s=loop.reports.gateway_last_s,

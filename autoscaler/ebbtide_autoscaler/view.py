@@ -1,6 +1,6 @@
 """The pool's state as JSON for people and scripts: what ``ebbtide status`` prints. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.outdated import is_stale
 from ebbtide_autoscaler.retry import tries
 from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.teams import OTHERS, Shares, Team
 
 LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
 
@@ -25,11 +26,13 @@ def view(
     waits: Mapping[str, str],
     now_s: float,
     asides: Mapping[JobName, StepAside] = MappingProxyType({}),
+    teams: Sequence[Team] = (),
 ) -> dict[str, Any]:
     """Slots, endpoints, seats and jobs, each with what it is waiting for, and jobs with how they would step aside."""
     return {
         "slots": [_slot(state, record) for record in _shown(state, now_s)],
         "endpoints": _endpoints(state, seen, waits, now_s),
+        "teams": list(_teams(state, teams)),
         "jobs": [_job(state, name, seen, waits, now_s) | _aside(asides.get(name)) for name in sorted(state.jobs)],
         "gateways": [
             {"url": heard.report.url, "heard_s_ago": round(now_s - heard.at_s, 2)}
@@ -50,6 +53,26 @@ def view(
         ],
         "frozen": {"why": state.frozen, "since_s": state.frozen_since_s} if state.frozen else None,
     }
+
+
+def _teams(state: PoolState, teams: Sequence[Team]) -> Iterator[dict[str, Any]]:
+    """What each team has, is promised and waits for; nothing where the file names none."""
+    if not teams:
+        return
+    shares = Shares(teams, state.jobs)
+    for team in (*teams, OTHERS):
+        mine = [job for job in state.jobs.values() if shares.of(job).name == team.name]
+        waiting = [job for job in mine if job.state in (JobState.WAITING, JobState.PARKED) and job.held is None]
+        if mine or team is not OTHERS:
+            yield {
+                "team": team.name,
+                "slots": shares.of_team(team),
+                "guarantee": team.guarantee,
+                "weight": team.weight,
+                "quota": team.quota,
+                "jobs": sum(job.state is not JobState.ENDED for job in mine),
+                "waiting_slots": sum(len(job.gang) or job.spec.workers_min for job in waiting),
+            }
 
 
 def _shown(state: PoolState, now_s: float) -> list[SlotRecord]:

@@ -108,7 +108,7 @@ GUARDS = (
         ),
         (
             "slots that a job was stopped to run on are kept",
-            "            table.take(table.for_job(job)[: job.spec.workers_max])\n",
+            "            table.take(table.for_job(job)[: table.most(job, 0)], job)\n",
             "            pass\n",
         ),
         (
@@ -147,7 +147,7 @@ GUARDS = (
             "    table.starving = job.spec.name\n    table.take(free)\n",
             "    table.starving = job.spec.name\n",
         ),
-        ("who starves may not have protected jobs leave", "        and not protected(table.now_s, one)\n", ""),
+        ("who starves may not have protected jobs leave", " and not protected(table.now_s, one)\n", "\n"),
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/owed.py",

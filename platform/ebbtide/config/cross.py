@@ -15,19 +15,21 @@ from ebbtide.config.gateway import GatewaySection
 from ebbtide.config.job import JobSection
 from ebbtide.config.nearest import did_you_mean
 from ebbtide.config.pool import PoolSection
+from ebbtide.config.team import TeamSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The valid sections of a file, by their index in their list, and the names of all, valid or not."""
 
-    LISTS: ClassVar = ("endpoints", "jobs", "keys")
+    LISTS: ClassVar = ("endpoints", "jobs", "keys", "teams")
 
     pool: PoolSection | None = None
     gateway: GatewaySection | None = None
     endpoints: Mapping[int, EndpointSection] = field(default_factory=dict)
     jobs: Mapping[int, JobSection] = field(default_factory=dict)
     keys: Mapping[int, KeySection] = field(default_factory=dict)
+    teams: Mapping[int, TeamSection] = field(default_factory=dict)
     names: Mapping[str, Sequence[tuple[int, str]] | None]  # None: that list cannot be read at all
     has_keys: bool
 
@@ -43,6 +45,7 @@ def cross_check(parts: Parts) -> list[Finding]:
                 "add one under `keys`, or listen on 127.0.0.1",
             )
         )
+    findings += _over_quota(parts)
     if parts.pool is not None:
         findings += _pool_or_submission(parts, parts.pool)
         findings += _sizes(parts, parts.pool)
@@ -51,7 +54,7 @@ def cross_check(parts: Parts) -> list[Finding]:
 
 def _duplicate_names(parts: Parts) -> Iterator[Finding]:
     # Endpoints and jobs share one space of names: `ebbtide why NAME` must mean one workload.
-    for group in (("endpoints", "jobs"), ("keys",)):
+    for group in (("endpoints", "jobs"), ("keys",), ("teams",)):
         seen: dict[str, str] = {}
         for kind in group:
             for index, name in parts.names.get(kind) or ():
@@ -84,6 +87,17 @@ def _unknown_endpoints(parts: Parts) -> Iterator[Finding]:
             if name not in known:
                 loc = ("keys", index, "endpoints", position)
                 yield Finding(loc, f"there is no endpoint {name!r}", did_you_mean(name, known))
+
+
+def _over_quota(parts: Parts) -> Iterator[Finding]:
+    quotas = {team.name: team.quota for team in parts.teams.values()}
+    for index, job in parts.jobs.items():
+        quota = quotas.get(job.team)
+        if quota is not None and job.workers.min > quota:
+            yield Finding(
+                ("jobs", index, "workers", "min"),
+                f"min is {job.workers.min}, and the quota of team {job.team} is {quota} slots: it would wait for ever",
+            )
 
 
 def _pool_or_submission(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
@@ -135,4 +149,18 @@ def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
             yield Finding(
                 ("endpoints", index, "replicas", "min"),
                 f"replicas that always run need {always} slots up to here, and the pool has {pool.slots}",
+            )
+    yield from _guarantees(parts, pool.slots, pool.reserve, always)
+
+
+def _guarantees(parts: Parts, slots: int, reserve: int, always: int) -> Iterator[Finding]:
+    """``always``: slots of replicas that always run."""
+    left, promised = slots - reserve - always, 0
+    for index, team in parts.teams.items():
+        before, promised = promised, promised + team.guarantee
+        if before <= left < promised:
+            yield Finding(
+                ("teams", index, "guarantee"),
+                f"teams are promised {promised} slots up to here, and {max(0, left)} can be promised: the pool has "
+                f"{slots}, {always} are for replicas that always run, and the reserve is {reserve}",
             )

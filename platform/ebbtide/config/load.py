@@ -22,6 +22,7 @@ from ebbtide.config.job import JobSection
 from ebbtide.config.pool import PoolSection
 from ebbtide.config.root import PoolFile
 from ebbtide.config.section import Section
+from ebbtide.config.team import TeamSection
 from ebbtide.config.text import model_of, not_a_mapping, problem, read_text
 from ebbtide.config.wording import finding
 
@@ -119,6 +120,7 @@ def _salvage(data: dict[str, object], base_dir: Path) -> Parts:
         endpoints=dict(each(EndpointSection, "endpoints")),
         jobs=dict(each(JobSection, "jobs")),
         keys=dict(each(KeySection, "keys")),
+        teams=dict(each(TeamSection, "teams")),
         names={kind: names(kind) for kind in Parts.LISTS},
         has_keys=bool(data.get("keys")),
     )

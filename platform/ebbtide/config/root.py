@@ -12,6 +12,7 @@ from ebbtide.config.policy import PolicySection
 from ebbtide.config.pool import PoolSection
 from ebbtide.config.section import Section
 from ebbtide.config.sessions import SessionsSection
+from ebbtide.config.team import TeamSection
 
 
 class PoolFile(Section):
@@ -27,6 +28,9 @@ class PoolFile(Section):
     endpoints: tuple[EndpointSection, ...] = Field((), description="LLMs that are served.")
     jobs: tuple[JobSection, ...] = Field((), description="Training jobs, for `ebbtide submit`.")
     keys: tuple[KeySection, ...] = Field((), description="API keys; none = anyone who reaches the port.")
+    teams: tuple[TeamSection, ...] = Field(
+        (), description="How teams' jobs share what endpoints leave; none = first come, first served."
+    )
 
     @property
     def is_submission(self) -> bool:
@@ -42,6 +46,7 @@ class PoolFile(Section):
                 endpoints=dict(enumerate(self.endpoints)),
                 jobs=dict(enumerate(self.jobs)),
                 keys=dict(enumerate(self.keys)),
+                teams=dict(enumerate(self.teams)),
                 names={kind: [(i, s.name) for i, s in enumerate(getattr(self, kind))] for kind in Parts.LISTS},
                 has_keys=bool(self.keys),
             )

@@ -1,0 +1,140 @@
+"""How teams share what replicas leave: guarantees with borrowing, weights, quotas. Pure.
+
+Who is next: by priority; then teams that would stay within their guarantee; then the team that has the fewest slots by
+its weight; then who came first. A team may have more than its guarantee as long as nobody who is within theirs waits:
+then it lends no longer, and its jobs step aside, the ones that came last first. A quota is never passed.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+
+from ebbtide.pool.ids import JobName
+from ebbtide.pool.index import remembered
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import JobRecord
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """What one team is promised, in slots."""
+
+    name: str
+    guarantee: int = 0
+    weight: float = 1.0
+    quota: int | None = None
+
+
+OTHERS = Team("others")  # all that the file does not name, together
+
+
+class Shares:
+    """What each team has, as one decision goes on; it never leaves that decision."""
+
+    def __init__(self, teams: Sequence[Team], jobs: Mapping[JobName, JobRecord]) -> None:
+        """``teams``: at least one; ``jobs``: of the pool as it is."""
+        self._teams = {team.name: team for team in teams}
+        self._held = Counter({self._of(name).name: 0 for name in self._teams})
+        for name, count in _held(jobs).items():
+            self._held[self._of(name).name] += count
+
+    def _of(self, name: str) -> Team:
+        return self._teams.get(name, OTHERS)
+
+    def of(self, job: JobRecord) -> Team:
+        """Its team."""
+        return self._of(job.spec.team)
+
+    def held(self, job: JobRecord) -> int:
+        """Slots that its team has."""
+        return self._held[self.of(job).name]
+
+    def of_team(self, team: Team) -> int:
+        """Slots that this team has."""
+        return self._held[team.name]
+
+    def take(self, job: JobRecord, count: int) -> None:
+        """Its team has so many more; less than 0: fewer."""
+        self._held[self.of(job).name] += count
+
+    def most(self, job: JobRecord) -> float:
+        """How many more its team may have."""
+        quota = self.of(job).quota
+        return inf if quota is None else max(0, quota - self.held(job))
+
+    def within(self, job: JobRecord) -> bool:
+        """Whether its team stays within its guarantee if it starts as small as it can, or resumes."""
+        return self.held(job) + _needs(job) <= self.of(job).guarantee
+
+    def over(self, job: JobRecord) -> float:
+        """Slots that its team has beyond its guarantee, by its weight."""
+        return max(0, self.held(job) - self.of(job).guarantee) / self.of(job).weight
+
+    def in_turn(self, jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
+        """``jobs``, which are in turn by priority and time, as teams are next: as what each has when it is asked."""
+        for _, same in groupby(jobs, key=lambda job: job.spec.priority):
+            # A job that its team was promised slots for does not wait behind one that they are too few for.
+            lines: dict[tuple[str, bool], deque[JobRecord]] = {}
+            for job in same:
+                lines.setdefault((self.of(job).name, self.within(job)), deque()).append(job)
+            while lines:
+                line = min(lines, key=lambda name: self._next(lines[name][0]))
+                yield lines[line].popleft()
+                if not lines[line]:
+                    del lines[line]
+
+    def _next(self, job: JobRecord) -> tuple[bool, float, float, str]:
+        by_weight = self.held(job) / self.of(job).weight
+        return not self.within(job), by_weight, job.submitted_s, job.spec.name
+
+    def lenders(self, job: JobRecord, running: Sequence[JobRecord]) -> list[JobRecord]:
+        """Of jobs that run, in turn: who makes room for ``job``, which is within its guarantee, first ones first.
+
+        No team falls below its own guarantee by it, and nobody of a higher priority is asked.
+        """
+        left, found = self._held.copy(), list[JobRecord]()
+        late_first = sorted(reversed(running), key=self.over, reverse=True)  # a stable sort
+        for one in late_first:
+            team, count = self.of(one), len(one.gang)
+            lends = one.spec.workload_class is WorkloadClass.PREEMPTIBLE and one.spec.priority <= job.spec.priority
+            if lends and team is not self.of(job) and left[team.name] - count >= team.guarantee:
+                left[team.name] -= count
+                found.append(one)
+        return found
+
+    def words(self, job: JobRecord) -> str:
+        """What its team has and is promised."""
+        team = self.of(job)
+        quota = "" if team.quota is None else f", its quota is {team.quota}"
+        return f"team {team.name} holds {self.held(job)} of its guarantee of {team.guarantee}{quota}"
+
+    def claimants(self, waiting: tuple[JobRecord, ...]) -> list[JobRecord]:
+        """Of jobs that wait, in turn: the first of each size of each team that could claim slots within its guarantee.
+
+        Not only the first one: it may need more than others can give back, while one after it does not.
+        """
+        return [job for job in _first_of_each_size(waiting) if self.within(job)]
+
+
+def _needs(job: JobRecord) -> int:
+    return len(job.gang) if job.state is JobState.PARKED else job.spec.workers_min
+
+
+@remembered
+def _held(jobs: Mapping[JobName, JobRecord]) -> Mapping[str, int]:
+    found: Counter[str] = Counter()
+    for job in jobs.values():
+        if job.state in JOB_HOLDS_SLOTS:
+            found[job.spec.team] += len(job.gang)
+    return found
+
+
+@remembered
+def _first_of_each_size(waiting: tuple[JobRecord, ...]) -> Sequence[JobRecord]:
+    found: dict[tuple[str, int], JobRecord] = {}
+    for job in waiting:
+        found.setdefault((job.spec.team, job.spec.workers_min), job)
+    return list(found.values())

@@ -1,0 +1,229 @@
+"""How teams share a pool: guarantees, loans that are given back, weights, quotas; in a pool under a virtual clock."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.pool.events import GrantJob, ParkJob, StopJob
+from ebbtide.pool.ids import JobName
+from ebbtide.pool.promises import check
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate.engine import Times
+from ebbtide_autoscaler.simulate.pool import Pool
+from ebbtide_autoscaler.teams import OTHERS, Shares, Team
+from tests.autoscaler.closed_loop import a_job
+
+TICK_S = 5.0
+LONG_S = 1e6  # of work: for ever, as these tests go
+GIB = 1 << 30
+
+
+class Day:
+    """A pool of jobs alone. ``moves``: all that was decided so far, with its second."""
+
+    def __init__(self, slots: int, *teams: Team, per_node: int = 4, reserve: int = 0) -> None:
+        self.pool = Pool(slots // per_node, per_node, 1 << 40, Times(), 0, now_s=0.0, from_s=0.0)
+        self.config = PolicyConfig(teams=teams, reserve=reserve)
+        self.memory, self.second, self.jobs = Memory(), 0.0, 0
+        self.moves: list[tuple[float, object]] = []
+        self.waits: dict[str, str] = {}
+
+    def submit(self, team: str, least: int = 1, most: int | None = None, work_s: float = LONG_S, **more: object) -> str:
+        """A job, now."""
+        name, self.jobs = f"{team}-{self.jobs:03}", self.jobs + 1
+        spec = a_job(name, team=team, workers_min=least, workers_max=most or least, host_bytes_per_worker=GIB)
+        self.pool.submit(replace(spec, **more), work_s * (most or least))  # type: ignore[arg-type]
+        return name
+
+    def run(self, for_s: float) -> "Day":
+        """Tick by tick."""
+        until_s = self.second + for_s
+        while self.second < until_s:
+            while self.pool.agenda.next_s() <= self.second:
+                self.pool.now_s = self.pool.agenda.next_s()
+                self.pool.agenda.pop()()
+            self.pool.now_s = self.second
+            decision, self.memory = decide(self.second, Snapshot(self.pool.state), self.memory, self.config)
+            self.moves += [(self.second, move) for move in decision.moves]
+            self.waits = dict(decision.waits)
+            self.pool.carry_out(decision.moves)
+            check(self.pool.state)
+            for team in self.config.teams:
+                assert team.quota is None or self.held(team.name) <= team.quota
+            self.second += TICK_S
+        assert self.pool.refused == []
+        return self
+
+    def held(self, team: str) -> int:
+        """Slots of its jobs."""
+        jobs = self.pool.state.jobs.values()
+        return sum(len(job.gang) for job in jobs if job.spec.team == team and job.state in JOB_HOLDS_SLOTS)
+
+    def asked_aside(self) -> list[str]:
+        """Jobs that were told to leave."""
+        return [str(move.job) for _, move in self.moves if isinstance(move, ParkJob | StopJob)]
+
+
+def test_what_is_promised_comes_back_and_what_lends_keeps_its_own() -> None:
+    day = Day(16, Team("vision", 8), Team("text", 8))
+    for _ in range(16):
+        day.submit("vision")
+    assert day.run(60).held("vision") == 16, "nobody else is there: all of it is lent"
+    claimer = day.submit("text", 6)
+    day.run(120)
+    assert day.held("text") == 6 and day.held("vision") == 10
+    assert len(day.asked_aside()) == 6 and day.asked_aside()[0] == "vision-015", "who came last goes first"
+    moves = [move for _, move in day.moves if isinstance(move, ParkJob)]
+    assert "team text holds 0 of its guarantee of 8" in moves[0].reason
+    assert "team vision holds 16 of its guarantee of 8" in moves[0].reason
+    day.submit("text", 4)  # it would have 10, two more than it was promised
+    day.run(120)
+    assert day.held("text") == 6 and len(day.asked_aside()) == 6
+    assert claimer in day.pool.state.jobs
+
+
+def test_who_is_asked_is_asked_for_something() -> None:
+    """Of a team whose jobs may not be asked nothing is taken, and nobody parks for too little."""
+    day = Day(8, Team("text", 8))
+    for _ in range(4):
+        day.submit("vision", 1, workload_class=WorkloadClass.NON_PREEMPTIBLE)
+        day.submit("vision", 1)
+    day.run(60)
+    day.submit("text", 6)
+    day.run(300)
+    assert day.asked_aside() == [] and day.held("vision") == 8
+    day.submit("text", 4)
+    assert day.run(300).held("text") == 4
+
+
+def test_a_higher_priority_is_not_asked_for_a_guarantee() -> None:
+    day = Day(8, Team("text", 8))
+    for _ in range(8):
+        day.submit("vision", priority=5)
+    day.run(60)
+    day.submit("text", 2)
+    assert day.run(300).held("vision") == 8
+
+
+def test_a_quota_holds_whatever_is_free_and_who_waits_for_it_is_told() -> None:
+    day = Day(16, Team("text", 0, quota=6))
+    day.submit("text", 2, 16)
+    day.submit("text", 2, 4)
+    day.run(600)
+    assert day.held("text") == 6
+    waiting = next(iter(day.waits))
+    assert "its quota is 6" in day.waits[waiting] and "needs 2 slots" in day.waits[waiting]
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(1, 3), st.integers(0, 100))
+def test_endless_lines_share_by_weight_within_a_gang(weights: list[int], gang: int, seed: int) -> None:
+    random = Random(seed)
+    teams = [Team(f"t{number}", weight=float(weight)) for number, weight in enumerate(weights)]
+    day = Day(24, *teams)
+    order = [team.name for team in teams for _ in range(120)]
+    random.shuffle(order)
+    for name in order:
+        day.submit(name, gang, work_s=random.uniform(200.0, 400.0))
+    day.run(600)
+    usable = 24 - 24 % gang
+    for team in teams:
+        fair = usable * team.weight / sum(weights)
+        assert abs(day.held(team.name) - fair) <= 2 * gang, "one that has just come, one that has just gone"
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 4), st.floats(0.0, 900.0)),
+        min_size=1,
+        max_size=25,
+    ),
+    st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 4)),
+    st.integers(0, 2),
+)
+def test_under_constant_load_it_comes_to_rest_with_every_promise_kept(
+    jobs: list[tuple[str, int, int, float]], promised: tuple[int, int, int], reserve: int
+) -> None:
+    """No ping-pong: with jobs that never end nothing moves any more, and no claim that could be met is open."""
+    teams = [Team(name, guarantee) for name, guarantee in zip("abc", promised, strict=True)]
+    day = Day(24, *teams, reserve=reserve)
+    for team, least, more, at_s in sorted(jobs, key=lambda job: job[3]):
+        day.run(max(0.0, at_s - day.second))
+        day.submit(team, least, least + more)
+    day.run(1500)
+    before = len(day.moves)
+    day.run(1500)
+    assert day.moves[before:] == []
+    assert len(day.moves) <= 12 * len(jobs)
+    shares = Shares(teams, day.pool.state.jobs)
+    waiting = [job for job in day.pool.state.jobs.values() if job.state not in JOB_HOLDS_SLOTS]
+    free = len(day.pool.state.free_slots()) - reserve
+    for job in waiting:
+        lent = sum(
+            len(one.gang)
+            for one in shares.lenders(job, [j for j in day.pool.state.jobs.values() if j.state in JOB_HOLDS_SLOTS])
+        )
+        assert not shares.within(job) or free + lent < job.spec.workers_min, day.waits[job.spec.name]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 6), st.integers(-1, 1)), max_size=20),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
+def test_in_turn_is_a_permutation_by_priority_and_no_lender_falls_below_its_own(
+    jobs: list[tuple[str, int, int]], first: int, second: int
+) -> None:
+    day = Day(128, Team("a", first), Team("b", second))
+    for team, count, priority in jobs:
+        day.submit(team, max(1, count), priority=priority)
+    day.run(10)
+    shares, all_jobs = Shares(day.config.teams, day.pool.state.jobs), list(day.pool.state.jobs.values())
+    line = sorted(all_jobs, key=lambda job: (-job.spec.priority, job.submitted_s))
+    asked = list(shares.in_turn(line))
+    assert sorted(job.spec.name for job in asked) == sorted(job.spec.name for job in line)
+    assert [job.spec.priority for job in asked] == [job.spec.priority for job in line]
+    for job in all_jobs:
+        lent = shares.lenders(job, all_jobs)
+        for lender in (*day.config.teams, OTHERS):
+            mine = sum(len(one.gang) for one in lent if shares.of(one).name == lender.name)
+            assert not mine or shares.of_team(lender) - mine >= lender.guarantee
+        assert all(shares.of(one) is not shares.of(job) for one in lent)
+
+
+def test_teams_that_are_not_named_are_one() -> None:
+    day = Day(8, Team("text", 4))
+    day.submit("x", 2)
+    day.submit("y", 3)
+    shares = Shares(day.config.teams, day.run(60).pool.state.jobs)
+    job = day.pool.state.jobs[JobName("x-000")]
+    assert shares.of(job) is OTHERS and shares.held(job) == 5 and not shares.within(job)
+
+
+def test_the_reason_of_a_grant_says_what_the_team_has() -> None:
+    day = Day(8, Team("text", 4, 2.0, 6))
+    day.submit("text", 2)
+    day.run(10)
+    grant = next(move for _, move in day.moves if isinstance(move, GrantJob))
+    assert grant.reason.endswith("team text holds 0 of its guarantee of 4, its quota is 6")
+
+
+@pytest.mark.parametrize("teams", [(), (Team("else", 3),)])
+def test_where_nobody_of_a_team_is_there_it_changes_nothing_but_words(teams: tuple[Team, ...]) -> None:
+    day = Day(12, *teams)
+    for least, most, work_s in ((2, 6, 300.0), (4, 4, 200.0), (1, 3, 900.0), (8, 8, 100.0), (1, 1, 50.0)):
+        day.submit("x", least, most, work_s)
+    day.run(2000)
+    plain = Day(12)
+    for least, most, work_s in ((2, 6, 300.0), (4, 4, 200.0), (1, 3, 900.0), (8, 8, 100.0), (1, 1, 50.0)):
+        plain.submit("x", least, most, work_s)
+    plain.run(2000)
+    told = [[(at_s, type(move), getattr(move, "slots", ())) for at_s, move in one.moves] for one in (day, plain)]
+    assert told[0] == told[1]
