@@ -9,8 +9,9 @@ the pool has seen enough preemptions (``away``) it is restarted as soon as it is
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import groupby
 
-from ebbtide.pool.events import Decision, DrainSeat, GrantSeat, ParkSeat, ResumeJob, StopJob
+from ebbtide.pool.events import Decision, DrainSeat, ParkSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import training
@@ -19,16 +20,15 @@ from ebbtide_autoscaler.away import expected_s, noted
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.holds import put_aside
-from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
+from ebbtide_autoscaler.raising import raise_by_turns
 from ebbtide_autoscaler.replacement import replace_outdated
-from ebbtide_autoscaler.retry import tries
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Shares
-from ebbtide_autoscaler.warm import aside, give_way, wake, why_not_park
+from ebbtide_autoscaler.warm import give_way, why_not_park
 
 Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
 """Has jobs step aside for the slots that a draft misses."""
@@ -65,12 +65,13 @@ def decide(
     )
     training.vacate(state, draft)
     put_aside(state, draft)
-    for want in wanted:
-        if want.want > want.now:
-            _raise(now_s, state, want, draft)
-        elif want.want < want.now:
-            _lower(now_s, state, want, draft)
-        replace_outdated(now_s, state, want, draft)
+    for _, group in groupby(wanted, key=lambda want: state.endpoints[want.endpoint].spec.priority):
+        same = list(group)
+        raise_by_turns(now_s, state, [want for want in same if want.want > want.now], draft)
+        for want in same:
+            if want.want < want.now:
+                _lower(now_s, state, want, draft)
+            replace_outdated(now_s, state, want, draft)
     reclaim(now_s, state, draft, config)
     grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
     give_way(state, draft)
@@ -99,40 +100,18 @@ def _with(
     return replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
 
 
-def _raise(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
-    """Wake warm replicas of an endpoint, grant slots to cold seats, or note how many slots are missing."""
-    spec = state.endpoints[want.endpoint].spec
-    needed = want.want - want.now - wake(state, want, draft)
-    found = tries(now_s, state, want.endpoint, spec.replicas_max + len(aside(state, want.endpoint)))
-    for seat in found.seats[:needed]:
-        slots = draft.free.for_replica(spec.slots_per_replica)
-        if slots:
-            draft.grant(GrantSeat(seat, slots, f"{want.reason}: {want.want} replicas instead of {want.now}"))
-        elif found.disturb_in_s and not draft.free.fits(spec.slots_per_replica):
-            no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
-            draft.waits.append((seat, f"{want.reason}; {found.story()} when a slot is free, {no_job}"))
-        else:
-            draft.best |= {slot for one in aside(state, want.endpoint) for slot in one.slots}
-            note_lack(state, want, seat, draft)
-    if len(found.seats) < needed:
-        why = found.story() if found.failures else "all its seats are taken"
-        draft.waits.append((want.endpoint, f"{want.reason}; {why}"))
-
-
 def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
-    """Drain a replica that must go anyway, else park or drain the one with the highest seat number that may go."""
+    """Drain replicas that must go anyway, else park or drain those with the highest seat numbers that may go."""
     record = state.endpoints[want.endpoint]
     seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(now_s, state, record, seat)]
-    if not going:
-        return
     order = {seat.id: (is_on_draining(state, seat), bool(why_outdated(state, seat)), n) for n, seat in enumerate(going)}
-    seat = max(going, key=lambda seat: order[seat.id])
-    why, reason = why_outdated(state, seat), want.reason
-    if not why and record.spec.warm_replicas:
-        why_not = why_not_park(now_s, state, seat, draft)
-        if not why_not:
-            draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
-            return
-        reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
-    draft.moves.append(DrainSeat(seat.id, f"{why}; {reason}" if why else reason))
+    for seat in sorted(going, key=lambda seat: order[seat.id], reverse=True)[: want.now - want.want]:
+        why, reason = why_outdated(state, seat), want.reason
+        if not why and record.spec.warm_replicas:
+            why_not = why_not_park(now_s, state, seat, draft)
+            if not why_not:
+                draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
+                continue
+            reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
+        draft.moves.append(DrainSeat(seat.id, f"{why}; {reason}" if why else reason))

@@ -248,14 +248,15 @@ def _raw_want(
 def _down(
     now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord], aim: int
 ) -> tuple[int, str]:
-    """One replica fewer, if enough ready ones are left and one of them has lived long enough to have been worth it."""
+    """Fewer replicas, as far as enough ready ones are left and some have lived long enough to have been worth it."""
     have = len(seats)
-    if sum(seat.state is SeatState.READY for seat in seats) <= aim:
+    surplus = sum(seat.state is SeatState.READY for seat in seats) - aim
+    if surplus <= 0:
         return have, "less demand, but a replica that is still starting cannot stand in for a ready one"
     if not any(may_go(now_s, state, record, seat) for seat in seats):
         least_s = record.spec.min_uptime_factor * min(_came_in_s(record, seat) for seat in seats)
         return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
-    return have - 1, f"{aim} replicas are enough since {record.spec.down_after_s:g} s"
+    return have - surplus, f"{aim} replicas are enough since {record.spec.down_after_s:g} s"
 
 
 def _came_in_s(record: EndpointRecord, seat: SeatRecord) -> float:

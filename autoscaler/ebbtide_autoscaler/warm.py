@@ -56,10 +56,11 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
     if record.park_failed_s and now_s - record.park_failed_s < AGAIN_S:
         return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
     others = [one for one in seats_of(state, seat.endpoint) if one.parks and one.state is not SeatState.STOPPING]
-    if len(others) >= record.spec.warm_replicas:
-        return f"{len(others)} of {record.spec.warm_replicas} are warm already"
-    node = node_of(state, seat)
     parks = [state.seats[move.seat] for move in draft.moves if isinstance(move, ParkSeat)]
+    warm = len(others) + sum(one.endpoint == seat.endpoint for one in parks)
+    if warm >= record.spec.warm_replicas:
+        return f"{warm} of {record.spec.warm_replicas} are warm already"
+    node = node_of(state, seat)
     promised = sum(one.park_bytes for one in parks if node_of(state, one) == node)
     needed = _of_jobs(state, draft)[node] + state.warm_bytes(node) + promised + seat.park_bytes
     if needed > state.nodes.get(node, 0):

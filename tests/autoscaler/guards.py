@@ -179,8 +179,8 @@ GUARDS = (
         ),
         (
             "a replica that starts stands in for none",
-            "    if sum(seat.state is SeatState.READY for seat in seats) <= aim:",
-            "    if False:",
+            "    surplus = sum(seat.state is SeatState.READY for seat in seats) - aim\n",
+            "    surplus = len(seats) - aim\n",
         ),
         ("silent gateways move nothing", "    if not signals.known:\n        keep", "    if False:\n        keep"),
         (
