@@ -36,7 +36,7 @@ class Played:
     Attributes:
         figures: see `score.figures`.
         course: slots by use and time.
-        took_s: of wall clock.
+        took_s: of CPU.
         decide_ms: of processor time, by decision; no figure of the run, for those are equal for equal seeds.
     """
 
@@ -78,13 +78,13 @@ def played(file: SimulationFile, inputs: Inputs, name: str, seed: int, knobs: Kn
     """One contender on one seed; ``knobs``: others than those at which it is compared."""
     given = scene(file, inputs, seed)
     play = TURNED[name](given, policy_config(file), knobs_of(name) if knobs is None else knobs)
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     clocked = Clocked(play.contender)
     found = Run(play.scene, clocked, play.config).outcome()
     return Played(
         figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given)},
         {use.value: counts for use, counts in found.course.items()},
-        time.perf_counter() - began_s,
+        time.process_time() - began_s,
         clocked.ms(),
     )
 
