@@ -5,12 +5,13 @@ from typing import Any
 from benchmarks.policy import merged
 
 
-def a_part(slots: int, **bars: float) -> dict[str, Any]:
+def a_part(slots: int, hours: float = 168.0, **bars: float) -> dict[str, Any]:
     return {
         "seeds": 5,
         "took_s": 10.4,
         "date": "2026-01-01",
-        "inputs": {"slots": slots},
+        "inputs": {"slots": slots, "hours": hours},
+        "policies": {"ebbtide": {}},
         "run_s": {"ebbtide": 7.0},
         "impossible": [] if slots == 64 else ["oracle, seed 0: too much"],
         "bars": {name: {"value": value, "at_least": 1.0, "met": value >= 1.0} for name, value in bars.items()},
@@ -29,3 +30,9 @@ def test_bars_keep_their_ids_and_a_part_that_is_no_week_adds_its_name() -> None:
 def test_a_contradiction_is_kept_with_its_part() -> None:
     found = merged({"64-week": a_part(64), "512-week": a_part(512)})
     assert found["impossible"] == ["512-week: oracle, seed 0: too much"]
+
+
+def test_a_part_of_a_week_tells_what_a_week_would_take_and_that_it_was_none() -> None:
+    found = merged({"512-week": a_part(512, 48.0)})
+    assert found["bars"] == [{"bar": "sim_week_512_s", "value": 24.5}]
+    assert found["parts"]["512-week"]["hours"] == 48.0 and found["parts"]["512-week"]["policies"] == 1
