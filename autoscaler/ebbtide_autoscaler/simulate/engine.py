@@ -53,10 +53,11 @@ class Times:
     """How long moves take, in seconds.
 
     Attributes:
-        start_s: median of a replica's start; a draw is lognormal around it.
+        start_s: median of a replica's start on a node that has had one; a draw is lognormal around it.
+        cold_s: the same for the first one of a node, or of an endpoint.
         start_spread: standard deviation of its logarithm.
         wake_s: of a warm replica.
-        drain_s: until a replica's last request is answered, at most.
+        drain_s: until a replica's last request is answered, where nobody knows its requests.
         gang_start_s: of a job's workers, until they train.
         safe_point_s: until a job comes to one; it trains meanwhile.
         park_s: from the safe point until its slots are free.
@@ -70,6 +71,7 @@ class Times:
 
     start_s: float = 45.0  # local weights and compile cache: Alibaba's base-model loads have p50 23, p90 42 s; + engine
     start_spread: float = 0.4  # so that p90 is 1.7 times the median, as there
+    cold_s: float = 150.0  # container, weights from afar, compilation and graphs: 120 to 300 s
     wake_s: float = 3.0  # vLLM's sleep levels: 0.1 to 6 s
     drain_s: float = 10.0
     gang_start_s: float = 60.0  # processes, imports, checkpoint read by each rank

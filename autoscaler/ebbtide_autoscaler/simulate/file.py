@@ -64,6 +64,30 @@ class RunModel(Section):
     )
 
 
+class FailuresModel(Section):
+    """What breaks: the same for every policy of a seed."""
+
+    gpu_hours_each: Annotated[float, Field(gt=0)] | None = Field(
+        10_000.0,
+        description="GPU-hours for each GPU that fails, and takes its node with it. Default 10000, as assumed for "
+        "benchmarks of this kind; null: none.",
+    )
+    storm: bool = Field(
+        True, description="Once in scored time of a day or more, 1 % of the nodes (at least one) fail in 5 minutes."
+    )
+    repair_s: Seconds = Field(3600.0, description="Until a node is back. Default an hour: assumed.")
+
+
+class StorageModel(Section):
+    """The shared filesystem."""
+
+    gbytes_per_s: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Of all transfers together, in 10^9 bytes. Default null: 6.25 for each node, which is 50 for 64 "
+        "GPUs, as one client of such storage has read (InstantTensor's benchmark: 45 of 50 GB/s on 8 H200).",
+    )
+
+
 class SimulationFile(Section):
     """The whole file."""
 
@@ -72,6 +96,8 @@ class SimulationFile(Section):
     jobs: JobsModel = JobsModel()
     policy: PolicySection = PolicySection()
     run: RunModel = RunModel()
+    failures: FailuresModel = FailuresModel()
+    storage: StorageModel = StorageModel()
 
     @model_validator(mode="after")
     def _fits(self) -> "SimulationFile":

@@ -20,6 +20,7 @@ class Use(Enum):
     STARTING = "starting"  # a replica on its way
     DRAINING = "draining"  # a replica that leaves
     FREE = "free"
+    DOWN = "down"  # its node has failed
 
 
 WASTE = (Use.LOST, Use.LOADING, Use.SAVING, Use.STARTING, Use.DRAINING)

@@ -19,6 +19,7 @@ COLOURS = {  # one for each use, told apart by people who see red and green alik
     Use.SAVING: "#cc79a7",
     Use.LOST: "#000000",
     Use.FREE: "#dddddd",
+    Use.DOWN: "#999999",
 }
 WASTE_COLOURS = {
     "lost": "#000000",

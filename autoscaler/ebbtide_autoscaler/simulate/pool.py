@@ -3,16 +3,23 @@
 The state is the product's own, changed by its own ``apply``: a move that the tables forbid is refused here as it is
 there. What follows is a model: a job parks as long as `Times` says, a replica starts as long as is drawn.
 
-Not modelled: what people do, the network, and slots that are not proven free at once.
+A node that fails is lost to the pool at once, and what was there follows as the arbiter would have it: jobs go back to
+their last durable step, replicas are gone.
+
+Not modelled: what people do, the network, slots that are not proven free at once, and how long Ray takes to tell of a
+node that has died.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp
 from random import Random
 from types import MappingProxyType
+from typing import TypeVar
 
+from ebbtide.pool import index
 from ebbtide.pool.apply import apply
 from ebbtide.pool.apply_slot import freed
 from ebbtide.pool.errors import IllegalTransition
@@ -23,15 +30,18 @@ from ebbtide.pool.events import (
     Event,
     GrantJob,
     GrantSeat,
+    JobCrashed,
     JobDurable,
     JobEnded,
     JobForgotten,
     JobParked,
+    JobRecovered,
     JobRunning,
     JobStopped,
     JobSubmitted,
     Move,
     NodeFound,
+    NodeLost,
     ParkJob,
     ParkSeat,
     ResumeJob,
@@ -48,10 +58,11 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec
-from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
-from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
+from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide_autoscaler.simulate.agenda import Agenda
 from ebbtide_autoscaler.simulate.engine import Times
+from ebbtide_autoscaler.simulate.filesystem import SERVING, TRAINING, Filesystem, Transfer
 from ebbtide_autoscaler.simulate.meter import Meter, Use, use_of_job, use_of_seat
 from ebbtide_autoscaler.simulate.occupants import Occupants
 from ebbtide_autoscaler.simulate.tally import Tally
@@ -75,11 +86,31 @@ class Training:
     preempted_s: list[float] = field(default_factory=list)  # when
     per_h_max: int = 0  # preemptions that it was promised at most within an hour
     lost_s: float = 0.0  # slot-seconds that had to be done again
+    crashes: int = 0
+    saved_s: float = 0.0  # of work that is durable, in slot-seconds
+    saving: tuple[float, Transfer] | None = None  # so much work is on its way to the filesystem
+
+    @property
+    def done_s(self) -> float:
+        """Work that is done, in slot-seconds."""
+        return self.work_s - self.left_s
 
     def preempt(self, at_s: float) -> None:
         """It was told to go."""
         self.preempted += 1
         self.preempted_s.append(at_s)
+
+
+Who = TypeVar("Who", JobName, SeatId)
+
+
+def _node(number: int) -> NodeId:
+    return NodeId(f"node-{number:04}")
+
+
+def _bytes_of(job: JobRecord) -> float:
+    """Of its whole state."""
+    return float(len(job.gang) * job.spec.host_bytes_per_worker)
 
 
 class Pool:
@@ -96,9 +127,21 @@ class Pool:
         now_s: float,
         from_s: float,
         park_bytes: Mapping[EndpointName, int] = MappingProxyType({}),
+        drain_s: Mapping[EndpointName, float] = MappingProxyType({}),
+        bytes_per_s: float | None = None,
     ) -> None:
-        """All slots are free; slot-seconds count from ``from_s`` on; ``park_bytes``: of a replica that is parked."""
-        self._park_bytes = park_bytes
+        """All slots are free.
+
+        Args:
+            from_s: slot-seconds count from then on.
+            park_bytes: of a replica that is parked, which are those of its weights.
+            drain_s: until a replica's last request is answered; `Times.drain_s` where it says nothing.
+            bytes_per_s: of the shared filesystem; None: nobody ever waits for it.
+        """
+        self._park_bytes, self._drain_s, self._per_node, self._host_bytes = park_bytes, drain_s, per_node, host_bytes
+        self._filesystem = Filesystem(bytes_per_s) if bytes_per_s else None
+        self._down: set[NodeId] = set()
+        self._warmed: set[str] = set()  # nodes and endpoints that have had a replica
         self.now_s = now_s
         self.state = PoolState()
         self.agenda = Agenda()
@@ -110,11 +153,13 @@ class Pool:
         self._ready: Counter[EndpointName] = Counter()
         self._times, self._random = times, Random(seed)
         for number in range(nodes):
-            node = NodeId(f"node-{number:04}")
-            self._apply(NodeFound(node, host_bytes))
-            for index in range(per_node):
-                self._apply(SlotFound(Slot(slot_id(node, index), node, index)))
+            self._join(_node(number))
         self.state = freed(self.state, self.state.slots, now_s)
+
+    def _join(self, node: NodeId) -> None:
+        self._apply(NodeFound(node, self._host_bytes))
+        for number in range(self._per_node):
+            self._apply(SlotFound(Slot(slot_id(node, number), node, number)))
 
     def declare(self, spec: EndpointSpec) -> None:
         """An endpoint of the pool; again: it has changed."""
@@ -152,7 +197,10 @@ class Pool:
 
     def _credit(self, one: Training, workers: int) -> None:
         assert one.since_s is not None
-        one.left_s = max(0.0, one.left_s - (self.now_s - one.since_s) * workers)
+        every_s, ran_s = self._times.checkpoint_every_s, self.now_s - one.since_s
+        if ran_s >= every_s:
+            one.saved_s = max(one.saved_s, one.done_s + ran_s // every_s * every_s * workers)
+        one.left_s = max(0.0, one.left_s - ran_s * workers)
         one.since_s = None
 
     # ---- what follows
@@ -163,21 +211,22 @@ class Pool:
             case GrantJob(job=job):
                 one = self.training[job]
                 one.first_s = self.now_s if one.first_s is None else one.first_s
-                self._job_later(job, times.gang_start_s, self._runs)
+                reads = _bytes_of(self.state.jobs[job]) if one.saved_s else 0.0
+                self._after_bytes(job, times.gang_start_s, reads, self._runs)
             case ResumeJob(job=job):
                 self._job_later(job, times.resume_s, self._runs)
             case ParkJob(job=job):
                 self.training[job].preempt(self.now_s)
-                self._to_safe_point(job, before.jobs[job], times.park_s, self._parked)
+                self._to_safe_point(job, before.jobs[job], times.park_s, 0.0, self._parked)
             case StopJob(job=job):
                 was = before.jobs[job]
                 if move.preempts and was.state is JobState.RUNNING:
                     self.training[job].preempt(self.now_s)
                 if was.state is JobState.RUNNING and times.kills:
-                    self._lose(job, was)
+                    self._lose(job)
                     self._job_later(job, times.kill_s, self._stopped)
                 elif was.state is JobState.RUNNING:
-                    self._to_safe_point(job, was, times.save_s, self._stopped)
+                    self._to_safe_point(job, was, times.save_s, _bytes_of(was), self._stopped)
                 else:
                     self._job_later(job, 0.0, self._stopped)
             case GrantSeat(seat=seat):
@@ -186,32 +235,47 @@ class Pool:
                 self._seat_later(seat, times.wake_s, self._answers)
             case DrainSeat(seat=seat):
                 draining = self.state.seats[seat].state is SeatState.DRAINING
-                self._seat_later(seat, times.drain_s if draining else 0.0, self._leaves)
+                self._seat_later(seat, self._drains_s(seat) if draining else 0.0, self._leaves)
             case ParkSeat(seat=seat):
-                self._seat_later(seat, times.drain_s, self._drained)
+                self._seat_later(seat, self._drains_s(seat), self._drained)
             case _:
                 raise AssertionError(f"no contender makes such moves: {move}")
 
-    def _lose(self, job: JobName, was: JobRecord) -> None:
-        """Back to its last checkpoint; ones are made while it runs, not when it starts."""
-        lost_s = ((self.now_s - was.since_s) % self._times.checkpoint_every_s) * len(was.gang)
-        self.training[job].left_s += lost_s
-        self.training[job].lost_s += lost_s
+    def _lose(self, job: JobName) -> None:
+        """Back to its last durable step: ones are saved while it runs, and when it has stepped aside."""
+        self._look_at_save(job)
+        one = self.training[job]
+        lost_s = max(0.0, one.done_s - one.saved_s)
+        one.left_s += lost_s
+        one.lost_s += lost_s
         self.meter.lose(lost_s)
 
-    def _to_safe_point(self, job: JobName, was: JobRecord, then_s: float, then: Callable[[JobName], None]) -> None:
-        """It trains on until there; one that is through before ends."""
+    def _look_at_save(self, job: JobName) -> None:
+        """What was on its way to the filesystem may be there; it is asked when something depends on it."""
+        one = self.training[job]
+        if one.saving is not None and self._filesystem is not None:
+            done_s, transfer = one.saving
+            if self._filesystem.has_ended(self.now_s, transfer):
+                one.saved_s, one.saving = max(one.saved_s, done_s), None
+        step = self._step(job, one.saved_s)
+        if step > self.state.jobs[job].durable_step:
+            self._apply(JobDurable(job, step))
+
+    def _to_safe_point(
+        self, job: JobName, was: JobRecord, then_s: float, size: float, then: Callable[[JobName], None]
+    ) -> None:
+        """It trains on until there, and writes so many bytes; one that is through before ends."""
         one, workers = self.training[job], len(was.gang)
         until_s = min(self._times.safe_point_s, one.left_s / workers)
         one.left_s -= until_s * workers
         if one.left_s <= 0.0:
             self._job_later(job, until_s, self._finished)
         else:
-            self._job_later(job, until_s + then_s, then)
+            self._after_bytes(job, until_s + then_s, size, then)
 
     def _runs(self, job: JobName) -> None:
-        self._apply(JobRunning(job, self._step(job)))
         one = self.training[job]
+        self._apply(JobRunning(job, self._step(job, one.done_s)))
         one.since_s = self.now_s
         self._job_later(job, one.left_s / len(self.state.jobs[job].gang), self._finished)
 
@@ -224,29 +288,47 @@ class Pool:
         one.left_s, one.end_s = 0.0, self.now_s
 
     def _parked(self, job: JobName) -> None:
-        self.state = freed(self.state, self.state.jobs[job].gang, self.now_s)
-        self._apply(JobParked(job, self._step(job)))
-        self._apply(JobDurable(job, self._step(job)))
+        record, one = self.state.jobs[job], self.training[job]
+        self.state = freed(self.state, record.gang, self.now_s)
+        self._apply(JobParked(job, self._step(job, one.done_s)))
+        if self._filesystem is None:
+            one.saved_s = one.done_s
+        else:  # from the host's memory: its GPUs do not wait for it
+            one.saving = one.done_s, self._filesystem.begin(self.now_s, _bytes_of(record), TRAINING)
+        self._look_at_save(job)
 
     def _stopped(self, job: JobName) -> None:
-        self.state = freed(self.state, self._holds(job, self.state.jobs[job].gang), self.now_s)
-        self._apply(JobDurable(job, self._step(job)))
-        self._apply(JobStopped(job, self._step(job)))
+        one, record = self.training[job], self.state.jobs[job]
+        self.state = freed(self.state, self._holds(job, record.gang), self.now_s)
+        one.saved_s, one.saving = one.done_s, None
+        step = max(self._step(job, one.done_s), record.durable_step)  # which is rounded once more
+        self._apply(JobDurable(job, step))
+        self._apply(JobStopped(job, step))
 
     def _holds(self, workload: JobName | SeatId, slots: Iterable[SlotId]) -> tuple[SlotId, ...]:
         """Those that it occupies; as ``state.held_by``, which looks at all slots."""
         return tuple(slot for slot in slots if self.state.slots[slot].occupant == workload)
 
-    def _step(self, job: JobName) -> int:
+    def _step(self, job: JobName, done_s: float) -> int:
         """Finished steps: of so many slot-seconds each that the job has as many steps with any number of workers."""
-        one = self.training[job]
-        return int((one.work_s - one.left_s) / (self._times.step_s * self.state.jobs[job].spec.workers_max))
+        return int(done_s / (self._times.step_s * self.state.jobs[job].spec.workers_max))
 
     def _landed(self, seat: SeatId) -> None:
         self._apply(SeatLanded(seat, "replica"))
-        times = self._times
-        start_s = times.start_s * exp(self._random.gauss(0.0, times.start_spread))
-        self._seat_later(seat, start_s, self._answers)
+        times, record = self._times, self.state.seats[seat]
+        known: set[str] = {record.endpoint, self.state.slots[record.slots[0]].slot.node}
+        # The first one on a node finds no image and no libraries in memory, an endpoint's first one nothing compiled.
+        median_s = times.start_s if known <= self._warmed else max(times.start_s, times.cold_s)
+        self._warmed |= known
+        start_s = median_s * exp(self._random.gauss(0.0, times.start_spread))
+        if self._filesystem is None:
+            self._seat_later(seat, start_s, self._answers)
+            return
+        loads = self._filesystem.begin(self.now_s, self._park_bytes.get(record.endpoint, 0), SERVING)
+        self._once_there(partial(self._seat_later, seat), start_s, loads, SERVING, self._answers)
+
+    def _drains_s(self, seat: SeatId) -> float:
+        return self._drain_s.get(self.state.seats[seat].endpoint, self._times.drain_s)
 
     def _answers(self, seat: SeatId) -> None:
         self._apply(SeatReady(seat, (), park_bytes=self._park_bytes.get(self.state.seats[seat].endpoint, 0)))
@@ -265,7 +347,98 @@ class Pool:
         self.state = freed(self.state, self._holds(seat, self.state.seats[seat].slots), self.now_s)
         self._apply(SeatGone(seat))
 
+    # ---- failures
+
+    def lose_node(self, number: int, repair_s: float) -> None:
+        """It fails now, with all that is on it, and is back after ``repair_s``."""
+        node = _node(number)
+        if node not in self.state.nodes:
+            return
+        for record in self.state.slots.values():
+            if record.slot.node == node:
+                self.meter.move(1, self._use_of(record), Use.DOWN)
+        self._down.add(node)
+        self._warmed.discard(node)
+        self._apply(NodeLost(node))
+        for job in list(self.state.jobs.values()):
+            if self._lost(job.gang):
+                self._crash(job)
+        for seat in list(self.state.seats.values()):
+            if self._lost(seat.slots) and seat.state is not SeatState.STOPPING:
+                self._apply(SeatStopped(seat.id, "its node is gone"))
+                self._apply(SeatGone(seat.id))
+        self.agenda.at(self.now_s + repair_s, partial(self._comes_back, node))
+
+    def _use_of(self, record: SlotRecord) -> Use:
+        """What a slot is used for, by who is on it."""
+        job = self.state.jobs.get(JobName(str(record.occupant)))
+        return use_of_job(job) if job else use_of_seat(self.state.seats.get(SeatId(str(record.occupant))))
+
+    def _lost(self, slots: Iterable[SlotId]) -> int:
+        """How many of them have gone with their node."""
+        return sum(self.state.slots[slot].state is SlotState.LOST for slot in slots) if self._down else 0
+
+    def _crash(self, was: JobRecord) -> None:
+        """Its gang lost somebody: whoever is left goes too, and it begins at its last durable step."""
+        job, one = was.spec.name, self.training[was.spec.name]
+        leaves = {JobState.RECOVERING, JobState.STOPPING} if self._times.kills else {JobState.RECOVERING}
+        if was.state in leaves:  # it has nothing more to lose
+            return
+        if was.state is JobState.RUNNING:
+            self._credit(one, len(was.gang))
+            one.since_s = self.now_s  # counted up to now: what follows adds nothing
+        reached = self._step(job, one.done_s)
+        self._lose(job)
+        one.crashes += 1
+        lost_steps = max(0, reached - self.state.jobs[job].durable_step)
+        self._apply(JobCrashed(job, "its node is gone", lost_steps))
+        self._job_later(job, self._times.kill_s if self._holds(job, was.gang) else 0.0, self._recovers)
+
+    def _recovers(self, job: JobName) -> None:
+        self.state = freed(self.state, self._holds(job, self.state.jobs[job].gang), self.now_s)
+        self._apply(JobRecovered(job))
+
+    def _comes_back(self, node: NodeId) -> None:
+        slots = [record.slot.id for record in self.state.slots.values() if record.slot.node == node]
+        if index.counted_on(self.state.jobs, self.state.seats).intersection(slots):  # somebody is still on the way out
+            self.agenda.at(self.now_s + 1.0, partial(self._comes_back, node))
+            return
+        self._down.discard(node)
+        self._join(node)
+        self.state = freed(self.state, slots, self.now_s)
+        self.meter.move(len(slots), Use.DOWN, Use.FREE)
+
     # ---- how
+
+    def _after_bytes(self, job: JobName, delay_s: float, size: float, call: Callable[[JobName], None]) -> None:
+        """After so long, or later if the filesystem is slower with so many bytes than was reckoned with."""
+        later = partial(self._job_later, job)
+        if self._filesystem is None or not size:
+            later(delay_s, call)
+        else:
+            self._once_there(later, delay_s, self._filesystem.begin(self.now_s, size, TRAINING), TRAINING, call)
+
+    def _once_there(
+        self,
+        later: Callable[[float, Callable[[Who], None]], None],
+        delay_s: float,
+        transfer: Transfer,
+        kind: int,
+        call: Callable[[Who], None],
+    ) -> None:
+        due_s = self.now_s + delay_s
+
+        def look(who: Who) -> None:
+            assert self._filesystem is not None
+            wait_s = self._filesystem.wait_s(self.now_s, transfer, kind)
+            if wait_s:
+                later(wait_s, look)
+            elif due_s + transfer.late_s > self.now_s:
+                later(due_s + transfer.late_s - self.now_s, call)
+            else:
+                call(who)
+
+        later(delay_s, look)
 
     def _job_later(self, job: JobName, delay_s: float, call: Callable[[JobName], None]) -> None:
         """Have this come about unless something else happens to the job before."""
@@ -298,7 +471,8 @@ class Pool:
             self._seat_changed(seat, before.seats.get(seat), self.state.seats.get(seat))
 
     def _seat_changed(self, seat: SeatId, was: SeatRecord | None, now: SeatRecord | None) -> None:
-        count = len(was.slots if was is not None and was.slots else now.slots if now is not None else ())
+        slots = was.slots if was is not None and was.slots else now.slots if now is not None else ()
+        count = len(slots) - self._lost(slots)
         self.meter.move(count, use_of_seat(was), use_of_seat(now))
         self.occupants.put(seat, now.slots if now is not None and now.state in SEAT_HOLDS_SLOTS else (), self.now_s)
         for record, change in ((was, -1), (now, 1)):
@@ -310,7 +484,8 @@ class Pool:
             self.tally.answered.append((self.now_s - now.granted_s, count))
 
     def _job_changed(self, job: JobName, was: JobRecord | None, now: JobRecord | None) -> None:
-        count = len(was.gang if was is not None and was.gang else now.gang if now is not None else ())
+        gang = was.gang if was is not None and was.gang else now.gang if now is not None else ()
+        count = len(gang) - self._lost(gang)
         self.meter.move(count, use_of_job(was), use_of_job(now))
         self.occupants.put(job, now.gang if now is not None and use_of_job(now) is not Use.FREE else (), self.now_s)
         if was is None or (now is not None and now.state is was.state):

@@ -7,7 +7,7 @@ see, and what it decides is carried out. The contender's code is the product's.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, log
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.draws import Job, Load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
+from ebbtide_autoscaler.simulate.failures import Failure
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.pool import Pool, Training
 from ebbtide_autoscaler.simulate.queue import Queue
@@ -63,6 +64,8 @@ class Scene:
     horizon_s: float
     job_class: WorkloadClass = WorkloadClass.PREEMPTIBLE
     in_place: bool = True  # whether jobs can park
+    failures: tuple[Failure, ...] = ()
+    bytes_per_s: float | None = None  # of the shared filesystem; None: nobody ever waits for it
 
     @property
     def slots(self) -> int:
@@ -114,7 +117,11 @@ class Run:
             now_s=BEGINS_S,
             from_s=BEGINS_S + scene.warm_up_s,
             park_bytes={one.spec.name: one.engine.park_bytes for one in scene.services},
+            drain_s={one.spec.name: drains_s(one) for one in scene.services},
+            bytes_per_s=scene.bytes_per_s,
         )
+        for fails in scene.failures:
+            self.pool.agenda.at(BEGINS_S + fails.at_s, partial(self.pool.lose_node, fails.node, fails.repair_s))
         self._queues = {}
         for one in scene.services:
             self.pool.declare(one.spec)
@@ -238,6 +245,14 @@ class Run:
             ttft_p90_s=TTFT_S if served else 0.0,
             known=True,
         )
+
+
+def drains_s(one: Service) -> float:
+    """Until the last request of a replica is answered: a long answer, at the most what its endpoint allows.
+
+    Lengths are exponential about their mean (see `draws.LENGTH_SPREAD`), and of a hundred requests the longest counts.
+    """
+    return min(one.spec.drain_s, log(100.0) * one.engine.stay_s(one.load.output_tokens))
 
 
 def job_spec(number: int, one: Job) -> JobSpec:

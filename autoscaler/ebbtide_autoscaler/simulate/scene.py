@@ -10,7 +10,9 @@ import numpy as np
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job, Load, jobs, lasting, load, replicas_needed
 from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Times
+from ebbtide_autoscaler.simulate.failures import Failure, failures
 from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
+from ebbtide_autoscaler.simulate.filesystem import NODE_BYTES_PER_S
 from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
 
@@ -122,6 +124,8 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         tick_s=file.run.tick_s,
         warm_up_s=warm_up_s,
         horizon_s=float(horizon_s),
+        failures=_failures(file, (warm_up_s, float(horizon_s)), seed),
+        bytes_per_s=bytes_per_s(file),
     )
 
 
@@ -141,6 +145,24 @@ def _can_answer(named: Named, model: EndpointModel, asked: Load) -> None:
             f"{named.path}: endpoint {model.name} promises the first token within {model.ttft_slo_s:g} s, but a mean "
             f"prompt of {asked.prompt_tokens:,.0f} tokens takes {prefill_s:.1f} s alone on {model.engine}"
         )
+
+
+def _failures(file: SimulationFile, scored_s: tuple[float, float], seed: int) -> tuple[Failure, ...]:
+    return failures(
+        file.pool.nodes,
+        file.pool.gpus_per_node,
+        gpu_hours_each=file.failures.gpu_hours_each,
+        storm=file.failures.storm,
+        repair_s=file.failures.repair_s,
+        scored_s=scored_s,
+        seed=1000 * seed + 900,
+    )
+
+
+def bytes_per_s(file: SimulationFile) -> float:
+    """Of the shared filesystem."""
+    given = file.storage.gbytes_per_s
+    return file.pool.nodes * NODE_BYTES_PER_S if given is None else given * 1e9
 
 
 def _twice(found: tuple[Job, ...], later_s: float) -> tuple[Job, ...]:
