@@ -1,7 +1,6 @@
 """The pool under a virtual clock: it applies what is decided, and brings about what follows from it.
 
-The state is the product's own, changed by its own ``apply``: a move that the tables forbid is refused here as it is
-there. What follows is a model: a job parks as long as `Times` says, a replica starts as long as is drawn.
+What follows is a model: a job parks as long as `Times` says, a replica starts as long as is drawn.
 
 A node that fails is lost to the pool at once, and what was there follows as the arbiter would have it: jobs go back to
 their last durable step, replicas are gone.
@@ -10,9 +9,7 @@ Not modelled: what people do, the network, slots that are not proven free at onc
 node that has died.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from math import exp
 from random import Random
@@ -20,14 +17,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ebbtide.pool import index
-from ebbtide.pool.apply import apply
 from ebbtide.pool.apply_slot import freed
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
-    Body,
     DrainSeat,
     EndpointDeclared,
-    Event,
     GrantJob,
     GrantSeat,
     JobCrashed,
@@ -56,51 +50,17 @@ from ebbtide.pool.events import (
     StopJob,
     WakeSeat,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec
-from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
-from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
-from ebbtide_autoscaler.simulate.agenda import Agenda
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide_autoscaler.simulate.book import Book
 from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.filesystem import SERVING, TRAINING, Filesystem, Transfer
-from ebbtide_autoscaler.simulate.meter import Meter, Use, use_of_job, use_of_seat
-from ebbtide_autoscaler.simulate.occupants import Occupants
-from ebbtide_autoscaler.simulate.tally import Tally
+from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.training import Training
 
 PLACE_S = 1.0  # until Ray has placed a replica: 0.3 to 1.5 s (facts on Ray)
-_EVENT = RecordId("simulated")
-
-
-@dataclass(slots=True)
-class Training:
-    """What is left of a job, and how it fared; times are seconds since 1970."""
-
-    left_s: float  # of work, in slot-seconds
-    work_s: float
-    submit_s: float
-    gpus: int = 1
-    since_s: float | None = None  # it has trained since then
-    first_s: float | None = None  # when it was first granted slots
-    end_s: float | None = None
-    preempted: int = 0
-    preempted_s: list[float] = field(default_factory=list)  # when
-    per_h_max: int = 0  # preemptions that it was promised at most within an hour
-    lost_s: float = 0.0  # slot-seconds that had to be done again
-    crashes: int = 0
-    saved_s: float = 0.0  # of work that is durable, in slot-seconds
-    saving: tuple[float, Transfer] | None = None  # so much work is on its way to the filesystem
-
-    @property
-    def done_s(self) -> float:
-        """Work that is done, in slot-seconds."""
-        return self.work_s - self.left_s
-
-    def preempt(self, at_s: float) -> None:
-        """It was told to go."""
-        self.preempted += 1
-        self.preempted_s.append(at_s)
-
-
 Who = TypeVar("Who", JobName, SeatId)
 
 
@@ -113,8 +73,8 @@ def _bytes_of(job: JobRecord) -> float:
     return float(len(job.gang) * job.spec.host_bytes_per_worker)
 
 
-class Pool:
-    """Slots, jobs and seats, as of ``now_s`` (seconds since 1970, as all times here)."""
+class Pool(Book):
+    """Slots, jobs and seats, and what follows from moves and failures."""
 
     def __init__(
         self,
@@ -138,20 +98,12 @@ class Pool:
             drain_s: until a replica's last request is answered; `Times.drain_s` where it says nothing.
             bytes_per_s: of the shared filesystem; None: nobody ever waits for it.
         """
+        super().__init__(nodes * per_node, times, now_s=now_s, from_s=from_s)
         self._park_bytes, self._drain_s, self._per_node, self._host_bytes = park_bytes, drain_s, per_node, host_bytes
         self._filesystem = Filesystem(bytes_per_s) if bytes_per_s else None
-        self._down: set[NodeId] = set()
         self._warmed: set[str] = set()  # nodes and endpoints that have had a replica
-        self.now_s = now_s
-        self.state = PoolState()
-        self.agenda = Agenda()
-        self.meter = Meter(nodes * per_node, from_s=from_s)
-        self.tally, self.occupants, self._from_s = Tally(), Occupants(now_s), from_s
-        self.training: dict[JobName, Training] = {}
         self.refused: list[str] = []
-        self.changes = 0
-        self._ready: Counter[EndpointName] = Counter()
-        self._times, self._random = times, Random(seed)
+        self._random = Random(seed)
         for number in range(nodes):
             self._join(_node(number))
         self.state = freed(self.state, self.state.slots, now_s)
@@ -172,10 +124,6 @@ class Pool:
         )
         self._apply(JobSubmitted(spec, "1"))
 
-    def ready(self, endpoint: EndpointName) -> int:
-        """How many of its replicas answer requests."""
-        return self._ready[endpoint]
-
     def carry_out(self, moves: Iterable[Move]) -> None:
         """What was decided, now; what cannot be is refused, and noted."""
         for move in moves:
@@ -186,22 +134,6 @@ class Pool:
                 self.refused.append(f"{self.now_s:.0f} s: {move}: {error}")
                 continue
             self._follow(move, before)
-
-    def settle(self) -> None:
-        """Count the work of jobs that train up to now."""
-        self.occupants.until(self.now_s)
-        for name, job in self.state.jobs.items():
-            if job.state is JobState.RUNNING:
-                self._credit(self.training[name], len(job.gang))
-                self.training[name].since_s = self.now_s
-
-    def _credit(self, one: Training, workers: int) -> None:
-        assert one.since_s is not None
-        every_s, ran_s = self._times.checkpoint_every_s, self.now_s - one.since_s
-        if ran_s >= every_s:
-            one.saved_s = max(one.saved_s, one.done_s + ran_s // every_s * every_s * workers)
-        one.left_s = max(0.0, one.left_s - ran_s * workers)
-        one.since_s = None
 
     # ---- what follows
 
@@ -305,14 +237,6 @@ class Pool:
         self._apply(JobDurable(job, step))
         self._apply(JobStopped(job, step))
 
-    def _holds(self, workload: JobName | SeatId, slots: Iterable[SlotId]) -> tuple[SlotId, ...]:
-        """Those that it occupies; as ``state.held_by``, which looks at all slots."""
-        return tuple(slot for slot in slots if self.state.slots[slot].occupant == workload)
-
-    def _step(self, job: JobName, done_s: float) -> int:
-        """Finished steps: of so many slot-seconds each that the job has as many steps with any number of workers."""
-        return int(done_s / (self._times.step_s * self.state.jobs[job].spec.workers_max))
-
     def _landed(self, seat: SeatId) -> None:
         self._apply(SeatLanded(seat, "replica"))
         times, record = self._times, self.state.seats[seat]
@@ -369,15 +293,6 @@ class Pool:
                 self._apply(SeatGone(seat.id))
         self.agenda.at(self.now_s + repair_s, partial(self._comes_back, node))
 
-    def _use_of(self, record: SlotRecord) -> Use:
-        """What a slot is used for, by who is on it."""
-        job = self.state.jobs.get(JobName(str(record.occupant)))
-        return use_of_job(job) if job else use_of_seat(self.state.seats.get(SeatId(str(record.occupant))))
-
-    def _lost(self, slots: Iterable[SlotId]) -> int:
-        """How many of them have gone with their node."""
-        return sum(self.state.slots[slot].state is SlotState.LOST for slot in slots) if self._down else 0
-
     def _crash(self, was: JobRecord) -> None:
         """Its gang lost somebody: whoever is left goes too, and it begins at its last durable step."""
         job, one = was.spec.name, self.training[was.spec.name]
@@ -385,7 +300,7 @@ class Pool:
         if was.state in leaves:  # it has nothing more to lose
             return
         if was.state is JobState.RUNNING:
-            self._credit(one, len(was.gang))
+            one.credit(self.now_s, len(was.gang), self._times.checkpoint_every_s)
             one.since_s = self.now_s  # counted up to now: what follows adds nothing
         reached = self._step(job, one.done_s)
         self._lose(job)
@@ -408,7 +323,7 @@ class Pool:
         self.state = freed(self.state, slots, self.now_s)
         self.meter.move(len(slots), Use.DOWN, Use.FREE)
 
-    # ---- how
+    # ---- bytes
 
     def _after_bytes(self, job: JobName, delay_s: float, size: float, call: Callable[[JobName], None]) -> None:
         """After so long, or later if the filesystem is slower with so many bytes than was reckoned with."""
@@ -439,61 +354,3 @@ class Pool:
                 call(who)
 
         later(delay_s, look)
-
-    def _job_later(self, job: JobName, delay_s: float, call: Callable[[JobName], None]) -> None:
-        """Have this come about unless something else happens to the job before."""
-        expected = self.state.jobs[job]
-
-        def due() -> None:
-            now = self.state.jobs.get(job)
-            if now is not None and (now.state, now.since_s) == (expected.state, expected.since_s):
-                call(job)
-
-        self.agenda.at(self.now_s + delay_s, due)
-
-    def _seat_later(self, seat: SeatId, delay_s: float, call: Callable[[SeatId], None]) -> None:
-        expected = self.state.seats[seat]
-
-        def due() -> None:
-            now = self.state.seats.get(seat)
-            if now is not None and (now.state, now.since_s) == (expected.state, expected.since_s):
-                call(seat)
-
-        self.agenda.at(self.now_s + delay_s, due)
-
-    def _apply(self, body: Body) -> None:
-        before, self.state = self.state, apply(self.state, Event(_EVENT, self.now_s, None, body))
-        self.changes += 1
-        job, seat = getattr(body, "job", None), getattr(body, "seat", None)
-        if job is not None:
-            self._job_changed(job, before.jobs.get(job), self.state.jobs.get(job))
-        elif seat is not None:
-            self._seat_changed(seat, before.seats.get(seat), self.state.seats.get(seat))
-
-    def _seat_changed(self, seat: SeatId, was: SeatRecord | None, now: SeatRecord | None) -> None:
-        slots = was.slots if was is not None and was.slots else now.slots if now is not None else ()
-        count = len(slots) - self._lost(slots)
-        self.meter.move(count, use_of_seat(was), use_of_seat(now))
-        self.occupants.put(seat, now.slots if now is not None and now.state in SEAT_HOLDS_SLOTS else (), self.now_s)
-        for record, change in ((was, -1), (now, 1)):
-            if record is not None and record.state is SeatState.READY:
-                self._ready[record.endpoint] += change
-        if was is None or now is None or now.state is was.state:
-            return
-        if now.state is SeatState.READY and self.now_s >= self._from_s:
-            self.tally.answered.append((self.now_s - now.granted_s, count))
-
-    def _job_changed(self, job: JobName, was: JobRecord | None, now: JobRecord | None) -> None:
-        gang = was.gang if was is not None and was.gang else now.gang if now is not None else ()
-        count = len(gang) - self._lost(gang)
-        self.meter.move(count, use_of_job(was), use_of_job(now))
-        self.occupants.put(job, now.gang if now is not None and use_of_job(now) is not Use.FREE else (), self.now_s)
-        if was is None or (now is not None and now.state is was.state):
-            return
-        if was.state is JobState.RUNNING:
-            self._credit(self.training[job], len(was.gang))
-        if self.now_s >= self._from_s:
-            if now is not None and now.state is JobState.RUNNING:
-                self.tally.lent.append((self.now_s - was.since_s, count))
-            elif was.state in (JobState.PARKING, JobState.STOPPING):
-                self.tally.reclaimed.append((self.now_s - was.since_s, count))

@@ -21,10 +21,11 @@ from ebbtide_autoscaler.simulate.draws import Job, Load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.failures import Failure
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.pool import Pool, Training
+from ebbtide_autoscaler.simulate.pool import Pool
 from ebbtide_autoscaler.simulate.queue import Queue
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.traces import Array
+from ebbtide_autoscaler.simulate.training import Training
 
 Contender = Callable[[float, Snapshot, Memory, PolicyConfig], tuple[Decision, Memory]]
 

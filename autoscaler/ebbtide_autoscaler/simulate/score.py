@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ebbtide_autoscaler.simulate.meter import WASTE, Use
-from ebbtide_autoscaler.simulate.pool import Training
 from ebbtide_autoscaler.simulate.run import BEGINS_S, WINDOW_S, Outcome, Scene
+from ebbtide_autoscaler.simulate.training import Training
 
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student's t, two-sided
 SIZES = ((1, 1), (2, 8), (9, 64), (65, 10**9))  # of jobs, in GPUs

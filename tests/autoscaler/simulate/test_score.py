@@ -11,10 +11,10 @@ from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.pool import Training
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
 from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, waste_of
 from ebbtide_autoscaler.simulate.tally import Tally
+from ebbtide_autoscaler.simulate.training import Training
 from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide
 
 CAUSES = {"lost", "loading", "saving", "starting", "draining", "idle-reserved", "fragmentation"}
@@ -45,7 +45,7 @@ def test_what_is_used_wasted_idle_and_free_is_the_whole_pool() -> None:
 
 
 def test_free_slots_are_wasted_only_while_somebody_waits() -> None:
-    quiet = replace(scene(), jobs=())
+    quiet = scene_of(tide(2, 0.3, 2.0))  # so little that no two replicas have to be placed on a node at once
     found = waste_of(Run(quiet, decide, PolicyConfig(reserve=2)).outcome())
     assert found["idle-reserved"] == 0.0
     with_reserve = waste_of(outcome(reserve=2))

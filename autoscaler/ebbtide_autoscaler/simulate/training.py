@@ -1,0 +1,47 @@
+"""What is left of a simulated job, and how it fared; times are seconds since 1970, work is in slot-seconds.
+
+All jobs are equally fast with every worker that they have.
+"""
+
+from dataclasses import dataclass, field
+
+from ebbtide_autoscaler.simulate.filesystem import Transfer
+
+
+@dataclass(slots=True)
+class Training:
+    """What is left of a job, and how it fared; times are seconds since 1970."""
+
+    left_s: float  # of work, in slot-seconds
+    work_s: float
+    submit_s: float
+    gpus: int = 1
+    since_s: float | None = None  # it has trained since then
+    first_s: float | None = None  # when it was first granted slots
+    end_s: float | None = None
+    preempted: int = 0
+    preempted_s: list[float] = field(default_factory=list)  # when
+    per_h_max: int = 0  # preemptions that it was promised at most within an hour
+    lost_s: float = 0.0  # slot-seconds that had to be done again
+    crashes: int = 0
+    saved_s: float = 0.0  # of work that is durable, in slot-seconds
+    saving: tuple[float, Transfer] | None = None  # so much work is on its way to the filesystem
+
+    @property
+    def done_s(self) -> float:
+        """Work that is done, in slot-seconds."""
+        return self.work_s - self.left_s
+
+    def preempt(self, at_s: float) -> None:
+        """It was told to go."""
+        self.preempted += 1
+        self.preempted_s.append(at_s)
+
+    def credit(self, now_s: float, workers: int, every_s: float) -> None:
+        """It trained until now, and saved its state each ``every_s``."""
+        assert self.since_s is not None
+        ran_s = now_s - self.since_s
+        if ran_s >= every_s:
+            self.saved_s = max(self.saved_s, self.done_s + ran_s // every_s * every_s * workers)
+        self.left_s = max(0.0, self.left_s - ran_s * workers)
+        self.since_s = None
