@@ -298,25 +298,3 @@ def test_11_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
     ebbtide("down")
     assert fences.table(name) == {}
     assert not any(_has_agent(nodes.node_id(machine)) for machine in nodes.nodes)
-
-
-def test_12_it_comes_up_again_with_a_gateway_on_each_node_and_a_node_that_joins_gets_one(nodes: TwoNodes) -> None:
-    pool = nodes.up(per_node="false")
-    pool.wait("a gateway with a port of its own", lambda: gateways(pool) == 1)
-    pool = nodes.up(per_node="true")  # the first has to leave before two can share the port
-    pool.wait("a gateway on each node and the head", lambda: gateways(pool) == 3)
-    pool.wait("each node has its own", lambda: all(has_gateway(nodes, machine) for machine in ("a", "b")))
-    nodes.add_node("c")
-    pool.wait("one more", lambda: gateways(pool) == 4 and has_gateway(nodes, "c"))
-    wait_dead(nodes, nodes.kill_node("c"))
-    pool.wait("one less", lambda: gateways(pool) == 3)
-    assert {ask(f"{pool.record.gateway_url}/v1/completions") for _ in range(10)} == {200}, "whichever accepts"
-    pool.check_promises()
-
-
-def gateways(pool: Pool) -> int:
-    return sum(gateway["heard_s_ago"] < 1 for gateway in pool.status()["gateways"])
-
-
-def has_gateway(nodes: TwoNodes, machine: str) -> bool:
-    return len(nodes.processes(machine, "ray::ServeReplica:ebbtide-gateway")) == 1
