@@ -6,7 +6,7 @@ then it lends no longer, and its jobs step aside, the ones that came last first.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
@@ -103,6 +103,33 @@ class Shares:
             if lends and team is not self.of(job) and left[team.name] - count >= team.guarantee:
                 left[team.name] -= count
                 found.append(one)
+        return found
+
+    def asked(self, running: Sequence[JobRecord], first: Callable[[JobRecord], tuple[int, bool]]) -> list[JobRecord]:
+        """Jobs in the order in which replicas ask them aside: always one of the team that is then most over.
+
+        Args:
+            running: in the order of one without teams.
+            first: what goes before teams in that order.
+        """
+        left, found = self._held.copy(), list[JobRecord]()
+        lines: dict[str, deque[JobRecord]] = {}
+        for job in running:
+            lines.setdefault(self.of(job).name, deque()).append(job)
+        place = {job.spec.name: place for place, job in enumerate(running)}
+
+        def turn(line: deque[JobRecord]) -> tuple[int, bool, float, int]:
+            team = self.of(line[0])
+            over = max(0, left[team.name] - team.guarantee) / team.weight
+            return (*first(line[0]), -over, place[line[0].spec.name])
+
+        while lines:
+            name = min(lines, key=lambda name: turn(lines[name]))
+            job = lines[name].popleft()
+            found.append(job)
+            left[name] -= len(job.gang)
+            if not lines[name]:
+                del lines[name]
         return found
 
     def words(self, job: JobRecord) -> str:

@@ -90,18 +90,18 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
 def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
     """Running jobs, those that should step aside first first.
 
-    Of equals one that is where a replica could wake, and one that would lose work last of all; before that, those of
-    teams that have no more than they were promised.
+    Of equals one that is where a replica could wake, and one that would lose work last of all; before that those of
+    the team that is most beyond what it was promised, as if all before it had left.
     """
 
-    def order(job: JobRecord) -> tuple[int, bool, bool, bool, int, float]:
+    def order(job: JobRecord) -> tuple[int, bool, bool, int, float]:
         aside = draft.asides.get(job.spec.name)
         loses = aside is not None and aside.tier is Tier.KILL
         elsewhere = not any(slot in draft.best for slot in job.gang)
-        promised = draft.shares is not None and not draft.shares.over(job)
-        return job.spec.priority, loses, promised, elsewhere, len(job.gang), -job.ran_since_s
+        return job.spec.priority, loses, elsewhere, len(job.gang), -job.ran_since_s
 
-    return sorted((job for job in state.jobs.values() if job.state is JobState.RUNNING), key=order)
+    running = sorted((job for job in state.jobs.values() if job.state is JobState.RUNNING), key=order)
+    return running if draft.shares is None else draft.shares.asked(running, lambda job: order(job)[:2])
 
 
 def protected(now_s: float, job: JobRecord) -> str:

@@ -198,6 +198,22 @@ def test_in_turn_is_a_permutation_by_priority_and_no_lender_falls_below_its_own(
         assert all(shares.of(one) is not shares.of(job) for one in lent)
 
 
+def test_replicas_ask_the_team_that_is_most_over_each_time() -> None:
+    """Vision has one more than it was promised, text ten: after one of vision nobody falls below for another's sake."""
+    day = Day(24, Team("vision", 8), Team("text", 2))
+    for _ in range(12):
+        day.submit("text")
+    for _ in range(9):
+        day.submit("vision")
+    day.run(60)
+    shares = Shares(day.config.teams, day.pool.state.jobs)
+    running = [job for job in day.pool.state.jobs.values() if job.state in JOB_HOLDS_SLOTS]
+    asked = [str(job.spec.team) for job in shares.asked(running[::-1], lambda job: (0, False))]
+    assert asked[:9] == ["text"] * 9
+    assert sorted(asked[:11]) == ["text"] * 10 + ["vision"]
+    assert len(asked) == 21
+
+
 def test_teams_that_are_not_named_are_one() -> None:
     day = Day(8, Team("text", 4))
     day.submit("x", 2)

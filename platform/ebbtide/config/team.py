@@ -27,6 +27,13 @@ class TeamSection(Section):
         None, description="The most slots that its jobs may have, whatever is free. Default null: no bound."
     )
 
+    @field_validator("name")
+    @classmethod
+    def _not_the_rest(cls, value: str) -> str:
+        if value == "others":
+            raise PydanticCustomError("name", "'others' are the teams that are not listed: choose another name")
+        return value
+
     @field_validator("quota")
     @classmethod
     def _not_below_guarantee(cls, value: int | None, info: ValidationInfo) -> int | None:

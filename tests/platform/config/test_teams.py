@@ -57,6 +57,13 @@ def test_what_does_not_is_refused_with_the_numbers(
     assert f" {place}: " in found and words in found
 
 
+def test_a_team_may_not_be_called_what_all_the_rest_is(tmp_path: Path) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(FILE.format(slots=16, text="weight: 1", vision="weight: 1").replace("vision", "others"))
+    with pytest.raises(ConfigErrors, match="are the teams that are not listed"):
+        load(path)
+
+
 def test_two_teams_of_one_name_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pool.yaml"
     path.write_text(FILE.format(slots=16, text="weight: 1", vision="weight: 1").replace("vision", "text"))
