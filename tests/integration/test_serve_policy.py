@@ -75,6 +75,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             assert process.poll() is None, log.read_text()
             ray.init(address=f"127.0.0.1:{PORT}", log_to_driver=False)
             yield
+            serve.shutdown()  # else its threads join, and so start, a cluster after this one has gone
             ray.shutdown()
         finally:
             for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
@@ -107,4 +108,4 @@ def test_a_stock_file_with_the_policy_scales_a_deployment_up_and_to_nothing(head
     until(lambda: replicas() == 3)
     assert {answer.result(timeout_s=60) for answer in answers} == {"answered"}
     until(lambda: replicas() == 0)
-    assert ray.available_resources().get("GPU", 0) >= 3
+    until(lambda: ray.available_resources().get("GPU", 0) == 4)  # one that stops has its GPU for a moment still
