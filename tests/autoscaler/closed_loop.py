@@ -136,6 +136,7 @@ class Loop:
         self.ledger = SimLedger(self._folder) if self._folder is not None else None
         self._paused: Arbiter | None = None
         self._submissions: dict[JobName, JobSubmitted] = {}
+        self._restores = 0
         self._last = PoolState()
         self._held = PoolState()  # that the promises were checked of last; kept, so that its id is its own
         self._checked: tuple[int, ...] = ()
@@ -248,7 +249,8 @@ class Loop:
         known = self.state.jobs[job]
         if self.arbiter is None or known.state is not JobState.ENDED:
             return
-        incarnation = f"{job}-again-{len(self.events)}"
+        self._restores += 1  # an arbiter that dies may have had it restored already: each has an identity of its own
+        incarnation = f"{job}-again-{self._restores}"
         self.arbiter.inbox.append(JobSubmitted(known.spec, incarnation, restored=True))
         self.arbiter.submitted[job] = incarnation
         self.arbiter.forget(job)
