@@ -34,7 +34,8 @@ class FakeLoop:
     def __init__(self) -> None:
         self.world = SimpleNamespace(state=PoolState())
         self.opened = True
-        self.file = SimpleNamespace(mode="manage", config=SimpleNamespace(policy=SimpleNamespace(restart_cost_s=20.0)))
+        policy = SimpleNamespace(restart_cost_s=20.0)
+        self.file = SimpleNamespace(mode="manage", config=SimpleNamespace(policy=policy, teams=()))
         self.seen: Seen | None = None
         self.waits: dict[str, str] = {}
         self.reports = Reports(started_s=0.0)
