@@ -21,10 +21,13 @@ class Bin:
     Attributes:
         mean: over the time that was heard.
         peak: the highest that was heard.
+        per_s: requests that arrived each second, likewise a mean; 0: nobody said. No forecast looks at it: with it a
+            replay knows how long each took.
     """
 
     mean: float
     peak: float
+    per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,13 @@ class OpenBin:
     heard_s: float = 0.0
     area: float = 0.0  # demand times seconds
     peak: float = 0.0
+    arrived: float = 0.0  # requests
 
     def closed(self) -> Bin | None:
         """As it is kept."""
-        return Bin(self.area / self.heard_s, self.peak) if self.heard_s >= HEARD * BIN_S else None
+        if self.heard_s < HEARD * BIN_S:
+            return None
+        return Bin(self.area / self.heard_s, self.peak, self.arrived / self.heard_s)
 
 
 def bin_of(now_s: float) -> int:
@@ -62,7 +68,9 @@ def bin_of(now_s: float) -> int:
     return int(now_s // BIN_S)
 
 
-def heard(open_bin: OpenBin | None, demand: float, *, since_s: float, now_s: float) -> tuple[OpenBin, list[OpenBin]]:
+def heard(
+    open_bin: OpenBin | None, demand: float, *, since_s: float, now_s: float, per_s: float = 0.0
+) -> tuple[OpenBin, list[OpenBin]]:
     """Take in that demand was so from ``since_s`` until now.
 
     Args:
@@ -70,6 +78,7 @@ def heard(open_bin: OpenBin | None, demand: float, *, since_s: float, now_s: flo
         demand: not negative.
         since_s: when it was heard last before; a time before ``open_bin`` counts for nothing.
         now_s: not before ``since_s``.
+        per_s: requests that arrived each second meanwhile.
 
     Returns:
         The bin that is open now, and those that were closed, oldest first.
@@ -83,7 +92,11 @@ def heard(open_bin: OpenBin | None, demand: float, *, since_s: float, now_s: flo
         here_s = min(now_s, end_s) - max(since_s, begin_s)
         if here_s > 0:
             one = replace(
-                one, heard_s=one.heard_s + here_s, area=one.area + demand * here_s, peak=max(one.peak, demand)
+                one,
+                heard_s=one.heard_s + here_s,
+                area=one.area + demand * here_s,
+                peak=max(one.peak, demand),
+                arrived=one.arrived + per_s * here_s,
             )
         if now_s < end_s:
             return one, closed

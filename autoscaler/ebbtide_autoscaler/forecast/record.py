@@ -26,7 +26,7 @@ def with_record(known: Mapping[EndpointName, Demand], payload: Mapping[str, Any]
 
 
 def snapshot_parts(known: Mapping[EndpointName, Demand]) -> Iterator[dict[str, Any]]:
-    """The same for a snapshot: a part for each endpoint, at most 80 kB."""
+    """The same for a snapshot: a part for each endpoint, at most 110 kB."""
     for name, demand in known.items():
         values = [_as_json(one) for one in demand.bins]
         yield {"about": "demand", "endpoint": name, "first": demand.first, "bins": values}
@@ -44,8 +44,9 @@ def of_endpoints(known: Mapping[EndpointName, Demand], names: Iterable[EndpointN
 
 
 def _as_json(value: Bin | None) -> list[float] | None:
-    return None if value is None else [round(value.mean, 3), round(value.peak, 3)]
+    return None if value is None else [round(value.mean, 3), round(value.peak, 3), round(value.per_s, 3)]
 
 
 def _from_json(value: Any) -> Bin | None:
-    return None if value is None else Bin(float(value[0]), float(value[1]))
+    """Records of before arrivals were kept have two figures."""
+    return None if value is None else Bin(*map(float, value))

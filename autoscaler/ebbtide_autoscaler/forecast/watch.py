@@ -54,7 +54,7 @@ class Watch:
             since_s = since_s if now_s - since_s <= SILENT_S else now_s
             demand = running(signals)
             self._surge(now_s, name, demand)
-            one, full = heard(one, demand, since_s=since_s, now_s=now_s)
+            one, full = heard(one, demand, since_s=since_s, now_s=now_s, per_s=signals.arriving_per_s)
             self._open[name] = (one, now_s)
             found += [Closed(name, bin.number, bin.closed()) for bin in full]
         if found:

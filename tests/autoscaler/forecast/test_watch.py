@@ -66,7 +66,9 @@ def surge(watch: Watch, samples: int, *, from_s: float = START_S) -> float:
 def test_demand_is_what_arrives_times_how_long_it_stays_not_what_is_there_at_a_moment() -> None:
     watch, seen = Watch(), EndpointSignals(inflight=13, arriving_per_s=4.0, stay_s=2.0, known=True)  # 13 by chance
     closed = [one for tick in range(21) for one in watch.hear(START_S + tick * TICK_S, {CHAT: seen})]
-    assert closed == [Closed(CHAT, 1000, Bin(8.0, 8.0))]
+    assert closed == [Closed(CHAT, 1000, Bin(8.0, 8.0, 4.0))], (
+        "and how many came, from which follows how long each took"
+    )
 
 
 def test_how_demand_surges_is_known_before_its_days_are_and_stays_when_a_bin_is_full() -> None:
