@@ -40,8 +40,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("config", type=_FILE)
-@click.option("--serving", type=_Trace(), multiple=True, required=True, help="Requests or rates; times the factor.")
+@click.option("--serving", type=_Trace(), multiple=True, help="Requests or rates; times the factor.")
 @click.option("--jobs", type=_Trace(), multiple=True, help="Jobs, of which that share is kept.")
+@click.option("--ledger", type=_Trace(), help="A pool's recorded ledger instead, its demand times the factor.")
 @click.option("--policies", default="all", show_default=True, help="Names with commas, as the table has them.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each.")
 @click.option("--json", "json_path", type=_FILE, help="Write figures there; -: to stdout, instead of the table.")
@@ -52,6 +53,7 @@ def simulate(
     config: Path,
     serving: Sequence[Traced],
     jobs: Sequence[Traced],
+    ledger: Traced | None,
     policies: str,
     seeds: int,
     json_path: Path | None,
@@ -61,21 +63,22 @@ def simulate(
 ) -> None:
     """Play CONFIG's pool with recorded traffic and jobs, under our policy and under what teams do instead.
 
-    The first --serving trace is given to the first endpoint of CONFIG, and so on. Equal seeds give equal results.
+    The first --serving trace is given to the first endpoint of CONFIG, and so on. With --ledger CONFIG says what shall
+    be other than it was: {} plays it again as it was. Equal seeds give equal results.
     """
     # Here, since arrays and Parquet take half a second to import, for which every other command would wait.
     from ebbtide_autoscaler.simulate import play  # noqa: PLC0415
-    from ebbtide_autoscaler.simulate.given import given  # noqa: PLC0415
+    from ebbtide_autoscaler.simulate.given import given, given_ledger  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.page import NoPictures, drawable  # noqa: PLC0415
 
-    if json_path is not None and json_path == page_path:
-        raise BadInput(f"--json and --report cannot both be written to {json_path}")
-    for path in (json_path, page_path):
-        if path is not None and not path.parent.is_dir():
-            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
+    _can_be_written(json_path, page_path)
+    if ledger is not None and (serving or jobs):
+        raise BadInput("--ledger has its own traffic and jobs: leave --serving and --jobs out")
+    if ledger is None and not serving:
+        raise BadInput("name traffic by --serving FILE, or a recorded pool by --ledger FOLDER")
     try:
         names = play.chosen(policies)
-        file, inputs = given(config, serving, jobs)
+        file, inputs = given(config, serving, jobs) if ledger is None else given_ledger(config, *ledger)
         if page_path is not None:
             drawable()
         report, figures = play.play(file, inputs, names, seeds, processes, frontier=frontier, tell=warn)
@@ -98,3 +101,11 @@ def simulate(
         page_path.write_text(report.as_page())
     if figures["impossible"]:
         raise CommandFailed("the simulator contradicts itself: " + "; ".join(figures["impossible"]))
+
+
+def _can_be_written(json_path: Path | None, page_path: Path | None) -> None:
+    if json_path is not None and json_path == page_path:
+        raise BadInput(f"--json and --report cannot both be written to {json_path}")
+    for path in (json_path, page_path):
+        if path is not None and not path.parent.is_dir():
+            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")

@@ -23,7 +23,7 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.foresight import STRETCH_S, plan
 from ebbtide_autoscaler.simulate.knobs import TUNED, USUAL, Knobs
 from ebbtide_autoscaler.simulate.rivals import Schedule, Servers, newest_first, whole_servers
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Contender, Scene, Service, fixed
+from ebbtide_autoscaler.simulate.run import Contender, Scene, Service, fixed
 from ebbtide_autoscaler.simulate.traces import Array
 
 CURVE_S = 600  # a partition is made for the curve of demand, as people see it on a chart, not for a minute's noise
@@ -139,7 +139,7 @@ def _foreseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     plans = {one.spec.name: plan(one.load, one.engine, one.spec.ttft_slo_s, LEAD_S) for one in scene.services}
 
     def bounds(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
-        at, found = int((now_s - BEGINS_S) // STRETCH_S), {}
+        at, found = int((now_s - scene.begins_s) // STRETCH_S), {}
         for name, one in plans.items():
             count = int(one[min(at, len(one) - 1)])
             # What waits all the same (a replica was late) would wait for ever if no more came than its plan needs.
@@ -163,7 +163,7 @@ def _requeueing(make: Make) -> Make:
     """With our starts; jobs are killed all the same, since that is what the policy says."""
 
     def play(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
-        return make(_killed(scene, engine.KILLS, knobs), config, knobs)
+        return make(_killed(scene, replace(scene.times, kills=True), knobs), config, knobs)
 
     return play
 

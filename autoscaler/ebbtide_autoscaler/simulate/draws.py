@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ebbtide.pool.spec import JobSpec
 from ebbtide_autoscaler.simulate.engine import Engine
 from ebbtide_autoscaler.simulate.traces import Array, Gpus, Jobs, Rates, Requests, Serving, Tokens
 
@@ -36,12 +37,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training job: so many GPU-seconds of work on so many workers."""
+    """One training job: so many GPU-seconds of work on so many workers.
+
+    Attributes:
+        spec: as its pool had it; None: as `run.job_spec` has it.
+        until_s: when somebody ends it, whatever is left of its work; None: nobody does.
+    """
 
     submit_s: float
     workers_min: int
     workers_max: int
     work_s: float
+    spec: JobSpec | None = None
+    until_s: float | None = None
 
 
 def load(trace: Serving, engine: Engine, scale: float, tokens: tuple[float, float], seed: int) -> Load:

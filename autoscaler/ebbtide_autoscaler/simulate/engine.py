@@ -5,7 +5,7 @@ them. A replica is full at the share ``full`` of its speed: beyond it tokens com
 waits at the gateway instead.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,8 @@ class Times:
     """How long moves take, in seconds.
 
     Attributes:
-        start_s: median of a replica's start on a node that has had one; a draw is lognormal around it.
+        place_s: until Ray has placed a replica.
+        start_s: median of a replica's start from then on, on a node that has had one; a draw is lognormal around it.
         cold_s: the same for the first one of a node, or of an endpoint.
         start_spread: standard deviation of its logarithm.
         wake_s: of a warm replica.
@@ -69,6 +70,7 @@ class Times:
         checkpoint_every_s: of training.
     """
 
+    place_s: float = 1.0  # 0.3 to 1.5 s (facts on Ray)
     start_s: float = 45.0  # local weights and compile cache: Alibaba's base-model loads have p50 23, p90 42 s; + engine
     start_spread: float = 0.4  # so that p90 is 1.7 times the median, as there
     cold_s: float = 150.0  # container, weights from afar, compilation and graphs: 120 to 300 s
@@ -85,8 +87,6 @@ class Times:
     checkpoint_every_s: float = 1800.0
 
 
-OURS = Times()
-KILLS = replace(OURS, kills=True)  # our starts, but nothing that saves a job's state
 USUAL = Times(
     start_s=150.0,  # container, weights from afar, compilation: 120 to 300 s
     gang_start_s=150.0,  # 60 to 180 s, and the load of the checkpoint

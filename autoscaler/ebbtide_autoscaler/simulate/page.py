@@ -63,7 +63,15 @@ class Drawn:
     course: Mapping[str, Sequence[int]]
 
 
-def page(title: str, tables: Sequence[Sequence[Table]], found: Mapping[str, Drawn], remarks: Sequence[str] = ()) -> str:
+def page(
+    title: str,
+    tables: Sequence[Sequence[Table]],
+    found: Mapping[str, Drawn],
+    remarks: Sequence[str] = (),
+    *,
+    course_s: float = COURSE_S,
+    recorded: Mapping[str, Sequence[int]] | None = None,
+) -> str:
     """The whole file.
 
     Args:
@@ -71,6 +79,8 @@ def page(title: str, tables: Sequence[Sequence[Table]], found: Mapping[str, Draw
         tables: rows of them; those of a row stand side by side.
         found: by contender.
         remarks: what was left out or is odd.
+        course_s: between two points of a course.
+        recorded: slots by use and time as they were.
 
     Raises:
         NoPictures: matplotlib is not installed.
@@ -78,8 +88,10 @@ def page(title: str, tables: Sequence[Sequence[Table]], found: Mapping[str, Draw
     parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(one)}</p>" for one in remarks), _side_by_side(tables[0])]
     parts += ["<h2>Requests in time, and training</h2>", _frontier(found)]
     parts += [_waste(found), *(_side_by_side(row) for row in tables[1:]), "<h2>Slots over time</h2>"]
+    if recorded is not None:
+        parts += ["<h3>as it was</h3>", _course(recorded, course_s)]
     for name, one in found.items():
-        parts += [f"<h3>{escape(name)}</h3>", _course(one.course)]
+        parts += [f"<h3>{escape(name)}</h3>", _course(one.course, course_s)]
     body = "\n".join(parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -98,12 +110,12 @@ def _table(table: Table) -> str:
     return f"<section><h2>{escape(table.title)}</h2><table>{rows}</table></section>"
 
 
-def _course(course: Mapping[str, Sequence[int]]) -> str:
+def _course(course: Mapping[str, Sequence[int]], every_s: float) -> str:
     """Slots by use over time, one on the other."""
     plots = _plots()
     figure, axes = plots.subplots(figsize=(11, 3), layout="constrained")
     uses = [use for use in COLOURS if use.value in course]
-    hours = [n * COURSE_S / 3600 for n in range(len(course[uses[0].value]))]
+    hours = [n * every_s / 3600 for n in range(len(course[uses[0].value]))]
     axes.stackplot(
         hours,
         *(course[use.value] for use in uses),

@@ -10,12 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ebbtide_autoscaler.simulate.casting import File, Given, scene
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.file import SimulationFile
 from ebbtide_autoscaler.simulate.frontier import turns
 from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.report import Report, played
-from ebbtide_autoscaler.simulate.scene import Inputs, scene
 
 
 def chosen(policies: str) -> list[str]:
@@ -32,8 +31,8 @@ def chosen(policies: str) -> list[str]:
 
 
 def play(
-    file: SimulationFile,
-    inputs: Inputs,
+    file: File,
+    inputs: Given,
     names: Sequence[str],
     seeds: int,
     processes: int,
@@ -45,7 +44,7 @@ def play(
 
     Args:
         file: the pool.
-        inputs: traces.
+        inputs: traces, or a recorded ledger.
         names: of the contenders.
         seeds: so many worlds, from 0 on.
         processes: at once.
@@ -84,7 +83,7 @@ def play(
     return report, report.as_json(time.perf_counter() - began_s)
 
 
-def check(file: SimulationFile, inputs: Inputs, seed: int) -> None:
+def check(file: File, inputs: Given, seed: int) -> None:
     """Raises BadTrace: what this seed draws cannot be, though another seed's may."""
     scene(file, inputs, seed)
 

@@ -20,6 +20,7 @@ from ebbtide.pool import index
 from ebbtide.pool.apply_slot import freed
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
+    CancelJob,
     DrainSeat,
     EndpointDeclared,
     GrantJob,
@@ -60,7 +61,6 @@ from ebbtide_autoscaler.simulate.filesystem import SERVING, TRAINING, Filesystem
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.training import Training
 
-PLACE_S = 1.0  # until Ray has placed a replica: 0.3 to 1.5 s (facts on Ray)
 Who = TypeVar("Who", JobName, SeatId)
 
 
@@ -124,6 +124,36 @@ class Pool(Book):
         )
         self._apply(JobSubmitted(spec, "1"))
 
+    def end(self, job: JobName) -> None:
+        """Somebody ends it; it is over as soon as it is at a safe point, or has left its slots."""
+        was = self.state.jobs.get(job)
+        if was is None or was.cancelled:
+            return
+        self._apply(CancelJob(job, "as it was"))
+        if was.state is JobState.RUNNING:
+            self._to_safe_point(job, was, 0.0, 0.0, self._cancelled)
+        elif was.state in (JobState.STOPPING, JobState.RECOVERING):
+            self._ended_later(job)
+        else:
+            self._job_later(job, 0.0, self._cancelled)
+
+    def _ended_later(self, job: JobName) -> None:
+        """What is on its way out goes on; then it is over."""
+        now = self.state.jobs.get(job)
+        if now is None:
+            return
+        if now.state is JobState.WAITING:
+            self._cancelled(job)
+        else:
+            self.agenda.at(self.now_s + 1.0, partial(self._ended_later, job))
+
+    def _cancelled(self, job: JobName) -> None:
+        gang = self._holds(job, self.state.jobs[job].gang)
+        self._apply(JobEnded(job, "cancelled", "as it was"))
+        self.state = freed(self.state, gang, self.now_s)
+        self._apply(JobForgotten(job))
+        self.training[job].end_s = self.now_s
+
     def carry_out(self, moves: Iterable[Move]) -> None:
         """What was decided, now; what cannot be is refused, and noted."""
         for move in moves:
@@ -162,7 +192,7 @@ class Pool(Book):
                 else:
                     self._job_later(job, 0.0, self._stopped)
             case GrantSeat(seat=seat):
-                self._seat_later(seat, PLACE_S, self._landed)
+                self._seat_later(seat, times.place_s, self._landed)
             case WakeSeat(seat=seat):
                 self._seat_later(seat, times.wake_s, self._answers)
             case DrainSeat(seat=seat):

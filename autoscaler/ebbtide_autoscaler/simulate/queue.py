@@ -39,6 +39,7 @@ class Queue:
     def __init__(self, load: Load, engine: Engine, ttft_slo_s: float) -> None:
         self.backlog_s = 0.0  # replica-seconds that wait
         self.second = 0  # the next one
+        self.last = 0  # the end of the last one in which a request came; 0: none did yet
         self._load, self._engine, self._slo_s = load, engine, ttft_slo_s
         self._work_so_far = _so_far(load.work_s)
         self._requests_so_far = _so_far(load.requests)
@@ -52,6 +53,10 @@ class Queue:
             return Served(0.0, 0.0, 0.0)
         requests = self._requests_so_far[end] - self._requests_so_far[begin]
         work_s = self._work_so_far[end] - self._work_so_far[begin]
+        if requests:
+            self.last = next(
+                at for at in range(end, begin, -1) if self._requests_so_far[at] > self._requests_so_far[at - 1]
+            )
         span = slice(begin, end)
         before_s = self.backlog_s
         late = self._late_of(self._load.work_s[span], self._load.requests[span], rate)

@@ -10,15 +10,15 @@ import numpy as np
 from ebbtide.pool.events import Decision
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bars import FLAT, bars
+from ebbtide_autoscaler.simulate.beside import beside, happened
+from ebbtide_autoscaler.simulate.casting import File, Given, policy_config, scene, told
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
-from ebbtide_autoscaler.simulate.file import SimulationFile
 from ebbtide_autoscaler.simulate.frontier import point
 from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
 from ebbtide_autoscaler.simulate.page import Drawn, page
-from ebbtide_autoscaler.simulate.remarks import remarks
-from ebbtide_autoscaler.simulate.run import Contender, Run
-from ebbtide_autoscaler.simulate.scene import Inputs, policy_config, scene
+from ebbtide_autoscaler.simulate.replay import Recorded
+from ebbtide_autoscaler.simulate.run import COURSE_S, Contender, Run
 from ebbtide_autoscaler.simulate.score import figures, over_seeds
 from ebbtide_autoscaler.simulate.tables import CAUSES, Table, compared, held_to, moved, wasted
 
@@ -74,10 +74,10 @@ class Clocked:
         }
 
 
-def played(file: SimulationFile, inputs: Inputs, name: str, seed: int, knobs: Knobs | None = None) -> Played:
+def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None = None) -> Played:
     """One contender on one seed; ``knobs``: others than those at which it is compared."""
     given = scene(file, inputs, seed)
-    play = TURNED[name](given, policy_config(file), knobs_of(name) if knobs is None else knobs)
+    play = TURNED[name](given, policy_config(file, inputs), knobs_of(name) if knobs is None else knobs)
     began_s = time.process_time()
     clocked = Clocked(play.contender)
     found = Run(play.scene, clocked, play.config).outcome()
@@ -91,14 +91,15 @@ def played(file: SimulationFile, inputs: Inputs, name: str, seed: int, knobs: Kn
 
 @dataclass(slots=True)
 class Report:
-    """Figures by contender and seed."""
+    """Figures by contender and seed; ``recorded``: those of the ledger that is played again."""
 
     inputs: dict[str, Any]
+    recorded: dict[str, Any] | None = None
     runs: dict[str, dict[int, Played]] = field(default_factory=dict)
     turned: dict[str, list[tuple[Knobs, Played]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file: SimulationFile, inputs: Inputs, seeds: int) -> "Report":
+    def of(cls, file: File, inputs: Given, seeds: int) -> "Report":
         """Nothing is played yet. Raises BadTrace: the first seed's scene cannot be."""
         given = scene(file, inputs, 0)
         needed = serving_slots(given)
@@ -109,13 +110,12 @@ class Report:
                 "hours": given.horizon_s / 3600,
                 "warm_up_hours": given.warm_up_s / 3600,
                 "seeds": seeds,
-                "serving": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.serving],
-                "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
                 "jobs_taken": len(given.jobs),
                 "serving_slots": {"mean": needed.mean(), "max": needed.max(), "min": needed.min()},
-                "remarks": remarks(file, inputs, given),
                 "flat": bool(tens.max() <= FLAT * needed.mean()),
             }
+            | told(file, inputs, given),
+            happened(inputs.recording) if isinstance(inputs, Recorded) else None,
         )
 
     def add(self, name: str, seed: int, found: Played) -> None:
@@ -144,7 +144,7 @@ class Report:
             },
             "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
             "took_s": took_s,
-        } | frontier
+        } | (frontier if self.recorded is None else frontier | {"recorded": self.recorded})
 
     def _frontier(self, name: str) -> list[dict[str, Any]]:
         """The first seed at all settings, the most training first."""
@@ -205,7 +205,7 @@ class Report:
         policies = found["policies"]
         return page(
             self.title(),
-            [compared(policies), (wasted(policies), moved(policies)), (held_to(found["bars"]),)],
+            [self._tables(policies), (wasted(policies), moved(policies)), (held_to(found["bars"]),)],
             {
                 name: Drawn(
                     (one["goodput_gpu_s"]["mean"], one["slo_attainment"]["mean"]),
@@ -216,11 +216,17 @@ class Report:
                 for name, one in policies.items()
             },
             self.inputs.get("remarks", []) + found["impossible"],
+            course_s=self.recorded["course_s"] if self.recorded else COURSE_S,
+            recorded=self.recorded["course"] if self.recorded else None,
         )
 
     def tables(self) -> Sequence[Table]:
-        """The two in which everybody stands."""
-        return compared(self.as_json(0.0)["policies"])
+        """Those in which everybody stands."""
+        return self._tables(self.as_json(0.0)["policies"])
+
+    def _tables(self, policies: Mapping[str, Mapping[str, Any]]) -> Sequence[Table]:
+        really = (beside(self.recorded, policies),) if self.recorded is not None else ()
+        return (*really, *compared(policies))
 
 
 def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

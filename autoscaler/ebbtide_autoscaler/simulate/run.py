@@ -5,7 +5,7 @@ see, and what it decides is carried out. The contender's code is the product's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, log
 
@@ -15,6 +15,7 @@ from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
+from ebbtide_autoscaler.forecast.demand import Demand
 from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.draws import Job, Load
@@ -42,11 +43,12 @@ CHECK_EVERY = 60  # ticks between two looks at all promises
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One endpoint, and its load."""
+    """One endpoint, and its load. ``drain_s``: of its replicas, as measured; None: by the length of its answers."""
 
     spec: EndpointSpec
     engine: Engine
     load: Load
+    drain_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,9 @@ class Scene:
     in_place: bool = True  # whether jobs can park
     failures: tuple[Failure, ...] = ()
     bytes_per_s: float | None = None  # of the shared filesystem; None: nobody ever waits for it
+    begins_s: float = BEGINS_S  # since 1970
+    course_s: int = COURSE_S  # between two points of a picture
+    known: Mapping[EndpointName, Demand] = field(default_factory=dict)  # demand of the days before
 
     @property
     def slots(self) -> int:
@@ -85,7 +90,7 @@ class Outcome:
         busy_s: slot-seconds of replicas' work.
         training: every job.
         refused: moves that could not be made.
-        course: by use, how many slots had it at every `COURSE_S`, from the start of the run on.
+        course: by use, how many slots had it at every ``course_s`` of the scene, from the start of the run on.
         ticks: decisions taken.
         tally: see there.
         double_s: slot-seconds with two occupants, of the whole run.
@@ -115,14 +120,14 @@ class Run:
             scene.host_bytes,
             scene.times,
             scene.seed,
-            now_s=BEGINS_S,
-            from_s=BEGINS_S + scene.warm_up_s,
+            now_s=scene.begins_s,
+            from_s=scene.begins_s + scene.warm_up_s,
             park_bytes={one.spec.name: one.engine.park_bytes for one in scene.services},
             drain_s={one.spec.name: drains_s(one) for one in scene.services},
             bytes_per_s=scene.bytes_per_s,
         )
         for fails in scene.failures:
-            self.pool.agenda.at(BEGINS_S + fails.at_s, partial(self.pool.lose_node, fails.node, fails.repair_s))
+            self.pool.agenda.at(scene.begins_s + fails.at_s, partial(self.pool.lose_node, fails.node, fails.repair_s))
         self._queues = {}
         for one in scene.services:
             self.pool.declare(one.spec)
@@ -133,7 +138,7 @@ class Run:
         self._arrived = {one.spec.name: 0.0 for one in scene.services}
         self._at_full = {one.spec.name: requests_at_full(one.engine, one.load) for one in scene.services}
         self._memory = Memory()
-        self._watch = Watch()
+        self._watch = Watch(scene.known)
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
         self._ticks = 0
         self._next_job = 0
@@ -142,7 +147,7 @@ class Run:
         """Go on until then, seconds from the start of the run."""
         scene = self._scene
         while self._ticks * scene.tick_s < min(second, scene.horizon_s):
-            tick_s = BEGINS_S + self._ticks * scene.tick_s
+            tick_s = scene.begins_s + self._ticks * scene.tick_s
             self._submit(tick_s)
             self._happen(tick_s)
             self._tick()
@@ -156,7 +161,7 @@ class Run:
     def outcome(self) -> Outcome:
         """What came about until the horizon."""
         self.to(self._scene.horizon_s)
-        self._happen(BEGINS_S + self._scene.horizon_s)
+        self._happen(self._scene.begins_s + self._scene.horizon_s)
         self.pool.settle()
         check(self.pool.state)
         scored = slice(int(self._scene.warm_up_s) // WINDOW_S, None)
@@ -176,16 +181,21 @@ class Run:
     def _submit(self, until_s: float) -> None:
         """Jobs come to the queue at their second; they are seen at the next tick."""
         scene, jobs = self._scene, self._scene.jobs
-        while self._next_job < len(jobs) and BEGINS_S + jobs[self._next_job].submit_s <= until_s:
+        while self._next_job < len(jobs) and scene.begins_s + jobs[self._next_job].submit_s <= until_s:
             number, one = self._next_job, jobs[self._next_job]
-            spec = replace(job_spec(number, one), workload_class=scene.job_class, in_place=scene.in_place)
-            self.pool.agenda.at(BEGINS_S + one.submit_s, partial(self.pool.submit, spec, one.work_s))
+            spec = one.spec or job_spec(number, one)
+            if scene.job_class is not WorkloadClass.PREEMPTIBLE:  # else as each says
+                spec = replace(spec, workload_class=scene.job_class)
+            spec = replace(spec, in_place=spec.in_place and scene.in_place)
+            self.pool.agenda.at(scene.begins_s + one.submit_s, partial(self.pool.submit, spec, one.work_s))
+            if one.until_s is not None:
+                self.pool.agenda.at(scene.begins_s + one.until_s, partial(self.pool.end, spec.name))
             self._next_job += 1
 
     def _advance(self, now_s: float) -> None:
         pool = self.pool
         pool.meter.advance(now_s)
-        second = int(now_s - BEGINS_S)
+        second = int(now_s - self._scene.begins_s)
         for one in self._scene.services:
             queue = self._queues[one.spec.name]
             if second <= queue.second:
@@ -198,7 +208,7 @@ class Run:
             if begin >= self._scene.warm_up_s:
                 self._busy_s += served.done_s * one.engine.slots
         pool.now_s = now_s
-        while len(self._course[Use.FREE]) * COURSE_S <= second:
+        while len(self._course[Use.FREE]) * self._scene.course_s <= second:
             for use, counts in self._course.items():
                 counts.append(pool.meter.now[use])
 
@@ -240,7 +250,7 @@ class Run:
             held=round(queue.backlog_s / each_s),
             inflight=round(served / each_s * stay_s),
             arrivals=int(self._arrived[one.spec.name]),
-            last_arrival_s=self.pool.now_s if arriving else 0.0,
+            last_arrival_s=self._scene.begins_s + queue.last if queue.last else 0.0,
             arriving_per_s=queue.arriving_per_s(ARRIVALS_S),
             stay_s=stay_s,
             ttft_p90_s=TTFT_S if served else 0.0,
@@ -251,8 +261,11 @@ class Run:
 def drains_s(one: Service) -> float:
     """Until the last request of a replica is answered: a long answer, at the most what its endpoint allows.
 
-    Lengths are exponential about their mean (see `draws.LENGTH_SPREAD`), and of a hundred requests the longest counts.
+    Where nobody measured it, that is. Lengths are exponential about their mean (see `draws.LENGTH_SPREAD`), and of a
+    hundred requests the longest counts.
     """
+    if one.drain_s is not None:
+        return one.drain_s
     return min(one.spec.drain_s, log(100.0) * one.engine.stay_s(one.load.output_tokens))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide_autoscaler.simulate.meter import WASTE, Use
-from ebbtide_autoscaler.simulate.run import BEGINS_S, WINDOW_S, Outcome, Scene
+from ebbtide_autoscaler.simulate.run import WINDOW_S, Outcome, Scene
 from ebbtide_autoscaler.simulate.training import Training
 
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student's t, two-sided
@@ -22,7 +22,7 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
     scored_s = scene.slots * (scene.horizon_s - scene.warm_up_s)
     asked = found.requests.sum()
     waste = waste_of(found)
-    end_s, from_s = BEGINS_S + scene.horizon_s, BEGINS_S + scene.warm_up_s
+    end_s, from_s = scene.begins_s + scene.horizon_s, scene.begins_s + scene.warm_up_s
     jobs = [one for one in found.training.values() if one.submit_s >= from_s]
     trained = found.training.values()
     preempted = [one.preempted for one in trained]
@@ -51,9 +51,9 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
         "asked_gpu_s": found.tally.asked_slot_s,
         "on_time_gpu_s": found.tally.on_time_slot_s,
         "on_time_share": found.tally.on_time_slot_s / found.tally.asked_slot_s if found.tally.asked_slot_s else 1.0,
-        "queue_s": _spread([_waited_s(one, end_s) for one in jobs]),
-        "jct_s": _spread([_took_s(one, end_s) for one in jobs]),
-        "slowdown": _spread([_took_s(one, end_s) / max(one.work_s / one.gpus, 60.0) for one in jobs]),
+        "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
+        "jct_s": spread([_took_s(one, end_s) for one in jobs]),
+        "slowdown": spread([_took_s(one, end_s) / max(one.work_s / one.gpus, 60.0) for one in jobs]),
         "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
         "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
         "slowdown_by_gpus": _by_size(jobs, lambda one: _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)),
@@ -94,7 +94,7 @@ def _most_in_an_hour(one: Training) -> int:
 def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[str, dict[str, float]]:
     """By GPUs; `SIZES` in which there is no job have zeros."""
     return {
-        f"{least}-{most}" if most < SIZES[-1][1] else f">{least - 1}": _spread(
+        f"{least}-{most}" if most < SIZES[-1][1] else f">{least - 1}": spread(
             [of(one) for one in jobs if least <= one.gpus <= most]
         )
         for least, most in SIZES
@@ -128,7 +128,8 @@ def _worst(found: Outcome) -> float:
     return 1.0 - float((late[busy] / asked[busy]).max()) if busy.any() else 1.0
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean and percentiles; zeros of nothing."""
     if not values:
         return dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
@@ -137,7 +138,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 def _spread_over(timed: Sequence[tuple[float, int]]) -> dict[str, float]:
     """The same, each time as often as it has slots."""
-    return _spread(np.repeat([s for s, _ in timed], [count for _, count in timed]).tolist()) if timed else _spread([])
+    return spread(np.repeat([s for s, _ in timed], [count for _, count in timed]).tolist()) if timed else spread([])
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -75,7 +75,9 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("run", "--name --gpus --detach --owner --idle-after --grace --host-memory --pool --json", file=True),
         _stand_in("sessions", "--pool --json"),
         _stand_in(
-            "simulate", "--serving= --jobs= --policies --seeds --json= --report= --processes --frontier", file=True
+            "simulate",
+            "--serving= --jobs= --ledger= --policies --seeds --json= --report= --processes --frontier",
+            file=True,
         ),
         _stand_in("status", "--watch --pool --json"),
         _stand_in("submit", "--job --follow --no-follow --json", file=True),

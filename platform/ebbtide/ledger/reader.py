@@ -144,6 +144,28 @@ def replay(directory: Path, *, up_to: int | None = None, from_snapshot: bool = F
         yield from records
 
 
+def past(directory: Path) -> Iterator[LedgerRecord]:
+    """All records that count and are still there, in order, those of snapshots too: for whoever asks what happened.
+
+    Where the oldest files are gone, what comes before the first whole snapshot hangs in the air.
+
+    Raises:
+        LedgerCorrupt: a record that must count is damaged.
+        LedgerUnusable: the directory or a file cannot be read.
+    """
+    view, there = survey(directory), set(list_epochs(directory))
+    for epoch, limit in view.epochs():
+        if epoch not in there and epoch < whole_snapshot(directory, view)[0]:
+            continue  # removed as history
+        end = 0
+        for record in _read(directory, epoch, Position(), limit):
+            end = record.end
+            if record.seq > 0:
+                yield record
+        if limit is not None and end != limit:
+            raise _damaged(directory, epoch, end, limit, view.top)
+
+
 def follow(
     directory: Path, *, stop: Callable[[], bool], poll_s: float = 0.1, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[LedgerRecord]:
@@ -217,10 +239,7 @@ class Follower:
         if epoch < base and not path.exists():
             self._from = max(self._from, base) if self._from_snapshot else self._from
             return
-        raise LedgerCorrupt(
-            f"{path} is damaged at offset {reached.offset}, but counts up to {limit} by the word of epoch {view.top}; "
-            "restore the file, nothing can be decided without it"
-        )
+        raise _damaged(self._directory, epoch, reached.offset, limit, view.top)
 
     def _drop(self, view: LedgerView, positions: dict[int, Position]) -> list[tuple[int, int]]:
         dropped: list[tuple[int, int]] = []
@@ -234,6 +253,14 @@ class Follower:
             positions[epoch] = kept
             dropped.append((epoch, limit))
         return dropped
+
+
+def _damaged(directory: Path, epoch: int, end: int, limit: int, top: int) -> LedgerCorrupt:
+    path = epoch_path(directory, epoch)
+    return LedgerCorrupt(
+        f"{path} is damaged at offset {end}, but counts up to {limit} by the word of epoch {top}; "
+        "restore the file, nothing can be decided without it"
+    )
 
 
 def valid_end(directory: Path, epoch: int) -> int:

@@ -185,7 +185,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_runs(files: tuple[st
 
 
 def test_without_traffic_there_is_nothing_to_play(files: tuple[str, str, str]) -> None:
-    assert "Missing option '--serving'" in refusal(files[0], "--jobs", files[2])
+    assert "name traffic by --serving" in refusal(files[0], "--jobs", files[2])
 
 
 def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tuple[str, str, str]) -> None:

@@ -1,0 +1,52 @@
+"""What a simulation is given, traces or a recorded ledger, to what its runs need of it. Pure."""
+
+from typing import Any
+
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate import remarks
+from ebbtide_autoscaler.simulate import scene as traced
+from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.replay import Recorded, replay_policy, replay_scene
+from ebbtide_autoscaler.simulate.replay_file import ReplayFile
+from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
+from ebbtide_autoscaler.simulate.run import Scene
+from ebbtide_autoscaler.simulate.scene import Inputs
+
+File = SimulationFile | ReplayFile
+Given = Inputs | Recorded
+
+
+def scene(file: File, inputs: Given, seed: int) -> Scene:
+    """What this seed draws.
+
+    Raises:
+        BadTrace: it cannot be, by its numbers.
+    """
+    if isinstance(inputs, Recorded):
+        assert isinstance(file, ReplayFile)
+        return replay_scene(file, inputs, seed)
+    assert isinstance(file, SimulationFile)
+    return traced.scene(file, inputs, seed)
+
+
+def policy_config(file: File, inputs: Given) -> PolicyConfig:
+    """The knobs as the pool's own arbiter would have them."""
+    if isinstance(inputs, Recorded):
+        assert isinstance(file, ReplayFile)
+        return replay_policy(file, inputs.recording)
+    assert isinstance(file, SimulationFile)
+    return traced.policy_config(file)
+
+
+def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
+    """Where it comes from, and what is left out or odd; ``given`` is the first seed's scene."""
+    if isinstance(inputs, Recorded):
+        assert isinstance(file, ReplayFile)
+        named = f"{inputs.recording.folder.name}:{inputs.factor:g}"
+        return {"serving": [named], "jobs": [named], "remarks": replay_remarks(file, inputs, given)}
+    assert isinstance(file, SimulationFile)
+    return {
+        "serving": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.serving],
+        "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
+        "remarks": remarks.remarks(file, inputs, given),
+    }

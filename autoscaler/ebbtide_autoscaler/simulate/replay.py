@@ -1,0 +1,233 @@
+"""From a recording, and what shall be other than it was, to the scene that every contender plays. Pure.
+
+Demand is known by five minutes, in requests at once: it becomes arrivals of as much work, with noise as its peaks say.
+Jobs come when they came. One that finished has as much work as it trained for; of one that did not, nobody knows how
+much it had left: it trains on until it was ended, or the recording was.
+
+Not played again: what people did (holds, drains, a frozen pool), what failed but nodes, and single requests.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.spec import EndpointSpec
+from ebbtide_autoscaler import settings
+from ebbtide_autoscaler.forecast.demand import BIN_S, Demand, bin_of, grown
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate.draws import DISPERSION, Job, Load, load
+from ebbtide_autoscaler.simulate.engine import Engine, Times
+from ebbtide_autoscaler.simulate.job_past import JobPast
+from ebbtide_autoscaler.simulate.recording import Recording, known_bins
+from ebbtide_autoscaler.simulate.replay_file import ReplayEndpoint, ReplayFile
+from ebbtide_autoscaler.simulate.run import ARRIVALS_S, Scene, Service
+from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Rates
+
+FULL = 0.65  # of its speed, at which a replica has as many requests as it is meant to: as for all engines here
+INSTANT = 1e12  # tokens per second: prompts are in a request's stay already
+PEAK_OF_FIVE = 1.16  # standard deviations by which the highest of five minutes is above their mean, if they are normal
+PEAK_OF_TWENTY = 1.87  # and of twenty stretches of 15 seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording as it is given to a simulation; ``factor``: what its demand is multiplied by."""
+
+    recording: Recording
+    factor: float = 1.0
+
+
+def replay_scene(file: ReplayFile, given: Recorded, seed: int) -> Scene:
+    """What this seed draws.
+
+    Raises:
+        BadTrace: the file names an endpoint that was not there, or what it asks for cannot be.
+    """
+    one = given.recording
+    nodes, each = shape(file, one)
+    horizon_s = round(one.span_s)
+    if file.run.warm_up_s >= horizon_s:
+        raise BadTrace(f"{one.folder}: it has {horizon_s} s, and run.warm_up_s leaves nothing of them to score")
+    changes = {EndpointName(change.name): change for change in file.endpoints}
+    unknown = sorted(changes.keys() - one.endpoints.keys())
+    if unknown:
+        there = ", ".join(sorted(one.endpoints)) or "none"
+        raise BadTrace(f"{one.folder}: the ledger knows no endpoint {', '.join(unknown)}: there are {there}")
+    services = tuple(
+        _service(given, changes.get(name, ReplayEndpoint(name=name)), (nodes, each), 1000 * seed + number)
+        for number, name in enumerate(sorted(one.endpoints))
+    )
+    absences = one.nodes.absences(one.begins_s, one.begins_s + horizon_s, nodes) if each == one.nodes.slots_each else ()
+    first = bin_of(one.begins_s)
+    return Scene(
+        nodes=nodes,
+        slots_per_node=each,
+        host_bytes=one.nodes.host_bytes if file.pool.host_memory is None else file.pool.host_memory,
+        services=services,
+        jobs=jobs(file, one),
+        times=times(file, one),
+        seed=seed,
+        tick_s=file.run.tick_s,
+        warm_up_s=file.run.warm_up_s,
+        horizon_s=float(horizon_s),
+        failures=absences,
+        begins_s=one.begins_s,
+        course_s=one.course_s,
+        known={
+            name: grown(Demand(), [(number, value) for number, value in sorted(bins.items()) if number < first])
+            for name, bins in one.demand.items()
+            if name in one.endpoints and any(number < first for number in bins)
+        },
+    )
+
+
+def shape(file: ReplayFile, one: Recording) -> tuple[int, int]:
+    """Nodes, and slots of each."""
+    nodes, each = one.nodes.shape()
+    return file.pool.nodes or nodes, file.pool.gpus_per_node or each
+
+
+def reserve(file: ReplayFile, one: Recording) -> int:
+    """Slots that jobs leave free."""
+    if file.pool.reserve is not None:
+        return file.pool.reserve
+    return one.config.pool.reserve if one.config is not None else 0
+
+
+def replay_policy(file: ReplayFile, one: Recording) -> PolicyConfig:
+    """The knobs as the pool's arbiter had them last, and what the file says instead."""
+    said = {name: getattr(file.policy, name) for name in file.policy.model_fields_set}
+    known = PolicyConfig(teams=settings.teams(one.config)) if one.config is not None else PolicyConfig()
+    policy = one.config.policy.model_copy(update=said) if one.config is not None else file.policy
+    return replace(
+        known,
+        reserve=reserve(file, one),
+        restart_cost_s=policy.restart_cost_s,
+        park_first=policy.park_first,
+        grow_after_s=policy.grow_after_s,
+        up_after_s=policy.up_after_s,
+        starve_after_s=policy.starve_after_s,
+        forecast_share=policy.forecast_share,
+    )
+
+
+def times(file: ReplayFile, one: Recording) -> Times:
+    """As measured, and what the file says instead."""
+    workers = {job.spec.name: job.spec.workers_max for job in one.jobs}
+    assumed = Times()
+    if one.config is not None and one.config.jobs:
+        assumed = replace(assumed, checkpoint_every_s=median(job.checkpoint_every_s for job in one.config.jobs))
+    said = {name: value for name, value in file.times.model_dump().items() if value is not None}
+    return replace(one.durations.times(assumed, workers), **said)
+
+
+def jobs(file: ReplayFile, one: Recording) -> tuple[Job, ...]:
+    """Those that fit, by submission; of two with one name the second is told from the first."""
+    found, seen, most = list[Job](), Counter[str](), gang_max(file, one)
+    for past in one.jobs:
+        seen[past.spec.name] += 1
+        number = seen[past.spec.name]
+        if past.spec.workers_min > most:
+            continue
+        name = past.spec.name if number == 1 else JobName(f"{past.spec.name}#{number}")
+        spec = replace(past.spec, name=name, workers_max=min(past.spec.workers_max, most))
+        found.append(replace(_job(past, one), spec=spec, workers_max=spec.workers_max))
+    return tuple(found)
+
+
+def gang_max(file: ReplayFile, one: Recording) -> int:
+    """Slots of the largest gang that can ever run."""
+    nodes, each = shape(file, one)
+    return nodes * each - reserve(file, one)
+
+
+def _job(past: JobPast, one: Recording) -> Job:
+    ended_s = None if past.end_s is None else past.end_s - one.begins_s
+    endless_s = (one.span_s + 1.0) * past.spec.workers_max
+    work_s = max(past.trained_s - past.lost_s, 1e-3) if past.finished else endless_s
+    return Job(
+        past.submit_s - one.begins_s,
+        past.spec.workers_min,
+        past.spec.workers_max,
+        work_s,
+        spec=past.spec,
+        until_s=None if past.finished else ended_s,
+    )
+
+
+def _service(given: Recorded, change: ReplayEndpoint, pool: tuple[int, int], seed: int) -> Service:
+    one, name, (nodes, each) = given.recording, EndpointName(change.name), pool
+    spec = _changed(one.endpoints[name], change)
+    room = nodes * (each // spec.slots_per_replica)
+    if room < max(1, spec.replicas_min):
+        raise BadTrace(
+            f"{one.folder}: endpoint {name} has replicas of {spec.slots_per_replica} GPUs of one node, and keeps "
+            f"{max(1, spec.replicas_min)}; {nodes} nodes of {each} have room for {room}"
+        )
+    spec = replace(spec, replicas_max=min(spec.replicas_max, room))
+    engine = engine_of(spec, one.durations.park_bytes.get(name, 0))
+    drains_s = one.durations.drain_s.get(name)
+    return Service(
+        spec, engine, demand_load(given, name, change.stay_s, engine, seed), median(drains_s) if drains_s else None
+    )
+
+
+def _changed(spec: EndpointSpec, change: ReplayEndpoint) -> EndpointSpec:
+    said = {one: value for one, value in change.model_dump(exclude={"name", "stay_s"}).items() if value is not None}
+    try:
+        return replace(spec, **said)
+    except ValueError as error:
+        raise BadTrace(str(error)) from error
+
+
+def engine_of(spec: EndpointSpec, park_bytes: int) -> Engine:
+    """A replica that is full with as many requests as it is meant to have at once.
+
+    Tokens are not in the ledger: a request counts as one token for each second that it stays.
+    """
+    return Engine(
+        prefill_tok_s=INSTANT,
+        decode_tok_s=spec.target_requests / FULL,
+        park_bytes=park_bytes,
+        slots=spec.slots_per_replica,
+        full=FULL,
+        tpot_s=1.0,
+    )
+
+
+def demand_load(given: Recorded, name: EndpointName, stay_s: float, engine: Engine, seed: int) -> Load:
+    """What an endpoint was asked for, second by second.
+
+    Args:
+        stay_s: of a request, where the ledger says nothing.
+    """
+    one = given.recording
+    horizon_s = round(one.span_s)
+    bins = [(n, value) for n, value in known_bins(one, name) if bin_of(one.begins_s) <= n <= bin_of(one.ends_s)]
+    if not bins:
+        nothing = np.zeros(horizon_s)
+        return Load(nothing, nothing, 0.0, stay_s)
+    at_s = np.array([(number + 0.5) * BIN_S - one.begins_s for number, _ in bins])
+    mean, peak, told = (np.array([getattr(value, what) for _, value in bins]) for what in ("mean", "peak", "per_s"))
+    stays_s = _stays(at_s, mean, told, stay_s)
+    per_s = mean / stays_s
+    surplus = (peak - mean) / stays_s - PEAK_OF_TWENTY * np.sqrt(DISPERSION * per_s / ARRIVALS_S)
+    noise = np.maximum(surplus, 0.0) / PEAK_OF_FIVE
+    trace = Rates(
+        np.append(at_s, max(float(horizon_s), at_s[-1] + 1.0)),
+        *(np.append(values, values[-1]) for values in (per_s, noise, np.zeros_like(per_s), stays_s)),
+    )
+    drawn = load(trace, engine, given.factor, (0.0, stay_s), seed)
+    return replace(drawn, work_s=drawn.work_s[:horizon_s], requests=drawn.requests[:horizon_s])
+
+
+def _stays(at_s: Array, mean: Array, per_s: Array, instead_s: float) -> Array:
+    """Of each bin's requests, by Little's law; a straight line where nothing came, or nobody counted what did."""
+    known = (mean > 0) & (per_s > 0)
+    if not known.any():
+        return np.full_like(at_s, instead_s)
+    found: Array = np.interp(at_s, at_s[known], mean[known] / per_s[known])
+    return found

@@ -1,0 +1,260 @@
+"""A recording is played again: as it was it comes out as it was, and what is changed changes what should."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.pool.apply import apply
+from ebbtide.pool.events import Body, Event, JobEnded, JobSubmitted, NodeFound, NodeLost, Slot, SlotFound, SlotFreed
+from ebbtide.pool.ids import JobName, NodeId, RecordId, slot_id
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
+from ebbtide_autoscaler.simulate.casting import policy_config, scene
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS
+from ebbtide_autoscaler.simulate.engine import Times
+from ebbtide_autoscaler.simulate.happened import Uses
+from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.presence import Presence
+from ebbtide_autoscaler.simulate.recording import Recording, read_recording
+from ebbtide_autoscaler.simulate.replay import Recorded
+from ebbtide_autoscaler.simulate.replay_file import ReplayFile
+from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
+from ebbtide_autoscaler.simulate.run import Outcome, Run, requests_at_full
+from ebbtide_autoscaler.simulate.traces import BadTrace
+from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.simulate.ledgers import CHAT, pool_file, tide, tides, written
+
+AS_IT_WAS = ReplayFile()
+
+
+@pytest.fixture(scope="module")
+def tidal(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Forty minutes of a pool that has lived."""
+    folder, life = tmp_path_factory.mktemp("tides"), tides()
+    return read_recording(written(folder / "ledger", life.events, [pool_file(folder), *life.records()]))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A job that is through before anybody asks for anything."""
+    folder, life = tmp_path_factory.mktemp("tide"), tide(job_steps=300)
+    return read_recording(written(folder / "ledger", life.events))
+
+
+def a_file(text: Mapping[str, Any]) -> ReplayFile:
+    return ReplayFile.model_validate_json(json.dumps(text))
+
+
+def played(file: ReplayFile, one: Recording, *, name: str = "ebbtide", factor: float = 1.0) -> Outcome:
+    inputs = Recorded(one, factor)
+    play = CONTENDERS[name](scene(file, inputs, 0), policy_config(file, inputs))
+    return Run(play.scene, play.contender, play.config).outcome()
+
+
+def test_as_it_was_slots_are_used_as_they_were(tidal: Recording) -> None:
+    """The closed loop's pool under the arbiter's core, and the simulator's, which knows of it by its ledger only."""
+    found = played(AS_IT_WAS, tidal)
+    assert sum(found.slot_s.values()) == pytest.approx(sum(tidal.slot_s.values()))
+    for use in (Use.TRAINING, Use.READY):
+        assert found.slot_s[use] == pytest.approx(tidal.slot_s[use], rel=0.15), use
+    assert not found.refused
+
+
+def test_equal_seeds_give_equal_replays_and_others_do_not(tidal: Recording) -> None:
+    first, again = (scene(AS_IT_WAS, Recorded(tidal), 3).services[0].load.work_s for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, scene(AS_IT_WAS, Recorded(tidal), 4).services[0].load.work_s)
+
+
+def test_demand_is_as_much_as_was_recorded_and_fills_replicas_as_it_did(tidal: Recording) -> None:
+    drawn = [scene(AS_IT_WAS, Recorded(tidal), seed).services[0] for seed in range(10)]
+    [engine] = {one.engine for one in drawn}
+    spec = tidal.endpoints[CHAT]
+    known = [one for one in tidal.demand[CHAT].values() if one is not None]
+    at_once = np.mean([one.load.work_s.mean() for one in drawn]) / engine.full * spec.target_requests
+    assert at_once == pytest.approx(np.mean([one.mean for one in known]), rel=0.1)
+    per_s = np.mean([one.load.requests.mean() for one in drawn])
+    assert per_s == pytest.approx(np.mean([one.per_s for one in known]), rel=0.1)
+    assert requests_at_full(engine, drawn[0].load) == spec.target_requests
+    twice = scene(AS_IT_WAS, Recorded(tidal, 2.0), 0).services[0].load.requests.sum()
+    assert twice == pytest.approx(2 * drawn[0].load.requests.sum(), rel=0.1)
+
+
+def test_what_is_measured_stands_in_for_what_is_assumed(tidal: Recording) -> None:
+    given = scene(AS_IT_WAS, Recorded(tidal), 0)
+    told, times = tidal.durations.told(), given.times
+    assert times.start_s == told["start_s"]["median"] < Times().start_s
+    assert times.gang_start_s == told["gang_start_s"]["median"]
+    assert times.safe_point_s + times.park_s == pytest.approx(told["aside_s"]["median"])
+    assert given.services[0].drain_s == told["drain_s of chat"]["median"]
+    changed = scene(a_file({"times": {"start_s": 1.5, "park_s": 9}}), Recorded(tidal), 0).times
+    assert (changed.start_s, changed.park_s, changed.gang_start_s) == (1.5, 9.0, times.gang_start_s)
+
+
+def test_the_policy_is_the_pools_own_and_changes_by_what_the_file_names(tidal: Recording) -> None:
+    mine = policy_config(AS_IT_WAS, Recorded(tidal))
+    assert (mine.restart_cost_s, mine.grow_after_s, mine.forecast_share) == (10, 5, 0.95)
+    other = policy_config(a_file({"policy": {"grow_after_s": 60}, "pool": {"reserve": 1}}), Recorded(tidal))
+    assert (other.restart_cost_s, other.grow_after_s, other.reserve) == (10, 60, 1)
+
+
+def test_a_larger_pool_trains_more(tidal: Recording) -> None:
+    file = a_file({"pool": {"nodes": 2}})
+    given = scene(file, Recorded(tidal), 0)
+    assert (given.nodes, given.slots_per_node, given.failures) == (2, 3, ())
+    assert played(file, tidal).slot_s[Use.TRAINING] > 1.1 * played(AS_IT_WAS, tidal).slot_s[Use.TRAINING]
+
+
+def test_a_job_that_finished_does_the_same_work_and_finishes(short: Recording) -> None:
+    [past] = short.jobs
+    assert past.finished
+    found = played(AS_IT_WAS, short)
+    [one] = found.training.values()
+    assert one.end_s is not None and one.work_s == pytest.approx(past.trained_s)
+    assert found.slot_s[Use.TRAINING] == pytest.approx(past.trained_s, rel=0.05)
+
+
+def test_a_job_that_was_ended_ends_then_and_its_name_may_come_again(tmp_path: Path) -> None:
+    events = list(pool_of({"n": [(0.0, 600.0)]}))
+    for number, (from_s, until_s) in enumerate(((10.0, 50.0), (100.0, 200.0))):
+        job = a_job("train", workers_max=2)
+        events.append(event(from_s, JobSubmitted(job, str(number))))
+        events.append(event(until_s, JobEnded(JobName("train"), "cancelled", "")))
+    events.append(event(600.0, NodeFound(NodeId("n"), 11)))
+    one = read_recording(written(tmp_path, sorted(events, key=lambda one: one.at_s)))
+    assert [job.spec.name for job in scene(AS_IT_WAS, Recorded(one), 0).jobs if job.spec] == ["train", "train#2"]
+    found = played(AS_IT_WAS, one)
+    assert [job.end_s for job in found.training.values() if job.end_s is not None] == pytest.approx(
+        [50.0, 200.0], abs=5.0
+    )
+    assert found.slot_s[Use.FREE] > 0 and not found.refused
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ({"endpoints": [{"name": "other"}]}, "the ledger knows no endpoint other: there are chat"),
+        ({"run": {"warm_up_s": 1e6}}, "leaves nothing of them to score"),
+        ({"endpoints": [{"name": "chat", "replicas_min": 3}]}, "replicas 3..2 is no range"),
+        ({"endpoints": [{"name": "chat", "replicas_min": 4, "replicas_max": 4}]}, "have room for 3"),
+    ],
+)
+def test_what_cannot_be_is_refused(tidal: Recording, text: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(BadTrace, match=message):
+        scene(a_file(text), Recorded(tidal), 0)
+
+
+def test_what_is_left_out_is_told(tidal: Recording, short: Recording) -> None:
+    one = replace(short, left_out=7, counts={"replica starts": 3, "crashes of jobs": 2}, demand={})
+    said = replay_remarks(AS_IT_WAS, Recorded(one), scene(AS_IT_WAS, Recorded(one), 0))
+    for part in ("last 7 bytes", "crashes of jobs, in all 2", "nothing of the demand for chat", "pool's file"):
+        assert any(part in remark for remark in said), part
+    small = a_file({"pool": {"gpus_per_node": 1, "reserve": 1}})
+    large = replace(tidal, jobs=tuple(replace(job, spec=replace(job.spec, workers_min=2)) for job in tidal.jobs))
+    told = replay_remarks(small, Recorded(large), scene(AS_IT_WAS, Recorded(tidal), 0))
+    assert any("1 of 1 jobs ask for up to 2 GPUs" in remark for remark in told)
+
+
+def test_demand_of_before_arrivals_were_kept_is_played_with_the_stay_that_the_file_says(tidal: Recording) -> None:
+    old = {name: {n: one and Bin(one.mean, one.peak) for n, one in bins.items()} for name, bins in tidal.demand.items()}
+    one = replace(tidal, demand=old)
+    slow = scene(a_file({"endpoints": [{"name": "chat", "stay_s": 20}]}), Recorded(one), 0).services[0].load
+    quick = scene(a_file({"endpoints": [{"name": "chat", "stay_s": 2}]}), Recorded(one), 0).services[0].load
+    assert slow.work_s.sum() == pytest.approx(quick.work_s.sum(), rel=0.2)
+    assert 10 * slow.requests.sum() == pytest.approx(quick.requests.sum(), rel=0.2)
+    assert any(
+        "stay_s" in said for said in replay_remarks(AS_IT_WAS, Recorded(one), scene(AS_IT_WAS, Recorded(one), 0))
+    )
+
+
+def test_days_before_the_recording_are_known_to_the_forecast(tidal: Recording) -> None:
+    first = bin_of(tidal.begins_s)
+    older = {CHAT: {first - 300 + n: Bin(1.0, 1.0, 0.5) for n in range(300)} | dict(tidal.demand[CHAT])}
+    known = scene(AS_IT_WAS, Recorded(replace(tidal, demand=older)), 0).known
+    assert known[CHAT].first == first - 300 and known[CHAT].end == first
+    assert BIN_S * first <= tidal.begins_s
+
+
+# ---- nodes that come and go
+
+
+def event(at_s: float, body: Body) -> Event:
+    return Event(RecordId(f"1.{at_s}"), at_s, None, body)
+
+
+def pool_of(nodes: Mapping[str, list[tuple[float, float]]], *, until_s: float = 600.0) -> list[Event]:
+    """Events of nodes of two slots that are there from and until; those at the end are there for good."""
+    found = []
+    for name, spans in nodes.items():
+        node = NodeId(name)
+        for from_s, gone_s in spans:
+            found.append(event(from_s, NodeFound(node, 10)))
+            found += [event(from_s, SlotFound(Slot(slot_id(node, number), node, number))) for number in range(2)]
+            found += [event(from_s, SlotFreed(slot_id(node, number))) for number in range(2)]
+            if gone_s < until_s:
+                found.append(event(gone_s, NodeLost(node)))
+    return sorted(found, key=lambda one: one.at_s)
+
+
+@st.composite
+def comings(draw: st.DrawFn) -> Mapping[str, list[tuple[float, float]]]:
+    """Up to four nodes, each of which comes and goes a few times within ten minutes; one is there at second 0."""
+    found = {}
+    for number in range(draw(st.integers(1, 4))):
+        times = sorted(draw(st.lists(st.integers(1, 598), max_size=5, unique=True)))
+        times = [0, *times] if number == 0 else times or [1]
+        ends = [*times, 600] if len(times) % 2 else times
+        found[f"n{number}"] = [(float(a), float(b)) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+    return found
+
+
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@given(comings())
+def test_a_simulated_pool_has_as_many_slots_at_each_time_as_there_were(
+    nodes: Mapping[str, list[tuple[float, float]]],
+) -> None:
+    presence, uses, state = Presence(), Uses(0.0), PoolState()
+    for one in pool_of(nodes):
+        before, state = state, apply(state, one)
+        presence.take(one.at_s, before, state)
+        uses.take(one.at_s, before, state, None)
+    count, each = presence.shape()
+    assert each == 2 and count <= len(nodes)
+    there_s = sum(b - a for spans in nodes.values() for a, b in spans)
+    down_s = sum(
+        min(one.at_s + one.repair_s, 600.0) - one.at_s
+        for one in presence.absences(0.0, 600.0, count)
+        if one.at_s < 600.0
+    )
+    assert count * 600.0 - down_s == pytest.approx(there_s)
+    assert presence.absences(0.0, 600.0, 0) == ()
+
+
+def test_a_node_that_was_gone_is_gone_in_the_replay(tmp_path: Path) -> None:
+    events = [
+        *pool_of({"a": [(0.0, 600.0)], "b": [(100.0, 300.0), (400.0, 600.0)]}),
+        event(600.0, NodeFound(NodeId("a"), 11)),
+    ]
+    one = read_recording(written(tmp_path, events))
+    found = played(AS_IT_WAS, one)
+    assert found.slot_s[Use.DOWN] == pytest.approx(2 * 200.0, abs=4.0)
+    assert one.slot_s[Use.DOWN] == pytest.approx(2 * 100.0), "before its first slot a node is not down, it is not there"
+
+
+def test_nodes_of_different_sizes_are_cut_into_equal_ones() -> None:
+    presence, state = Presence(), PoolState()
+    for node, slots in ((NodeId("a"), 4), (NodeId("b"), 8)):
+        bodies: list[Body] = [NodeFound(node, 1)]
+        bodies += [SlotFound(Slot(slot_id(node, number), node, number)) for number in range(slots)]
+        for body in bodies:
+            before, state = state, apply(state, event(1.0, body))
+            presence.take(1.0, before, state)
+    assert presence.sizes == [4, 8] and presence.slots_each == 4
+    assert presence.shape() == (3, 4)
