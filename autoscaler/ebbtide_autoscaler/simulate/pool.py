@@ -9,7 +9,9 @@ Not modelled: what people do, the network, slots that are not proven free at onc
 node that has died.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import exp
 from random import Random
@@ -113,9 +115,40 @@ class Pool(Book):
         for number in range(self._per_node):
             self._apply(SlotFound(Slot(slot_id(node, number), node, number)))
 
-    def declare(self, spec: EndpointSpec) -> None:
-        """An endpoint of the pool; again: it has changed."""
+    def declare(self, spec: EndpointSpec, *, start_s: float = 0.0, wake_s: float = 0.0) -> None:
+        """An endpoint of the pool; again: it has changed. ``start_s``, ``wake_s``: how long its last replicas took."""
         self._apply(EndpointDeclared(spec))
+        record = replace(self.state.endpoints[spec.name], start_s=start_s, wake_s=wake_s)
+        self.state = replace(self.state, endpoints={**self.state.endpoints, spec.name: record})
+        if start_s:
+            self._warmed |= {spec.name, *self.state.nodes}
+
+    def stand(self, endpoint: EndpointName, replicas: int) -> None:
+        """So many replicas of it answer already, or as many as there is room for."""
+        record, now_s = self.state.endpoints[endpoint], self.now_s
+        for number in range(replicas):
+            free = Counter(self.state.slots[slot].slot.node for slot in self.state.free_slots())
+            node = next((one for one, count in free.items() if count >= record.spec.slots_per_replica), None)
+            if node is None:
+                return
+            seat = SeatId(f"{endpoint}/{number}")
+            slots = [slot for slot in self.state.free_slots() if self.state.slots[slot].slot.node == node]
+            self.now_s = now_s - (record.start_s or self._times.start_s)
+            self._apply(GrantSeat(seat, tuple(slots[: record.spec.slots_per_replica]), "it was there"))
+            self._apply(SeatLanded(seat, "replica"))
+            self.now_s = now_s
+            self._answers(seat)
+            self.tally.answered.clear()  # it has started before anything counts
+
+    def train(self, job: JobName, workers: int) -> None:
+        """A job that was submitted just now trains already, with as many of these workers as there are slots."""
+        spec, free = self.state.jobs[job].spec, self.state.free_slots()
+        count = min(workers, spec.workers_max, len(free))
+        if count >= spec.workers_min:
+            self._apply(GrantJob(job, free[:count], "it was there"))
+            self.training[job].first_s = self.now_s
+            self._runs(job)
+            self.tally.lent.clear()
 
     def submit(self, spec: JobSpec, work_s: float) -> None:
         """A job, with so many slot-seconds of work."""

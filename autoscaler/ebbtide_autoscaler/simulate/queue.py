@@ -36,7 +36,9 @@ class Served:
 class Queue:
     """One endpoint's requests, second by second."""
 
-    def __init__(self, load: Load, engine: Engine, ttft_slo_s: float) -> None:
+    def __init__(self, load: Load, engine: Engine, ttft_slo_s: float, *, timed: bool = False) -> None:
+        """``timed``: it can say afterwards how long each second's requests waited."""
+        self._waiting_s: list[float] | None = [] if timed else None  # at the end of each second
         self.backlog_s = 0.0  # replica-seconds that wait
         self.second = 0  # the next one
         self.last = 0  # the end of the last one in which a request came; 0: none did yet
@@ -71,6 +73,8 @@ class Queue:
         backlog_s = surplus - np.minimum(np.minimum.accumulate(surplus), 0.0)
         before_s = np.concatenate(([self.backlog_s], backlog_s[:-1]))
         self.backlog_s = float(backlog_s[-1])
+        if self._waiting_s is not None:
+            self._waiting_s += backlog_s.tolist()
         # Who arrives in a second finds what waited before it and, on average, half of what came with it.
         return float(requests[before_s + work_s / 2 > rate * (self._slo_s + 0.5)].sum() if rate else requests.sum())
 
@@ -81,8 +85,31 @@ class Queue:
             if not rate or waits_s + here_s / 2 > most_s:
                 late += count
             waits_s = max(0.0, waits_s + here_s - rate)
+            if self._waiting_s is not None:
+                self._waiting_s.append(waits_s)
         self.backlog_s = waits_s
         return late
+
+    def waits_s(self) -> Array:
+        """How long requests of each second waited, first come, first served; of shape (seconds served,).
+
+        Who waits still counts up to the end. Half of what came in the same second is before a request.
+        """
+        assert self._waiting_s is not None, "it was not asked to remember"
+        left_s = np.array(self._waiting_s)
+        seconds = len(left_s)
+        came_s = np.array(self._work_so_far[: seconds + 1])
+        done_s = np.concatenate(([0.0], np.maximum.accumulate(came_s[1:] - left_s)))
+        middle_s = (came_s[:-1] + came_s[1:]) / 2
+        at_s = np.arange(seconds) + 0.5
+        # The moment up to which as much is done as had come before; of a flat stretch the end, since nobody works then.
+        end_s = np.interp(middle_s, done_s, np.arange(seconds + 1.0), right=float(seconds))
+        waited: Array = np.maximum(end_s - at_s, 0.0)
+        return waited
+
+    def requests(self, seconds: int) -> Array:
+        """How many came in each of the first so many seconds."""
+        return self._load.requests[:seconds]
 
     def arriving_per_s(self, window: int) -> float:
         """Requests that arrived per second, over the last ``window`` seconds."""

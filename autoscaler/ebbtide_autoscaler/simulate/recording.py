@@ -3,6 +3,7 @@
 The ledger is read from the oldest record on that is still there, and folded by the product's own code.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -31,15 +32,17 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import SeatState
+from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin
 from ebbtide_autoscaler.forecast.record import from_part
 from ebbtide_autoscaler.recovered import Recovered, decode_event
+from ebbtide_autoscaler.signals import Memory
 from ebbtide_autoscaler.simulate.happened import Uses
 from ebbtide_autoscaler.simulate.job_past import JobPast, JobPasts
 from ebbtide_autoscaler.simulate.measured import Durations
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.presence import Presence
+from ebbtide_autoscaler.simulate.standing import NOTHING, Standing
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from ebbtide_autoscaler.steady_clock import latest_s
 
@@ -63,6 +66,7 @@ class Recording:
         jobs: that were there, by submission.
         durations: of moves, also of before the begin.
         counts: of what happened otherwise, by what it is.
+        standing: what was there at its begin.
         config: the pool's file as it was in force last; None: there was none.
         left_out: bytes at the end of the ledger that are no record.
     """
@@ -80,6 +84,7 @@ class Recording:
     durations: Durations
     counts: Mapping[str, int]
     config: PoolFile | None
+    standing: Standing = NOTHING
     left_out: int = 0
 
     @property
@@ -177,6 +182,7 @@ class _Fold:
     first_s: float = 0.0
     last_s: float = 0.0
     uses: Uses | None = None
+    standing: Standing = NOTHING
     nodes: Presence = field(default_factory=Presence)
     jobs: JobPasts = field(default_factory=JobPasts)
     durations: Durations = field(default_factory=Durations)
@@ -193,7 +199,7 @@ class _Fold:
             return self._take_event(decode_event(payload))
         elif kind == "demand":
             self._take_demand(payload)
-        elif kind == "config":
+        elif kind in ("config", "memory"):
             self.known.take(payload)
         return True
 
@@ -255,6 +261,7 @@ class _Fold:
             self.ends_s = until_s if self.ends_s is None else min(until_s, self.ends_s)
         self.uses.take(self.uses.from_s, PoolState(), state, None)
         self.jobs.begin(self.uses.from_s, state)
+        self.standing = standing(state, self.known.memory)
         self.endpoints = {name: one.spec for name, one in state.endpoints.items()} | self.endpoints
 
     def _config(self) -> PoolFile | None:
@@ -314,8 +321,21 @@ class _Fold:
             durations=self.durations,
             counts=self.counts,
             config=self._config(),
+            standing=self.standing,
             left_out=left_out,
         )
+
+
+def standing(state: PoolState, memory: Memory) -> Standing:
+    """What a state has that goes on: jobs on the move are waiting, replicas on the move are not there yet."""
+    ready = Counter(seat.endpoint for seat in state.seats.values() if seat.state is SeatState.READY)
+    return Standing(
+        gangs={name: len(job.gang) for name, job in state.jobs.items() if job.state is JobState.RUNNING},
+        replicas=ready,
+        starts_s={name: one.start_s for name, one in state.endpoints.items()},
+        wakes_s={name: one.wake_s for name, one in state.endpoints.items()},
+        memory=memory,
+    )
 
 
 def known_bins(recording: Recording, name: EndpointName) -> Iterator[tuple[int, Bin]]:

@@ -76,6 +76,8 @@ def replay_scene(file: ReplayFile, given: Recorded, seed: int) -> Scene:
         failures=absences,
         begins_s=one.begins_s,
         course_s=one.course_s,
+        standing=one.standing,
+        timed=True,
         known={
             name: grown(Demand(), [(number, value) for number, value in sorted(bins.items()) if number < first])
             for name, bins in one.demand.items()

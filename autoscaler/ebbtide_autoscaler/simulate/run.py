@@ -4,7 +4,7 @@ Between two ticks requests are served as a fluid, second by second; at a tick th
 see, and what it decides is carried out. The contender's code is the product's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, log
@@ -24,6 +24,7 @@ from ebbtide_autoscaler.simulate.failures import Failure
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.pool import Pool
 from ebbtide_autoscaler.simulate.queue import Queue
+from ebbtide_autoscaler.simulate.standing import NOTHING, Standing
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.traces import Array
 from ebbtide_autoscaler.simulate.training import Training
@@ -72,6 +73,8 @@ class Scene:
     begins_s: float = BEGINS_S  # since 1970
     course_s: int = COURSE_S  # between two points of a picture
     known: Mapping[EndpointName, Demand] = field(default_factory=dict)  # demand of the days before
+    standing: Standing = NOTHING
+    timed: bool = False  # say how long requests waited
 
     @property
     def slots(self) -> int:
@@ -94,6 +97,7 @@ class Outcome:
         ticks: decisions taken.
         tally: see there.
         double_s: slot-seconds with two occupants, of the whole run.
+        waits: of each endpoint, where it was asked for: how long requests of each second waited, and how many they are.
     """
 
     slot_s: Mapping[Use, float]
@@ -106,6 +110,7 @@ class Outcome:
     ticks: int
     tally: Tally
     double_s: float
+    waits: tuple[tuple[Array, Array], ...] = ()
 
 
 class Run:
@@ -130,14 +135,16 @@ class Run:
             self.pool.agenda.at(scene.begins_s + fails.at_s, partial(self.pool.lose_node, fails.node, fails.repair_s))
         self._queues = {}
         for one in scene.services:
-            self.pool.declare(one.spec)
-            self._queues[one.spec.name] = Queue(one.load, one.engine, one.spec.ttft_slo_s)
+            name, stands = one.spec.name, scene.standing
+            self.pool.declare(one.spec, start_s=stands.starts_s.get(name, 0.0), wake_s=stands.wakes_s.get(name, 0.0))
+            self.pool.stand(name, stands.replicas.get(name, 0))
+            self._queues[one.spec.name] = Queue(one.load, one.engine, one.spec.ttft_slo_s, timed=scene.timed)
         windows = int(scene.horizon_s) // WINDOW_S + 1
         self._late, self._requests = [0.0] * windows, [0.0] * windows
         self._busy_s = 0.0
         self._arrived = {one.spec.name: 0.0 for one in scene.services}
         self._at_full = {one.spec.name: requests_at_full(one.engine, one.load) for one in scene.services}
-        self._memory = Memory()
+        self._memory = scene.standing.memory
         self._watch = Watch(scene.known)
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
         self._ticks = 0
@@ -176,7 +183,14 @@ class Run:
             self._ticks,
             self.pool.tally,
             self.pool.occupants.double_s,
+            tuple(self._waits()) if self._scene.timed else (),
         )
+
+    def _waits(self) -> Iterator[tuple[Array, Array]]:
+        warm = int(self._scene.warm_up_s)
+        for queue in self._queues.values():
+            waited_s = queue.waits_s()
+            yield waited_s[warm:], queue.requests(len(waited_s))[warm:]
 
     def _submit(self, until_s: float) -> None:
         """Jobs come to the queue at their second; they are seen at the next tick."""
@@ -188,6 +202,10 @@ class Run:
                 spec = replace(spec, workload_class=scene.job_class)
             spec = replace(spec, in_place=spec.in_place and scene.in_place)
             self.pool.agenda.at(scene.begins_s + one.submit_s, partial(self.pool.submit, spec, one.work_s))
+            if one.submit_s == 0.0 and spec.name in scene.standing.gangs:
+                self.pool.agenda.at(
+                    scene.begins_s, partial(self.pool.train, spec.name, scene.standing.gangs[spec.name])
+                )
             if one.until_s is not None:
                 self.pool.agenda.at(scene.begins_s + one.until_s, partial(self.pool.end, spec.name))
             self._next_job += 1

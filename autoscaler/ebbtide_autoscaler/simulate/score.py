@@ -70,7 +70,7 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
         "double_allocated_gpu_s": found.double_s,
         "refused_moves": len(found.refused),
         "decisions": found.ticks,
-    }
+    } | ({"wait_s": _waits(found)} if found.waits else {})
 
 
 def waste_of(found: Outcome) -> dict[str, float]:
@@ -134,6 +134,17 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         return dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+def _waits(found: Outcome) -> dict[str, float]:
+    """Of all endpoints' requests, in fractions of them as the fluid has them."""
+    waited_s, count = (np.concatenate([one[part] for one in found.waits]) for part in (0, 1))
+    if not count.sum():
+        return spread([])
+    order = np.argsort(waited_s)
+    share = np.cumsum(count[order]) / count.sum()
+    at = {f"p{p}": float(waited_s[order][np.searchsorted(share, p / 100)]) for p in (50, 95, 99)}
+    return {"mean": float((waited_s * count).sum() / count.sum())} | at
 
 
 def _spread_over(timed: Sequence[tuple[float, int]]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from ebbtide_autoscaler.simulate.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, load_of, tide
 
 WORKS = st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60)
+TENTHS = st.lists(st.integers(0, 100).map(lambda tenths: tenths / 10), min_size=1, max_size=60)
 CUTS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=8)
 SLO_S = 2.0
 
@@ -99,3 +100,31 @@ def test_what_came_lately_is_told_per_second() -> None:
     assert one.arriving_s(10) == pytest.approx(1.0)
     assert one.mean_work_s(5) == pytest.approx(ENGINE.work_s(100, 50))
     assert one.arriving_per_s(5) * one.mean_work_s(5) == pytest.approx(2.0)
+
+
+def test_who_comes_while_no_replica_is_there_waits_for_it_and_for_those_before() -> None:
+    work_s = np.zeros(60)
+    work_s[5] = 10 * ENGINE.full  # ten seconds of one replica
+    queue_ = Queue(load_of(work_s), ENGINE, SLO_S, timed=True)
+    queue_.serve(20, 0)
+    queue_.serve(60, 1)
+    assert queue_.waits_s()[5] == pytest.approx(20 - 5.5 + 5.0), "half of those that came with it are before it"
+    assert queue_.requests(60).sum() == pytest.approx(load_of(work_s).requests.sum())
+
+
+@pytest.mark.parametrize("few", [0, queue.FEW])
+@given(work_s=TENTHS, replicas=st.lists(st.integers(0, 12), min_size=3, max_size=3))
+def test_waiting_by_request_is_as_much_as_waiting_by_second(few: int, work_s: list[float], replicas: list[int]) -> None:
+    """Little's law: what waits, second by second, is the work of each second times how long it waits."""
+    all_s = [*work_s, *[0.0] * 400]  # until nothing waits any more
+    timed = Queue(load_of(np.array(all_s)), ENGINE, SLO_S, timed=True)
+    waiting_s, before_s = 0.0, 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "FEW", few)
+        for second in range(len(all_s)):
+            timed.serve(second + 1, replicas[second % 3] if second < len(work_s) else 8)
+            waiting_s += (before_s + timed.backlog_s) / 2
+            before_s = timed.backlog_s
+    assert before_s == 0.0
+    waited_s = float((timed.waits_s() * np.array(all_s)).sum())
+    assert waited_s == pytest.approx(waiting_s, abs=0.5 * sum(work_s) + 1e-6), "up to half a second each: a fluid"

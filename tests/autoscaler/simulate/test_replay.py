@@ -22,7 +22,7 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.happened import Uses
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.presence import Presence
-from ebbtide_autoscaler.simulate.recording import Recording, read_recording
+from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
 from ebbtide_autoscaler.simulate.replay import Recorded
 from ebbtide_autoscaler.simulate.replay_file import ReplayFile
 from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
@@ -39,6 +39,12 @@ def tidal(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """Forty minutes of a pool that has lived."""
     folder, life = tmp_path_factory.mktemp("tides"), tides()
     return read_recording(written(folder / "ledger", life.events, [pool_file(folder), *life.records()]))
+
+
+@pytest.fixture(scope="module")
+def amid(tidal: Recording) -> Recording:
+    """From the quarter of an hour on, when demand has fallen again."""
+    return read_recording(tidal.folder, Stretch(begins_s=tidal.begins_s + 960.0))
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +178,27 @@ def test_demand_of_before_arrivals_were_kept_is_played_with_the_stay_that_the_fi
     assert any(
         "stay_s" in said for said in replay_remarks(AS_IT_WAS, Recorded(one), scene(AS_IT_WAS, Recorded(one), 0))
     )
+
+
+def test_a_recording_that_begins_amid_a_day_begins_with_what_was_there(tidal: Recording, amid: Recording) -> None:
+    stands = amid.standing
+    assert sum(stands.gangs.values()) + sum(stands.replicas.values()) >= 2, "the test needs a moment of rest"
+    given = scene(AS_IT_WAS, Recorded(amid), 0)
+    play = CONTENDERS["ebbtide"](given, policy_config(AS_IT_WAS, Recorded(amid)))
+    run = Run(play.scene, play.contender, play.config)
+    run.to(0.5)
+    assert {name: len(job.gang) for name, job in run.pool.state.jobs.items() if job.gang} == stands.gangs
+    assert run.pool.ready(CHAT) == stands.replicas[CHAT]
+    assert run.pool.state.endpoints[CHAT].start_s == pytest.approx(stands.starts_s[CHAT])
+    found = run.outcome()
+    assert sum(found.slot_s.values()) == pytest.approx(sum(amid.slot_s.values())) and not found.refused
+    assert found.slot_s[Use.TRAINING] == pytest.approx(amid.slot_s[Use.TRAINING], rel=0.15)
+    assert amid.span_s < tidal.span_s
+
+
+def test_what_stands_in_a_smaller_pool_is_what_fits(amid: Recording) -> None:
+    found = played(a_file({"pool": {"gpus_per_node": 1}, "endpoints": [{"name": "chat", "replicas_max": 1}]}), amid)
+    assert sum(found.slot_s.values()) == pytest.approx(amid.span_s) and not found.refused
 
 
 def test_days_before_the_recording_are_known_to_the_forecast(tidal: Recording) -> None:
