@@ -20,5 +20,5 @@ def advance(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> tuple
         *advance_seats.facts(state, seen, now_s, limits),
         *advance_slots.facts(state, seen, now_s),
         *(JobForgotten(name) for name in to_forget(state, now_s, restorable=seen.restorable)),
-        *(NodeForgotten(node, index.by_node(state.slots)[node]) for node in nodes_to_forget(state, now_s)),
+        *(NodeForgotten(node, index.by_node(state.slots, node)) for node in nodes_to_forget(state, now_s)),
     )

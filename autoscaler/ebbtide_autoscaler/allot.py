@@ -12,21 +12,20 @@ from itertools import chain, islice, takewhile
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
-from ebbtide.pool.ids import JobName, SeatId, SlotId
-from ebbtide.pool.index import awaited, in_turn, remembered
+from ebbtide.pool.follow import chosen
+from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.index import awaited, in_state, in_turn, remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
+from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.placement import packed
+from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.training import protected
-
-_COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
-
 
 LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
 
@@ -128,7 +127,7 @@ def give(
         together = {*draft.free, *draft.owed}
         draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
     table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
-    calm = not _anyone_comes(state.seats)
+    calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if table.usable() or draft.contested else _without_the_line(table)
     for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
@@ -150,9 +149,9 @@ def give(
     return growing
 
 
-@remembered
-def _anyone_comes(seats: Mapping[SeatId, SeatRecord]) -> bool:
-    return any(seat.state in _COMING for seat in seats.values())
+@chosen
+def _coming(seat: SeatRecord) -> bool | None:
+    return True if seat.state in COMING else None
 
 
 @remembered
@@ -322,7 +321,7 @@ def _starves(table: _Table, job: JobRecord, waited_s: float) -> str:
     table.draft.waits_until(table.now_s)  # who may not be asked now may be in a moment
     table.looked_at += 1
     free = table.usable()
-    coming = sum(one.state is SlotState.RECLAIMING for one in table.state.slots.values())
+    coming = len(in_state(table.state.slots, SlotState.RECLAIMING))
     lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - coming
     after = (_lenders if claims else _came_after)(table, job) if lacking > 0 else []
     if lacking > sum(len(one.gang) for one in after):

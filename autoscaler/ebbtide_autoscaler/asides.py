@@ -99,8 +99,7 @@ def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
 
     What is parked and free there now says nothing of the time when it runs: the whole budget counts.
     """
-    slots = by_node(state.slots)
-    workers = {node: min(len(slots.get(node, ())), spec.workers_min) for node in state.nodes}
+    workers = {node: min(len(by_node(state.slots, node)), spec.workers_min) for node in state.nodes}
     found = (_there(seen, node, count, state.nodes[node]) for node, count in workers.items() if count)
     return tuple(dict.fromkeys(replace(one, host_free_bytes=None) for one in found))
 

@@ -4,11 +4,10 @@ A person's wish goes before a job's class, its minimum runtime and its bound on 
 lost by it. What such a job leaves belongs to everybody, and nothing is kept for its return before its release.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.index import remembered
 from ebbtide.pool.state import Hold, JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.draft import Draft
@@ -19,7 +18,7 @@ def put_aside(state: PoolState, draft: Draft) -> None:
     """Have held jobs leave their slots, and say of the others who holds them."""
     held = _held(state.jobs)
     moved = draft.moved() if held else set()
-    for name in held:
+    for name in sorted(held):
         job = state.jobs[name]
         if job.held is None or name in moved:
             continue
@@ -35,6 +34,6 @@ def why_held(name: JobName, hold: Hold) -> str:
     return f"held by {hold.by} since {since} UTC ({hold.reason}); `ebbtide resume {name}` lets it go on"
 
 
-@remembered
-def _held(jobs: Mapping[JobName, JobRecord]) -> tuple[JobName, ...]:
-    return tuple(name for name, job in jobs.items() if job.held is not None)
+@chosen
+def _held(job: JobRecord) -> Hold | None:
+    return job.held

@@ -1,10 +1,7 @@
 """Replicas that serve well and must go all the same: their node drains, or they run an old revision. Pure."""
 
-from collections.abc import Mapping
-
-from ebbtide.pool.ids import EndpointName, NodeId, SeatId
-from ebbtide.pool.index import remembered
-from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
+from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.state import PoolState, SeatRecord
 
 
 def node_of(state: PoolState, seat: SeatRecord) -> NodeId:
@@ -25,19 +22,9 @@ def is_stale(state: PoolState, seat: SeatRecord) -> bool:
 
 def stale_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     """The endpoint's seats for which :func:`is_stale` holds."""
-    return _stale(state.seats, state.endpoints).get(endpoint, ())
-
-
-@remembered
-def _stale(
-    seats: Mapping[SeatId, SeatRecord], endpoints: Mapping[EndpointName, EndpointRecord]
-) -> Mapping[EndpointName, tuple[SeatRecord, ...]]:
-    found: dict[EndpointName, tuple[SeatRecord, ...]] = {}
-    for seat in seats.values():
-        revision = endpoints[seat.endpoint].spec.revision
-        if revision and seat.revision != revision:
-            found[seat.endpoint] = (*found.get(seat.endpoint, ()), seat)
-    return found
+    revision = state.endpoints[endpoint].spec.revision
+    mine = state.seats_of(endpoint) if revision else ()
+    return tuple(seat for seat in mine if seat.revision != revision)
 
 
 def why_outdated(state: PoolState, seat: SeatRecord) -> str:

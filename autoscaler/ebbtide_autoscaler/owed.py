@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
@@ -39,13 +39,13 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
         if job.state in JOB_HOLDS_SLOTS:
             left -= min(len(job.gang) - may_lose(job), len(usable.intersection(job.gang)))
     owed: dict[JobName, int] = {}
-    for job in sorted(waiting, key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
+    for job in sorted(waiting.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
         if job.spec.workers_min <= left:
             owed[job.spec.name] = job.spec.workers_min
             left -= job.spec.workers_min
     return owed
 
 
-@remembered
-def _owed(jobs: Mapping[JobName, JobRecord]) -> tuple[JobRecord, ...]:
-    return tuple(job for job in jobs.values() if is_owed(job))
+@chosen
+def _owed(job: JobRecord) -> JobRecord | None:
+    return job if is_owed(job) else None

@@ -1,12 +1,13 @@
 """Where slots can be had, and which a gang gets; which a replica gets: ``free``. Pure."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from ebbtide.pool.ids import JobName, NodeId, SlotId
-from ebbtide.pool.index import nodes_with, remembered
+from ebbtide.pool.follow import summed
+from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.index import nodes_with, on_nodes
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, SlotState
 
 
@@ -17,18 +18,14 @@ def placing_nodes(state: PoolState) -> frozenset[NodeId]:
 
 def lendable(state: PoolState) -> Mapping[NodeId, int]:
     """How many slots of each node the classes of their jobs let go."""
-    return _lendable_of(state.jobs, state.slots)
+    return _lendable(state.jobs)
 
 
-@remembered
-def _lendable_of(jobs: Mapping[JobName, JobRecord], slots: Mapping[SlotId, SlotRecord]) -> Mapping[NodeId, int]:
-    found: Counter[NodeId] = Counter()
-    for job in jobs.values():
-        if job.state in JOB_HOLDS_SLOTS:
-            most = may_lose(job)
-            for node, here in Counter(slots[slot].slot.node for slot in job.gang).items():
-                found[node] += min(here, most)
-    return found
+@summed
+def _lendable(job: JobRecord) -> Mapping[NodeId, int] | None:
+    if job.state not in JOB_HOLDS_SLOTS:
+        return None
+    return {node: min(here, may_lose(job)) for node, here in on_nodes(job.gang, 1).items()}
 
 
 def may_lose(job: JobRecord) -> int:

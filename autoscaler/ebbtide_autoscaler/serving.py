@@ -8,9 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ebbtide.pool import index
-from ebbtide.pool.ids import EndpointName, SeatId
-from ebbtide.pool.index import remembered
+from ebbtide.pool.follow import grouped, summed
+from ebbtide.pool.ids import EndpointName, SeatId, number_of
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
@@ -26,7 +25,8 @@ STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six wa
 # Requests at once, on average: for fewer no replica is kept, they wait for one to start, as an idle endpoint's do.
 LEAST_EXPECTED = 0.5
 
-COMING_OR_READY = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING, SeatState.READY})
+COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
+COMING_OR_READY = COMING | {SeatState.READY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def wants(
         signals = snapshot.traffic.get(name, EndpointSignals())
         before = memory.endpoints.get(name)
         if before is None:
-            before = EndpointMemory(aim=len(_standing(snapshot.state.seats).get(name, _NOBODY).seats))
+            before = EndpointMemory(aim=len(_standing(snapshot.state, name).seats))
         expected = snapshot.outlooks.get(name)
         want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, config)
         found.append((-record.spec.priority, want))
@@ -68,22 +68,30 @@ def wants(
 class _Standing:
     """The seats of an endpoint that are ready or will be, and whether one is warm, and all of those are ready."""
 
-    seats: tuple[SeatRecord, ...] = ()
-    warm: bool = False
-    settled: bool = False
+    seats: Mapping[SeatId, SeatRecord]
+    warm: bool
+    settled: bool
 
 
-_NOBODY = _Standing()
+@grouped(order=number_of)
+def _here(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    return (seat.endpoint, seat) if seat.state in COMING_OR_READY else None
 
 
-@remembered
-def _standing(seats: Mapping[SeatId, SeatRecord]) -> Mapping[EndpointName, _Standing]:
-    found = {}
-    for name, mine in index.seats(seats).items():
-        here = tuple(seat for seat in mine if seat.state in COMING_OR_READY)
-        settled = bool(here) and all(seat.state is SeatState.READY for seat in here)
-        found[name] = _Standing(here, any(seat.state is SeatState.WARM for seat in mine), settled)
-    return found
+@summed
+def _coming(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    return {seat.endpoint: 1} if seat.state in COMING else None
+
+
+@summed
+def _asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
+
+
+def _standing(state: PoolState, endpoint: EndpointName) -> _Standing:
+    here = _here(state.seats).get(endpoint, {})
+    settled = bool(here) and endpoint not in _coming(state.seats)
+    return _Standing(here, endpoint in _asleep(state.seats), settled)
 
 
 def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
@@ -107,7 +115,7 @@ def _want(
     config: PolicyConfig,
 ) -> tuple[Want, EndpointMemory]:
     spec = record.spec
-    standing = _standing(state.seats).get(spec.name, _NOBODY)
+    standing = _standing(state, spec.name)
     seats, have = standing.seats, len(standing.seats)
     if not signals.known:
         keep = min(max(have, spec.replicas_min), spec.replicas_max)
@@ -152,7 +160,7 @@ def _want(
         slow_at_s=before.slow_at_s,
     )
     if want < have:
-        want, why = _down(now_s, state, record, seats, want)
+        want, why = _down(now_s, state, record, tuple(seats.values()), want)
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from ebbtide.pool.events import ParkJob, StopJob
+from ebbtide.pool.index import in_state, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
@@ -54,9 +55,7 @@ def _counts(draft: Draft, state: PoolState, record: SlotRecord) -> bool:
 
 
 def _on_their_way(state: PoolState, draft: Draft) -> int:
-    return sum(
-        record.state is SlotState.RECLAIMING and _counts(draft, state, record) for record in state.slots.values()
-    )
+    return sum(_counts(draft, state, state.slots[slot]) for slot in in_state(state.slots, SlotState.RECLAIMING))
 
 
 def vacate(state: PoolState, draft: Draft) -> None:
@@ -79,7 +78,7 @@ _NEXT = {JobState.STARTING: "running", JobState.RESUMING: "running", JobState.PA
 def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
     """Whether one node could come to have ``count`` free slots: those free, on their way, or of jobs that may go."""
     room = draft.free.by_node()
-    room.update(record.slot.node for record in state.slots.values() if record.state is SlotState.RECLAIMING)
+    room.update(nodes_with(state.slots, SlotState.RECLAIMING))
     for job in _victims(state, draft):
         gives = 0 if protected(now_s, job) else may_lose(job)
         for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from ebbtide.pool import index
 from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
-from ebbtide.pool.index import remembered
-from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
+from ebbtide.pool.follow import chosen, summed
+from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.outdated import node_of, stale_seats, why_outdated
@@ -74,7 +74,7 @@ def give_way(state: PoolState, draft: Draft) -> None:
     if not warm:
         return
     moved = draft.moved()
-    kept = [one for one in warm if one.id not in moved]
+    kept = [one for one in warm.values() if one.id not in moved]
     if not _all_may_stay(state, kept):
         kept = _without_surplus(state, draft, kept)
     _return_memory(state, draft, kept)
@@ -103,9 +103,9 @@ def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> 
     return kept
 
 
-@remembered
-def _warm(seats: Mapping[SeatId, SeatRecord]) -> tuple[SeatRecord, ...]:
-    return tuple(one for one in seats.values() if one.state is SeatState.WARM)
+@chosen
+def _warm(seat: SeatRecord) -> SeatRecord | None:
+    return seat if seat.state is SeatState.WARM else None
 
 
 def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
@@ -117,7 +117,7 @@ def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
 def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
     if not warm:
         return
-    used, ending, lent = _of_jobs(state, draft), draft.moved(), index.warm_bytes(state.seats, state.slots)
+    used, ending, lent = _of_jobs(state, draft), draft.moved(), index.warm_bytes(state.seats)
     if all(used[node] + more_bytes <= state.nodes.get(node, 0) for node, more_bytes in lent.items()):
         return  # elsewhere no warm replica could give way
     for one in state.seats.values():
@@ -131,21 +131,17 @@ def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> No
             used[node] -= seat.park_bytes
 
 
+@summed
+def _of_gangs(job: JobRecord) -> Mapping[NodeId, int] | None:
+    may_park = job.state is not JobState.ENDED and job.spec.in_place
+    return index.on_nodes(job.gang, job.spec.host_bytes_per_worker) if may_park else None
+
+
 def _of_jobs(state: PoolState, draft: Draft) -> Counter[NodeId]:
     """Host memory that jobs may need where they are, or are about to be, by node."""
-    found = Counter(_of_gangs(state.jobs, state.slots))
+    found = Counter(_of_gangs(state.jobs))
     for move in draft.moves:
         if isinstance(move, GrantJob) and state.jobs[move.job].spec.in_place:
             for slot in move.slots:
                 found[state.slots[slot].slot.node] += state.jobs[move.job].spec.host_bytes_per_worker
-    return found
-
-
-@remembered
-def _of_gangs(jobs: Mapping[JobName, JobRecord], slots: Mapping[SlotId, SlotRecord]) -> Mapping[NodeId, int]:
-    found: Counter[NodeId] = Counter()
-    for job in jobs.values():
-        if job.state is not JobState.ENDED and job.spec.in_place:
-            for slot in job.gang:
-                found[slots[slot].slot.node] += job.spec.host_bytes_per_worker
     return found

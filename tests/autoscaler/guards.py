@@ -123,7 +123,7 @@ GUARDS = (
         ),
         (
             "a job does not grow while a replica starts",
-            "    calm = not _anyone_comes(state.seats)",
+            "    calm = not _coming(state.seats)",
             "    calm = True",
         ),
         ("a job grows only into what has stayed free", "    if free_s < table.config.grow_after_s or ", "    if "),
@@ -201,13 +201,13 @@ GUARDS = (
         "platform/ebbtide/pool/index.py",
         (
             "a draining node is granted nothing",
-            "if one.state is SlotState.FREE and one.slot.node not in draining]",
-            "if one.state is SlotState.FREE]",
+            "(slot for slot, node in found.items() if node not in draining)",
+            "found",
         ),
         (
             "jobs have their turn by priority, then as they came",
-            "key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)",
-            "key=lambda job: (-job.submitted_s, job.spec.name)",
+            "else (-job.spec.priority, job.submitted_s)",
+            "else (0, -job.submitted_s)",
         ),
     ),
 )

@@ -11,12 +11,13 @@ from typing import Any
 from ebbtide.pool.apply_job import job_record
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Event, JobHeld, JobReleased
+from ebbtide.pool.records import having
 from ebbtide.pool.state import Hold, JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState
 
 
 def _put(state: PoolState, record: JobRecord) -> PoolState:
-    return replace(state, jobs={**state.jobs, record.spec.name: record})
+    return replace(state, jobs=having(state.jobs, {record.spec.name: record}))
 
 
 def _held(state: PoolState, event: Event, body: JobHeld) -> PoolState:

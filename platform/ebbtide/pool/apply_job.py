@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
-from ebbtide.pool.apply_slot import held_now, occupy, reclaim
+from ebbtide.pool.apply_slot import occupy, reclaim
 from ebbtide.pool.backoff import backoff_s
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
@@ -25,7 +26,8 @@ from ebbtide.pool.events import (
     ResumeJob,
     StopJob,
 )
-from ebbtide.pool.ids import Epoch, JobName
+from ebbtide.pool.ids import Epoch, JobName, node_of
+from ebbtide.pool.records import having, without
 from ebbtide.pool.retention import is_over
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
@@ -47,7 +49,7 @@ def job_record(state: PoolState, job: JobName) -> JobRecord:
 
 
 def _put(state: PoolState, record: JobRecord) -> PoolState:
-    return replace(state, jobs={**state.jobs, record.spec.name: record})
+    return replace(state, jobs=having(state.jobs, {record.spec.name: record}))
 
 
 def _move(record: JobRecord, then: JobState, at_s: float) -> JobRecord:
@@ -56,7 +58,7 @@ def _move(record: JobRecord, then: JobState, at_s: float) -> JobRecord:
 
 
 def _must_hold_nothing(state: PoolState, record: JobRecord, why: str) -> None:
-    held = held_now(state, record.spec.name, record.epoch)
+    held = state.held_by(record.spec.name, record.epoch)
     if held:
         raise IllegalTransition(f"job {record.spec.name} {why}, but {', '.join(held)} is not proven free")
 
@@ -183,10 +185,10 @@ def _park(state: PoolState, event: Event, body: ParkJob) -> PoolState:
         cause=event.id,
     )
     state = _put(reclaim(state, record.gang, event.at_s), moved)
-    for node, budget_bytes in state.nodes.items():
-        if state.parked_bytes(node) > budget_bytes:
+    for node in dict.fromkeys(map(node_of, record.gang)):
+        if state.parked_bytes(node) > state.nodes.get(node, inf):
             raise IllegalTransition(
-                f"job {body.job} cannot park: node {node} lends {budget_bytes} bytes of host memory, "
+                f"job {body.job} cannot park: node {node} lends {state.nodes[node]} bytes of host memory, "
                 f"{state.parked_bytes(node)} would be used"
             )
     return state
@@ -227,7 +229,7 @@ def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
         preempted_s=_preempted(record, event.at_s) if newly else record.preempted_s,
         cause=event.id,
     )
-    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 
 def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
@@ -241,7 +243,7 @@ def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
     if record.state in (JobState.WAITING, JobState.RECOVERING, JobState.STOPPING):
         return _put(state, moved)  # its controller is told at its next report; slots are on their way already
     moved = _move(moved, JobState.STOPPING, event.at_s)
-    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 
 def _durable(state: PoolState, event: Event, body: JobDurable) -> PoolState:
@@ -278,7 +280,7 @@ def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
         not_before_s=event.at_s + backoff_s(failures),
         last_error=body.why,
     )
-    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 
 def _recovered(state: PoolState, event: Event, body: JobRecovered) -> PoolState:
@@ -299,7 +301,7 @@ def _ended(state: PoolState, event: Event, body: JobEnded) -> PoolState:
         held=record.held if body.outcome == "lost" else None,  # the pool may bring it back: for its holder the same job
         gang=(),
     )
-    return _put(reclaim(state, held_now(state, body.job, record.epoch), event.at_s), moved)
+    return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 
 def _forgotten(state: PoolState, event: Event, body: JobForgotten) -> PoolState:
@@ -308,7 +310,7 @@ def _forgotten(state: PoolState, event: Event, body: JobForgotten) -> PoolState:
         raise IllegalTransition(f"job {body.job} is {record.state.value}: only what is over is forgotten")
     if not is_over(state, body.job):
         raise IllegalTransition(f"job {body.job} is not forgotten before every slot that it had is proven free")
-    return replace(state, jobs={name: job for name, job in state.jobs.items() if name != body.job})
+    return replace(state, jobs=without(state.jobs, (body.job,)))
 
 
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.pool.apply_slot import held_now, move_slot, occupy, reclaim, slot_record
+from ebbtide.pool import index
+from ebbtide.pool.apply_slot import move_slot, occupy, reclaim, slot_record
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -20,6 +21,7 @@ from ebbtide.pool.events import (
     SeatStopped,
 )
 from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.records import having, without
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SEAT_TABLE, SeatState, SlotState, advance
 
@@ -43,7 +45,7 @@ def seat_record(state: PoolState, seat: SeatId) -> SeatRecord:
 
 def put_seat(state: PoolState, record: SeatRecord) -> PoolState:
     """``state`` with this record in place of the seat's last one."""
-    return replace(state, seats={**state.seats, record.id: record})
+    return replace(state, seats=having(state.seats, {record.id: record}))
 
 
 def move_seat(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
@@ -57,16 +59,14 @@ def move_seat(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
 
 
 def _must_be_cold(state: PoolState, endpoint: EndpointName, why: str) -> None:
-    seats = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
-    others = [seat.id for seat in seats if seat.state is not SeatState.COLD]
+    others = [seat.id for seat in state.seats_of(endpoint) if seat.state is not SeatState.COLD]
     if others:
         raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(others)} still has a replica")
 
 
 def occupied_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatId, ...]:
     """The endpoint's seats with a replica, a parked one too."""
-    mine = [seat for seat in state.seats.values() if seat.endpoint == endpoint]
-    return tuple(seat.id for seat in mine if seat.state is not SeatState.COLD)
+    return tuple(seat.id for seat in state.seats_of(endpoint) if seat.state is not SeatState.COLD)
 
 
 def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolState:
@@ -84,7 +84,7 @@ def _removed(state: PoolState, event: Event, body: EndpointRemoved) -> PoolState
     return replace(
         state,
         endpoints={name: record for name, record in state.endpoints.items() if name != body.endpoint},
-        seats={name: seat for name, seat in state.seats.items() if seat.endpoint != body.endpoint},
+        seats=without(state.seats, [seat.id for seat in state.seats_of(body.endpoint)]),
     )
 
 
@@ -97,9 +97,10 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
     nodes = {slot_record(state, slot).slot.node for slot in body.slots}
     if len(nodes) > 1:
         raise IllegalTransition(f"seat {body.seat} needs all its slots on one node, not on {sorted(nodes)}")
-    for other in state.slots.values():
-        if other.state is SlotState.OPENING and other.slot.node in nodes:
-            raise IllegalTransition(f"seat {body.seat} must wait: {other.occupant} is being placed on that node")
+    for slot, node in index.in_state(state.slots, SlotState.OPENING).items():
+        if node in nodes:
+            other = state.slots[slot].occupant
+            raise IllegalTransition(f"seat {body.seat} must wait: {other} is being placed on that node")
     epoch = state.next_epoch
     fenced = spec.warm_replicas > 0  # it is to leave the GPU and live on: Ray's GPU cannot be given back by an actor
     then = SlotState.LEASED if fenced else SlotState.OPENING
@@ -123,10 +124,10 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
 def _landed(state: PoolState, event: Event, body: SeatLanded) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.STARTING, event.at_s)
-    slots = dict(state.slots)
-    for slot in record.slots if not record.fenced else ():
-        slots[slot] = move_slot(slot_record(state, slot), SlotState.LEASED, event.at_s)
-    return put_seat(replace(state, slots=slots), replace(moved, replica=body.replica, starts=record.starts + 1))
+    open_now = record.slots if not record.fenced else ()
+    leased = {slot: move_slot(slot_record(state, slot), SlotState.LEASED, event.at_s) for slot in open_now}
+    after = replace(state, slots=having(state.slots, leased)) if leased else state
+    return put_seat(after, replace(moved, replica=body.replica, starts=record.starts + 1))
 
 
 def _ready(state: PoolState, event: Event, body: SeatReady) -> PoolState:
@@ -160,7 +161,7 @@ def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
 
 def _give_back(state: PoolState, record: SeatRecord, at_s: float) -> PoolState:
     """Tell the seat to leave what it holds; what a warm one names may be somebody else's by now."""
-    return reclaim(state, held_now(state, record.id, record.epoch), at_s)
+    return reclaim(state, state.held_by(record.id, record.epoch), at_s)
 
 
 def is_sound(record: SeatRecord, now_s: float) -> bool:
@@ -203,7 +204,7 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
 def _gone(state: PoolState, event: Event, body: SeatGone) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.COLD, event.at_s)
-    held = held_now(state, body.seat, record.epoch)
+    held = state.held_by(body.seat, record.epoch)
     if held:
         raise IllegalTransition(f"seat {body.seat} is said to be gone, but {', '.join(held)} is not proven free")
     return put_seat(state, replace(moved, slots=(), replica="", parks=False))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide.pool.apply_seat import move_seat, put_seat, seat_record
-from ebbtide.pool.apply_slot import held_now, occupy, reclaim, slot_record
+from ebbtide.pool.apply_slot import occupy, reclaim, slot_record
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Event, ParkSeat, SeatDrained, SeatParked, WakeSeat
 from ebbtide.pool.ids import SeatId
@@ -48,7 +48,7 @@ def _drained(state: PoolState, event: Event, body: SeatDrained) -> PoolState:
 def _parked(state: PoolState, event: Event, body: SeatParked) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.WARM, event.at_s)
-    held = held_now(state, body.seat, record.epoch)
+    held = state.held_by(body.seat, record.epoch)
     if held:
         raise IllegalTransition(f"seat {body.seat} is said to be parked, but {', '.join(held)} is not proven free")
     return put_seat(state, moved)

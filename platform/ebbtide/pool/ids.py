@@ -1,5 +1,6 @@
 """Names of things, as types of their own, so that a slot can never be passed where a node is meant."""
 
+from functools import cache
 from typing import NewType
 
 NodeId = NewType("NodeId", str)  # Ray's node id, hex
@@ -16,6 +17,27 @@ def slot_id(node: NodeId, index: int) -> SlotId:
     return SlotId(f"{node}:{index}")
 
 
+def node_of(slot: SlotId) -> NodeId:
+    """The node of ``slot``."""
+    return NodeId(slot.rpartition(":")[0])
+
+
+def place_of(slot: SlotId) -> tuple[str, int]:
+    """Where ``slot`` stands in the order of nodes and GPUs."""
+    return _place_of(slot)
+
+
+@cache
+def _place_of(slot: SlotId) -> tuple[str, int]:
+    node, _, number = slot.rpartition(":")
+    return node, int(number)
+
+
 def seat_id(endpoint: EndpointName, number: int) -> SeatId:
     """The seat ``number`` (from 0) of ``endpoint``."""
     return SeatId(f"{endpoint}/{number}")
+
+
+def number_of(seat: SeatId) -> int:
+    """The number of ``seat`` among those of its endpoint."""
+    return int(seat.rpartition("/")[2])

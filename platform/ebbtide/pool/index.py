@@ -1,23 +1,24 @@
-"""Look-ups of a state that would else scan all of it: each is built once for the mapping that it is made of.
+"""Look-ups of a state that would else scan all of it: each follows its mapping, or is built once for it.
 
 A state is never changed, only replaced, and what a change does not touch is the same object in both; so remembering by
-identity is exact. It is what keeps a decision linear in the size of the pool.
+identity is exact. It is what keeps a decision linear in the size of the pool, and an event far below that.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from functools import cache, wraps
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.follow import KEPT, chosen, grouped, summed
+from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId, node_of, number_of, place_of
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SEAT_PARKS, JobState, SlotState
 
 if TYPE_CHECKING:
     from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
 
 R = TypeVar("R")
-KEPT = 4  # states that are looked at in turns: the ledger's, the one that is being made, an observer's
+Lease = tuple[JobName | SeatId, Epoch]
 
 
 def remembered(build: Callable[..., R]) -> Callable[..., R]:
@@ -37,46 +38,88 @@ def remembered(build: Callable[..., R]) -> Callable[..., R]:
     return look_up
 
 
-@remembered
-def holders(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[tuple[JobName | SeatId, Epoch], tuple[SlotId, ...]]:
-    """The slots of each lease that are not proven empty, by occupant and epoch."""
-    found: defaultdict[tuple[JobName | SeatId, Epoch], list[SlotId]] = defaultdict(list)
-    for name, record in slots.items():
-        if record.occupant is not None and record.state in OCCUPIED:
-            found[record.occupant, record.epoch].append(name)
-    return {lease: tuple(names) for lease, names in found.items()}
+# ---- slots
+
+
+@grouped(order=place_of)
+def _leases(slot: "SlotRecord") -> tuple[Lease, bool] | None:
+    return ((slot.occupant, slot.epoch), True) if slot.occupant is not None and slot.state in OCCUPIED else None
+
+
+@grouped(order=place_of)
+def _on_node(slot: "SlotRecord") -> tuple[NodeId, bool]:
+    return slot.slot.node, True
+
+
+def held(slots: "Mapping[SlotId, SlotRecord]", who: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
+    """The slots of a lease that are not proven empty, in order of node and index."""
+    return tuple(_leases(slots).get((who, epoch), ()))
+
+
+def occupants(slots: "Mapping[SlotId, SlotRecord]") -> frozenset[JobName | SeatId]:
+    """Whoever occupies a slot, under whichever lease."""
+    return _occupants(_leases(slots))
 
 
 @remembered
-def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
-    """Slots that may be granted, in order of node and index; none of a draining node."""
-    found = [one.slot for one in slots.values() if one.state is SlotState.FREE and one.slot.node not in draining]
-    return tuple(slot.id for slot in sorted(found, key=lambda slot: (slot.node, slot.index)))
+def _occupants(leases: Mapping[Lease, Any]) -> frozenset[JobName | SeatId]:
+    return frozenset(occupant for occupant, _ in leases)
 
 
-@remembered
+def _in(state: SlotState) -> "Callable[[Mapping[SlotId, SlotRecord]], Mapping[SlotId, NodeId]]":
+    def node(slot: "SlotRecord") -> NodeId | None:
+        return slot.slot.node if slot.state is state else None
+
+    return chosen(node)
+
+
+_IN = {state: _in(state) for state in SlotState}
+
+
+def in_state(slots: "Mapping[SlotId, SlotRecord]", state: SlotState) -> Mapping[SlotId, NodeId]:
+    """The slots in ``state`` and their nodes, in no order."""
+    return _IN[state](slots)
+
+
 def nodes_with(slots: "Mapping[SlotId, SlotRecord]", state: SlotState) -> Mapping[NodeId, int]:
     """How many slots in ``state`` each node has; nodes without any are left out."""
-    return Counter(record.slot.node for record in slots.values() if record.state is state)
+    return _counted(in_state(slots, state))
 
 
 @remembered
-def by_node(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, tuple[SlotId, ...]]:
-    """The slots of each node, those of lost ones too."""
-    found: defaultdict[NodeId, list[SlotId]] = defaultdict(list)
-    for name, record in slots.items():
-        found[record.slot.node].append(name)
-    return {node: tuple(names) for node, names in found.items()}
+def _counted(found: Mapping[SlotId, NodeId]) -> Mapping[NodeId, int]:
+    return Counter(found.values())
+
+
+def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
+    """Slots that may be granted, in order of node and index; none of a draining node."""
+    return _free(in_state(slots, SlotState.FREE), draining)
 
 
 @remembered
+def _free(found: Mapping[SlotId, NodeId], draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
+    return tuple(sorted((slot for slot, node in found.items() if node not in draining), key=place_of))
+
+
+def by_node(slots: "Mapping[SlotId, SlotRecord]", node: NodeId) -> tuple[SlotId, ...]:
+    """The slots of ``node``, by index; those of a lost one too."""
+    return tuple(_on_node(slots).get(node, ()))
+
+
+@chosen
+def _lost(slot: "SlotRecord") -> tuple[float, NodeId] | None:
+    return (slot.since_s, slot.slot.node) if slot.state is SlotState.LOST else None
+
+
 def lost_since(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, float]:
     """When each node with lost slots lost the last of them; who did so first is at the front."""
-    found: dict[NodeId, float] = {}
-    for record in slots.values():
-        if record.state is SlotState.LOST:
-            found[record.slot.node] = max(record.since_s, found.get(record.slot.node, record.since_s))
-    return dict(sorted(found.items(), key=lambda one: (one[1], one[0])))
+    return _since(_lost(slots))
+
+
+@remembered
+def _since(lost: Mapping[SlotId, tuple[float, NodeId]]) -> Mapping[NodeId, float]:
+    last = {node: since_s for since_s, node in sorted(lost.values())}
+    return dict(sorted(last.items(), key=lambda one: (one[1], one[0])))
 
 
 @remembered
@@ -86,81 +129,94 @@ def counted_on(jobs: "Mapping[JobName, JobRecord]", seats: "Mapping[SeatId, Seat
     return frozenset((*gangs, *(slot for seat in seats.values() for slot in seat.slots)))
 
 
-@remembered
+# ---- jobs
+
+Gang = tuple[float, tuple[SlotId, ...]]
+"""When its job was submitted, and its slots."""
+
+
+@chosen
+def _claiming(job: "JobRecord") -> Gang | None:
+    return (job.submitted_s, job.gang) if job.state in JOB_CLAIMS_SLOTS else None
+
+
+@chosen
+def _awaiting(job: "JobRecord") -> Gang | None:
+    return (job.submitted_s, job.gang) if job.state in JOB_CLAIMS_SLOTS and job.held is None else None
+
+
 def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
     """The parked jobs that can only resume when they get a slot back, by slot; slots without any are left out."""
-    found: defaultdict[SlotId, list[JobName]] = defaultdict(list)
-    for name, job in jobs.items():
-        if job.state in JOB_CLAIMS_SLOTS:
-            for slot in job.gang:
-                found[slot].append(name)
-    return {slot: tuple(names) for slot, names in found.items()}
+    return _by_slot(_claiming(jobs))
 
 
-@remembered
 def awaited(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
     """Of :func:`claims` those of jobs that would resume if they could: for one that a person holds nothing is kept."""
-    free_to_go = {slot: tuple(n for n in names if jobs[n].held is None) for slot, names in claims(jobs).items()}
-    return {slot: names for slot, names in free_to_go.items() if names}
+    return _by_slot(_awaiting(jobs))
 
 
 @remembered
-def occupants(slots: "Mapping[SlotId, SlotRecord]") -> frozenset[JobName | SeatId]:
-    """Whoever occupies a slot, under whichever lease."""
-    return frozenset(one.occupant for one in slots.values() if one.occupant is not None)
+def _by_slot(gangs: Mapping[JobName, Gang]) -> Mapping[SlotId, tuple[JobName, ...]]:
+    found: dict[SlotId, tuple[JobName, ...]] = {}
+    for _, name, gang in sorted((submitted_s, name, gang) for name, (submitted_s, gang) in gangs.items()):
+        for slot in gang:
+            found[slot] = (*found.get(slot, ()), name)
+    return found
 
 
-@remembered
+@chosen
+def _ended(job: "JobRecord") -> float | None:
+    return job.since_s if job.state is JobState.ENDED else None
+
+
+@chosen
+def _alive(job: "JobRecord") -> tuple[int, float] | None:
+    return None if job.state is JobState.ENDED else (-job.spec.priority, job.submitted_s)
+
+
 def ended(jobs: "Mapping[JobName, JobRecord]") -> tuple[JobName, ...]:
     """The jobs that have ended, those that did so first at the front."""
-    found = [(job.since_s, name) for name, job in jobs.items() if job.state is JobState.ENDED]
-    return tuple(name for _, name in sorted(found))
+    return _in_order(_ended(jobs))
 
 
 @remembered
 def in_turn(jobs: "Mapping[JobName, JobRecord]") -> "tuple[JobRecord, ...]":
     """The living jobs by priority, those that came first first."""
-    alive = (job for job in jobs.values() if job.state is not JobState.ENDED)
-    return tuple(sorted(alive, key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)))
+    return tuple(jobs[name] for name in _in_order(_alive(jobs)))
 
 
 @remembered
-def parked_bytes(jobs: "Mapping[JobName, JobRecord]", slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, int]:
-    """Host memory lent to parked gangs, by node."""
-    found: Counter[NodeId] = Counter()
-    for job in jobs.values():
-        if job.state in JOB_CLAIMS_SLOTS:
-            for slot in job.gang:
-                if slot in slots:
-                    found[slots[slot].slot.node] += job.spec.host_bytes_per_worker
-    return found
+def _in_order(places: Mapping[JobName, Any]) -> tuple[JobName, ...]:
+    return tuple(name for _, name in sorted((place, name) for name, place in places.items()))
 
 
-@remembered
-def warm_bytes(all_seats: "Mapping[SeatId, SeatRecord]", slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, int]:
+def on_nodes(slots: Iterable[SlotId], times: int) -> Mapping[NodeId, int]:
+    """How often each node is there, so many times."""
+    return {node: count * times for node, count in Counter(map(node_of, slots)).items()}
+
+
+@summed
+def parked_bytes(job: "JobRecord") -> Mapping[NodeId, int] | None:
+    """Host memory lent to parked gangs, by node; nodes without any are left out."""
+    return on_nodes(job.gang, job.spec.host_bytes_per_worker) if job.state in JOB_CLAIMS_SLOTS else None
+
+
+# ---- seats
+
+
+@summed
+def warm_bytes(seat: "SeatRecord") -> Mapping[NodeId, int] | None:
     """Host memory lent to warm replicas, by node; to those that are told to park and not yet there as well."""
-    found: Counter[NodeId] = Counter()
-    for seat in parking(all_seats):
-        if seat.slots[0] in slots:
-            found[slots[seat.slots[0]].slot.node] += seat.park_bytes
-    return found
+    lent = seat.slots and (seat.parks or seat.state in SEAT_PARKS)
+    return {node_of(seat.slots[0]): seat.park_bytes} if lent else None
 
 
-@remembered
-def parking(all_seats: "Mapping[SeatId, SeatRecord]") -> "tuple[SeatRecord, ...]":
-    """The seats with slots that host memory is lent to: of warm replicas, and of those told to park."""
-    return tuple(seat for seat in all_seats.values() if seat.slots and (seat.parks or seat.state in SEAT_PARKS))
+@grouped(order=number_of)
+def _of_endpoint(seat: "SeatRecord") -> "tuple[EndpointName, SeatRecord]":
+    return seat.endpoint, seat
 
 
 @remembered
 def seats(all_seats: "Mapping[SeatId, SeatRecord]") -> "Mapping[EndpointName, tuple[SeatRecord, ...]]":
     """The known seats of each endpoint, by number."""
-    found: defaultdict[EndpointName, list[SeatRecord]] = defaultdict(list)
-    for seat in all_seats.values():
-        found[seat.endpoint].append(seat)
-    return {name: tuple(sorted(mine, key=lambda seat: _number(seat.id))) for name, mine in found.items()}
-
-
-@cache
-def _number(seat: SeatId) -> int:
-    return int(seat.rpartition("/")[2])
+    return {name: tuple(mine.values()) for name, mine in _of_endpoint(all_seats).items()}

@@ -3,10 +3,13 @@
 The arbiter checks every state it is about to journal, and the tests check every state they reach.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from math import inf
 
+from ebbtide.pool import index
 from ebbtide.pool.errors import InvariantViolated
-from ebbtide.pool.ids import Epoch, JobName, SeatId, SlotId
+from ebbtide.pool.ids import JobName, SeatId
+from ebbtide.pool.records import changed
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import (
     JOB_CLAIMS_SLOTS,
@@ -18,15 +21,13 @@ from ebbtide.pool.transitions import (
     SlotState,
 )
 
-Held = Callable[[JobName | SeatId, Epoch], tuple[SlotId, ...]]
-
 
 def violations(state: PoolState) -> list[str]:
     """What in ``state`` breaks a promise; empty if nothing does."""
     return [
         *_slots(state, state.slots.values()),
-        *_jobs(state, state.jobs, state.held_by),
-        *_seats(state, state.seats, state.held_by),
+        *_jobs(state, state.jobs),
+        *_seats(state, state.seats),
         *_host_memory(state),
         *_drains(state, state.slots.values()),
         *_draining_nodes(state),
@@ -36,32 +37,33 @@ def violations(state: PoolState) -> list[str]:
 def violations_since(before: PoolState, state: PoolState) -> list[str]:
     """What in ``state`` breaks a promise, when ``before``, from which one event led to it, breaks none.
 
-    It looks at what has changed and at whom that concerns, so that a tick with many events stays linear in the pool.
+    It looks at what has changed and at whom that concerns, so that a tick costs as much as its events are, not as much
+    as the pool is large for each of them.
     """
-    if _more_than_records_changed(before, state):
+    slots, jobs, seats = (
+        changed(before.slots, state.slots),
+        changed(before.jobs, state.jobs),
+        changed(before.seats, state.seats),
+    )
+    if slots is None or jobs is None or seats is None or _more_than_records_changed(before, state):
         return violations(state)
-    slots = [one for name, one in state.slots.items() if one is not before.slots.get(name)]
-    were = [before.slots[one.slot.id] for one in slots if one.slot.id in before.slots]
-    if any(one.state is SlotState.LOST for one in were):
-        return violations(state)  # a gang may count a slot again that it had lost
-    forgotten = before.slots.keys() - state.slots.keys()
-    if len(state.jobs) < len(before.jobs):
-        gone = before.jobs.keys() - state.jobs.keys()  # nobody may still be where they were
-        slots += [one for one in state.slots.values() if one.occupant in gone]
-    concerned = {one.occupant for one in [*slots, *were] if one.occupant is not None}
-    concerned |= {n for n, one in state.jobs.items() if not forgotten.isdisjoint(one.gang)}
-    concerned |= {n for n, one in state.seats.items() if not forgotten.isdisjoint(one.slots)}
-    jobs = {n: one for n, one in state.jobs.items() if one is not before.jobs.get(n) or n in concerned}
-    seats = {n: one for n, one in state.seats.items() if one is not before.seats.get(n) or n in concerned}
-    held = _held(state, {*jobs, *seats})
-    opening = any(one.state is SlotState.OPENING for one in slots)
-    claims = any(one.state in JOB_CLAIMS_SLOTS for one in jobs.values())
+    were = [before.slots[name] for name in slots if name in before.slots]
+    are = [state.slots[name] for name in slots if name in state.slots]
+    if len(are) < len(slots) or any(one.state is SlotState.LOST for one in were):
+        return violations(state)  # whoever counts on a slot that is gone; a gang may count one again that it had lost
+    if not index.occupants(state.slots).isdisjoint(name for name in jobs if name not in state.jobs):
+        return violations(state)  # nobody may still be where a forgotten job was
+    concerned = [one.occupant for one in (*were, *are) if one.occupant is not None]
+    now_jobs = {job.spec.name: job for name in (*jobs, *concerned) if (job := state.jobs.get(JobName(name)))}
+    now_seats = {seat.id: seat for name in (*seats, *concerned) if (seat := state.seats.get(SeatId(name)))}
+    opening = [state.slots[name] for name in index.in_state(state.slots, SlotState.OPENING)]
+    placed = any(one.state is SlotState.OPENING for one in are)
     return [
-        *_slots(state, state.slots.values() if opening else slots),
-        *_jobs(state, jobs, held),
-        *_seats(state, seats, held),
-        *(_host_memory(state) if claims else ()),
-        *_drains(state, slots),
+        *_slots(state, {one.slot.id: one for one in (*are, *(opening if placed else ()))}.values()),
+        *_jobs(state, now_jobs),
+        *_seats(state, now_seats),
+        *(_host_memory(state) if any(one.state in JOB_CLAIMS_SLOTS for one in now_jobs.values()) else ()),
+        *_drains(state, are),
     ]
 
 
@@ -73,15 +75,6 @@ def _more_than_records_changed(before: PoolState, state: PoolState) -> bool:
         and before.drained_from is state.drained_from
     )
     return not (same and before.next_epoch <= state.next_epoch)
-
-
-def _held(state: PoolState, who: set[JobName | SeatId]) -> Held:
-    """``state.held_by`` for a few workloads, by one look at each slot."""
-    found: dict[tuple[JobName | SeatId, Epoch], list[SlotId]] = {}
-    for record in state.slots.values():
-        if record.occupant is not None and record.occupant in who and record.state in OCCUPIED:
-            found.setdefault((record.occupant, record.epoch), []).append(record.slot.id)
-    return lambda workload, epoch: tuple(found.get((workload, epoch), ()))
 
 
 def check(state: PoolState, since: PoolState | None = None) -> None:
@@ -117,10 +110,10 @@ def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
     return wrong
 
 
-def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord], held_by: Held) -> list[str]:
+def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord]) -> list[str]:
     wrong = []
     for name, job in jobs.items():
-        held = held_by(name, job.epoch)
+        held = state.held_by(name, job.epoch)
         wrong += [f"job {name} counts on slot {s}, which is not in the pool" for s in job.gang if s not in state.slots]
         if job.state in JOB_HOLDS_SLOTS:
             here = [s for s in job.gang if s in state.slots and state.slots[s].state is not SlotState.LOST]
@@ -137,10 +130,10 @@ def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord], held_by: Held) ->
     return wrong
 
 
-def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord], held_by: Held) -> list[str]:
+def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord]) -> list[str]:
     wrong = []
     for name, seat in seats.items():
-        held = held_by(name, seat.epoch)
+        held = state.held_by(name, seat.epoch)
         wrong += [
             f"seat {name} counts on slot {s}, which is not in the pool" for s in seat.slots if s not in state.slots
         ]
@@ -163,9 +156,9 @@ def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord], held_by: Held) 
 
 def _host_memory(state: PoolState) -> list[str]:
     return [
-        f"node {node} lends {budget_bytes} bytes to parked workers, {state.parked_bytes(node)} are used"
-        for node, budget_bytes in state.nodes.items()
-        if state.parked_bytes(node) > budget_bytes
+        f"node {node} lends {state.nodes[node]} bytes to parked workers, {used_bytes} are used"
+        for node, used_bytes in index.parked_bytes(state.jobs).items()
+        if used_bytes > state.nodes.get(node, inf)
     ]
 
 

@@ -65,7 +65,7 @@ def to_forget(state: PoolState, now_s: float, *, restorable: frozenset[JobName])
 def is_gone(state: PoolState, node: NodeId) -> bool:
     """Whether the node has left nothing but lost slots, and no job and no seat names one of these any more."""
     counted_on = index.counted_on(state.jobs, state.seats)
-    slots = index.by_node(state.slots).get(node, ())
+    slots = index.by_node(state.slots, node)
     left = all(state.slots[slot].state is SlotState.LOST and slot not in counted_on for slot in slots)
     return bool(slots) and left and node not in state.nodes
 

@@ -127,7 +127,7 @@ class PoolState:
 
     def held_by(self, workload: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
         """The slots that ``workload`` occupies under the lease ``epoch``, proven empty ones left out."""
-        return index.holders(self.slots).get((workload, epoch), ())
+        return index.held(self.slots, workload, epoch)
 
     def free_slots(self) -> tuple[SlotId, ...]:
         """Slots that may be granted, in order of node and index; none of a draining node."""
@@ -139,11 +139,11 @@ class PoolState:
 
     def parked_bytes(self, node: NodeId) -> int:
         """Host memory lent on ``node`` to parked gangs."""
-        return index.parked_bytes(self.jobs, self.slots).get(node, 0)
+        return index.parked_bytes(self.jobs).get(node, 0)
 
     def warm_bytes(self, node: NodeId) -> int:
         """Host memory lent on ``node`` to warm replicas, those on their way there or back too."""
-        return index.warm_bytes(self.seats, self.slots).get(node, 0)
+        return index.warm_bytes(self.seats).get(node, 0)
 
     def seats_of(self, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
         """The endpoint's known seats, by number."""

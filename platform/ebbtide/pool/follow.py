@@ -1,0 +1,136 @@
+"""Look-ups that follow a mapping from change to change instead of being built anew from all of its records.
+
+Each is made of one *part* of every record, None where a record has none. It stays the very same object while the parts
+that it is made of do, so what is made of it in turn (:func:`ebbtide.pool.index.remembered`) is not built again either.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+from ebbtide.pool.records import changed
+
+K = TypeVar("K", bound=Hashable)
+G = TypeVar("G", bound=Hashable)
+V = TypeVar("V")
+P = TypeVar("P")
+A = TypeVar("A")
+
+KEPT = 4  # sources that are looked at in turns: the ledger's, the one that is being made, an observer's
+
+Change = tuple[K, P | None, P | None]
+"""A key, and its part before and after."""
+
+
+def _followed(
+    part: Callable[[V], P | None],
+    build: Callable[[Iterable[Change[K, P]]], A],
+    move: Callable[[A, list[Change[K, P]]], A],
+) -> Callable[[Mapping[K, V]], A]:
+    known: list[tuple[Mapping[K, V], A]] = []
+
+    def part_of(record: V | None) -> P | None:
+        return None if record is None else part(record)
+
+    def make(source: Mapping[K, V], seen: tuple[tuple[Mapping[K, V], A], ...]) -> A:
+        for asked, found in seen:
+            keys = changed(asked, source)
+            if keys is not None:
+                both = ((key, asked.get(key), source.get(key)) for key in keys)
+                parts = [(key, part_of(old), part_of(new)) for key, old, new in both if old is not new]
+                moved = [one for one in parts if one[1] != one[2]]
+                return move(found, moved) if moved else found
+        return build((key, None, part(record)) for key, record in source.items())
+
+    @wraps(part)
+    def look_up(source: Mapping[K, V]) -> A:
+        seen = tuple(known)  # another thread may add one meanwhile
+        for asked, found in seen:
+            if asked is source:
+                return found
+        found = make(source, seen)
+        known.insert(0, (source, found))
+        del known[KEPT:]
+        return found
+
+    return look_up
+
+
+def chosen(part: Callable[[V], P | None]) -> Callable[[Mapping[K, V]], Mapping[K, P]]:
+    """The parts that are not None, by key, in no order."""
+
+    def build(changes: Iterable[Change[K, P]]) -> dict[K, P]:
+        return {key: new for key, _, new in changes if new is not None}
+
+    def move(before: Mapping[K, P], changes: list[Change[K, P]]) -> Mapping[K, P]:
+        after = dict(before)
+        for key, _, new in changes:
+            if new is None:
+                del after[key]
+            else:
+                after[key] = new
+        return after
+
+    return _followed(part, build, move)
+
+
+def grouped(
+    order: Callable[[K], Any],
+) -> Callable[[Callable[[V], tuple[G, P] | None]], Callable[[Mapping[K, V]], Mapping[G, Mapping[K, P]]]]:
+    """What each group has, its keys by `order`; part: the group of a record, and what of the record is told there."""
+
+    def build(changes: Iterable[Change[K, tuple[G, P]]]) -> dict[G, dict[K, P]]:
+        found: dict[G, dict[K, P]] = {}
+        for key, _, new in changes:
+            if new is not None:
+                found.setdefault(new[0], {})[key] = new[1]
+        return {group: _in_order(mine, order) for group, mine in found.items()}
+
+    def move(before: Mapping[G, Mapping[K, P]], changes: list[Change[K, tuple[G, P]]]) -> Mapping[G, Mapping[K, P]]:
+        touched = {part[0] for _, *parts in changes for part in parts if part is not None}
+        mine = {group: dict(before.get(group, {})) for group in touched}
+        for key, old, new in changes:
+            if old is not None and (new is None or new[0] != old[0]):
+                del mine[old[0]][key]
+            if new is not None:
+                mine[new[0]][key] = new[1]
+        joined = {new[0] for _, old, new in changes if new is not None and (old is None or old[0] != new[0])}
+        after = {**before, **{group: _in_order(one, order) if group in joined else one for group, one in mine.items()}}
+        for group in touched:
+            if not after[group]:
+                del after[group]
+        return after
+
+    def follow(part: Callable[[V], tuple[G, P] | None]) -> Callable[[Mapping[K, V]], Mapping[G, Mapping[K, P]]]:
+        return _followed(part, build, move)
+
+    return follow
+
+
+def _in_order(mine: Mapping[K, P], order: Callable[[K], Any]) -> dict[K, P]:
+    return {key: mine[key] for key in sorted(mine, key=order)}
+
+
+def summed(part: Callable[[V], Mapping[G, int] | None]) -> Callable[[Mapping[Any, V]], Mapping[G, int]]:
+    """The sum over all records of what each adds to whom, never less than 0; whoever comes to nothing is left out."""
+
+    def build(changes: Iterable[Change[Any, Mapping[G, int]]]) -> Counter[G]:
+        found: Counter[G] = Counter()
+        for _, _, new in changes:
+            _add(found, new, 1)
+        return +found
+
+    def move(before: Mapping[G, int], changes: list[Change[Any, Mapping[G, int]]]) -> Mapping[G, int]:
+        after = Counter(before)
+        for _, old, new in changes:
+            _add(after, old, -1)
+            _add(after, new, 1)
+        return +after
+
+    return _followed(part, build, move)
+
+
+def _add(sums: Counter[G], more: Mapping[G, int] | None, times: int) -> None:
+    for key, amount in (more or {}).items():
+        sums[key] += times * amount
