@@ -14,7 +14,9 @@ from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.given import given
+from ebbtide_autoscaler.simulate.page import POINTS, drawn_course
 from ebbtide_autoscaler.simulate.report import Played, Report
+from ebbtide_autoscaler.simulate.run import COURSE_S
 from ebbtide_autoscaler.simulate.scene import scene
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.simulate.test_traces import Columns, written
@@ -303,3 +305,11 @@ def test_a_run_that_contradicts_the_bound_or_foresight_fails_and_still_says_what
         assert message in found.output and told
     else:
         assert (found.exit_code, told) == (0, [])
+
+
+def test_a_picture_of_a_long_run_has_means_and_not_every_point() -> None:
+    hours, (counts,) = drawn_course([list(range(10_000))], COURSE_S)
+    assert len(hours) == len(counts) <= POINTS
+    assert hours[0] == 0 and hours[-1] < 10_000 * COURSE_S / 3600
+    assert counts[0] == pytest.approx((25 - 1) / 2) and counts == sorted(counts)
+    assert drawn_course([[1, 3], [2, 2]], COURSE_S) == ([0.0, COURSE_S / 3600], [[1.0, 3.0], [2.0, 2.0]])
