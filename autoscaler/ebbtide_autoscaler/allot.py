@@ -27,12 +27,17 @@ from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.training import protected
 
+_THEY_GO_FIRST = "waits: replicas need slots, they go first"
 LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
 
 
 def turn(job: JobRecord) -> tuple[float, float]:
     """Where a job stands in line: less comes first."""
     return -job.spec.priority, job.submitted_s
+
+
+def _place(job: JobRecord) -> tuple[tuple[float, float], JobName]:
+    return turn(job), job.spec.name
 
 
 @dataclass(slots=True)
@@ -59,10 +64,14 @@ class _Table:
 
     def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
         """Of that, what is not kept for another job of at least its priority."""
-        priority, free = job.spec.priority, self.draft.free.listed()
+        priority = job.spec.priority
         if job.state is JobState.PARKED:  # some may be kept for this very job
             return self._room(job.spec.name, priority)
-        known = self.rooms.get(priority)
+        return self.room(priority)
+
+    def room(self, priority: int) -> tuple[SlotId, ...]:
+        """Of that, what is not kept for any job of at least that priority."""
+        known, free = self.rooms.get(priority), self.draft.free.listed()
         if known is None or known[0] is not free:
             known = self.rooms[priority] = (free, self._room(None, priority))
         return known[1]
@@ -128,7 +137,7 @@ def give(
         draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
     table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
     calm = not _coming(state.seats)
-    line = _who_may_take(state.jobs) if table.usable() or draft.contested else _without_the_line(table)
+    line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
     for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
             continue
@@ -161,21 +170,28 @@ def _who_may_take(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
 
 
 def _without_the_line(table: _Table) -> Sequence[JobRecord]:
-    """Answer all who just wait, where nothing is free; those that starve and others are left, in turn.
+    """Answer all who just wait for more than is free; those that starve and others are left, in turn.
 
     In a pool with a long line this is what nearly all of a decision would consist of.
     """
     line, draft, config = _line(table.state.jobs), table.draft, table.config
-    reserve = f", {config.reserve} in reserve" if config.reserve else ""
-    told = {count: f"waits: needs {count} slots, 0 are free for it{reserve}" for count in line.counts}
-    draft.waits += [(name, told[count]) for name, count in line.waiting]
+    if draft.contested:
+        owed = minima_owed(table.state)
+        draft.waits += [(name, _THEY_GO_FIRST) for name in line.waiting if name not in owed]
+        left = [table.state.jobs[name] for name in owed if name in line.waiting]
+        return sorted((*line.others, *left), key=_place) if left else line.others
+    usable = len(table.usable())
+    told = {asks: _too_few(table, asks[0], table.room(asks[1])) for asks in line.asked if asks[0] > usable}
+    draft.waits += [(name, told[asks]) for name, asks in line.waiting.items() if asks in told]
     next_one = bisect_right(line.since_s, table.now_s - config.starve_after_s)
     if next_one < len(line.since_s):
         draft.waits_until(line.since_s[next_one] + config.starve_after_s)
-    before_others = takewhile(table.may_be_helped, line.jobs)
-    starving = list(islice((job for job in before_others if _starves_now(table, job)), LOOKED_AT))
-    claiming = [] if draft.shares is None else [job for job in draft.shares.claimants(line.jobs) if job not in starving]
-    return sorted((*line.others, *starving, *claiming), key=turn) if starving or claiming else line.others
+    looked_at = takewhile(table.may_be_helped, line.jobs) if not usable else line.jobs
+    starving = list(islice((job for job in looked_at if _starves_now(table, job)), LOOKED_AT if not usable else None))
+    claiming = [] if draft.shares is None else draft.shares.claimants(line.jobs)
+    fit = [job for job in line.jobs if job.spec.workers_min <= usable] if usable else []
+    picked = {job.spec.name: job for job in (*starving, *claiming, *fit)}
+    return sorted((*line.others, *picked.values()), key=_place) if picked else line.others
 
 
 def _starves_now(table: _Table, job: JobRecord) -> bool:
@@ -184,11 +200,11 @@ def _starves_now(table: _Table, job: JobRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Jobs that wait for nothing but slots, in turn, and all others that live."""
+    """Jobs that wait for nothing but slots, in turn, and all others that may take some."""
 
     jobs: tuple[JobRecord, ...]
-    waiting: tuple[tuple[JobName, int], ...]  # with the slots that each needs
-    counts: frozenset[int]
+    waiting: Mapping[JobName, tuple[int, int]]  # with the slots that each needs, and its priority
+    asked: frozenset[tuple[int, int]]  # all of these
     since_s: tuple[float, ...]  # in rising order
     others: tuple[JobRecord, ...]
 
@@ -196,12 +212,12 @@ class _Line:
 @remembered
 def _line(jobs: Mapping[JobName, JobRecord]) -> _Line:
     waiting, others = list[JobRecord](), list[JobRecord]()
-    for job in in_turn(jobs):
+    for job in _who_may_take(jobs):
         plain = job.state is JobState.WAITING and not (job.not_before_s or job.cancelled or job.held)
         (waiting if plain else others).append(job)
-    pairs = tuple((job.spec.name, job.spec.workers_min) for job in waiting)
+    asks = {job.spec.name: (job.spec.workers_min, job.spec.priority) for job in waiting}
     since_s = sorted(max(job.submitted_s, job.since_s) for job in waiting)
-    return _Line(tuple(waiting), pairs, frozenset(count for _, count in pairs), tuple(since_s), tuple(others))
+    return _Line(tuple(waiting), asks, frozenset(asks.values()), tuple(since_s), tuple(others))
 
 
 def _kept(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> Mapping[SlotId, Sequence[JobName]]:
@@ -262,7 +278,7 @@ def _unpark(table: _Table, job: JobRecord) -> None:
 
 
 def _start(table: _Table, job: JobRecord) -> None:
-    name, spec, draft, config = job.spec.name, job.spec, table.draft, table.config
+    name, spec, draft = job.spec.name, job.spec, table.draft
     if draft.contested:
         if name in minima_owed(table.state) and len(draft.owed) >= spec.workers_min:
             slots = packed(table.state, draft.owed, spec.workers_min)
@@ -270,7 +286,7 @@ def _start(table: _Table, job: JobRecord) -> None:
             draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
             table.count(job, len(slots))
             return
-        table.wait(job, "waits: replicas need slots, they go first")
+        table.wait(job, _THEY_GO_FIRST)
         return
     most = table.most(job, 0)
     if most < spec.workers_min:
@@ -280,9 +296,7 @@ def _start(table: _Table, job: JobRecord) -> None:
     if len(room) < spec.workers_min:
         why = table.told.get((spec.workers_min, len(room)))
         if why is None:
-            reserve = f", {config.reserve} in reserve" if config.reserve else ""
-            why = f"waits: needs {spec.workers_min} slots, {len(room)} are free for it{reserve}{_kept_for(table, room)}"
-            table.told[spec.workers_min, len(room)] = why
+            why = table.told[spec.workers_min, len(room)] = _too_few(table, spec.workers_min, room)
         starves = _starves(table, job, table.now_s - max(job.submitted_s, job.since_s))
         table.wait(job, why + starves if starves else why)
         return
@@ -290,6 +304,11 @@ def _start(table: _Table, job: JobRecord) -> None:
     fair = f"; {draft.shares.words(job)}" if draft.shares is not None else ""
     table.take(slots, job)
     draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}{fair}"))
+
+
+def _too_few(table: _Table, needed: int, room: Sequence[SlotId]) -> str:
+    reserve = f", {table.config.reserve} in reserve" if table.config.reserve else ""
+    return f"waits: needs {needed} slots, {len(room)} are free for it{reserve}{_kept_for(table, room)}"
 
 
 def _over_quota(table: _Table, job: JobRecord, needed: int) -> str:

@@ -5,12 +5,12 @@ in order anew. So a decision that places many replicas looks at the pool once, n
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.index import awaited, nodes_with
+from ebbtide.pool.ids import NodeId, SlotId, node_of
+from ebbtide.pool.index import awaited, nodes_with, remembered
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.placement import lendable, placing_nodes
@@ -25,13 +25,11 @@ class FreeSlots:
     def __init__(self, state: PoolState, slots: Iterable[SlotId]) -> None:
         """``slots``: free ones of ``state``, in its order."""
         self._state = state
-        self._by_node: dict[NodeId, list[SlotId]] = {}
-        for slot in slots:
-            self._by_node.setdefault(state.slots[slot].slot.node, []).append(slot)
-        self._place = {node: place for place, node in enumerate(self._by_node)}
-        self._sizes = Counter(map(len, self._by_node.values()))  # nodes by how many are free there
-        self._count = sum(map(len, self._by_node.values()))
-        self._listed: tuple[SlotId, ...] | None = None
+        self._listed: tuple[SlotId, ...] | None = tuple(slots)
+        by_node, self._place, sizes = _sorted_by_node(self._listed)
+        self._by_node: dict[NodeId, Sequence[SlotId]] = dict(by_node)
+        self._sizes = Counter(sizes)  # nodes by how many are free there
+        self._count = len(self._listed)
         self._placing: set[NodeId] | None = None
         self._orders: dict[tuple[str, int], _Order] = {}  # by what for, and how many slots it takes
 
@@ -49,8 +47,7 @@ class FreeSlots:
 
     def has(self, slots: Iterable[SlotId]) -> bool:
         """Whether all of these are free."""
-        known = self._state.slots
-        return all(slot in known and slot in self.on(known[slot].slot.node) for slot in slots)
+        return all(slot in self._by_node.get(node_of(slot), ()) for slot in slots)
 
     def on(self, node: NodeId) -> tuple[SlotId, ...]:
         """Those of one node."""
@@ -141,6 +138,17 @@ class FreeSlots:
     def _changed(self, node: NodeId) -> None:
         for order in self._orders.values():
             order.changed(node)
+
+
+@remembered
+def _sorted_by_node(
+    slots: tuple[SlotId, ...],
+) -> tuple[Mapping[NodeId, Sequence[SlotId]], Mapping[NodeId, int], Mapping[int, int]]:
+    """The slots of each node, where each node stands, and how many nodes have so many slots."""
+    found: dict[NodeId, list[SlotId]] = {}
+    for slot in slots:
+        found.setdefault(node_of(slot), []).append(slot)
+    return found, {node: place for place, node in enumerate(found)}, Counter(map(len, found.values()))
 
 
 class _Order:

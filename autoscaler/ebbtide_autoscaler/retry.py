@@ -6,6 +6,7 @@ waits twice as long as the last one, and jobs step aside for a try less and less
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ebbtide.pool.apply_seat import is_sound
 from ebbtide.pool.backoff import BACKOFF_MAX_S, backoff_s
@@ -36,7 +37,7 @@ class Tries:
 def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> Tries:
     """The seats 0..``limit``-1 of ``endpoint`` that may start now."""
     known = {seat.id: seat for seat in seats_of(state, endpoint)}
-    names = [seat_id(endpoint, number) for number in range(limit)]
+    names = _names(endpoint, limit)
     cold = [name for name in names if name not in known or known[name].state is SeatState.COLD]
     revision = state.endpoints[endpoint].spec.revision
     failing = [seat for seat in known.values() if _fails(now_s, seat, revision)]
@@ -57,6 +58,11 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
     best = min(cold, key=lambda name: known[name].failures if name in known else 0, default=None)
     may = () if wait_s or trying or best is None else (best,)
     return Tries(may, wait_s, disturb_in_s, count, last.last_error)
+
+
+@lru_cache(256)
+def _names(endpoint: EndpointName, limit: int) -> tuple[SeatId, ...]:
+    return tuple(seat_id(endpoint, number) for number in range(limit))
 
 
 def _fails(now_s: float, seat: SeatRecord, revision: str) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from ebbtide.pool import index
 from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
-from ebbtide.pool.follow import chosen, summed
-from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.follow import chosen, grouped, summed
+from ebbtide.pool.ids import EndpointName, NodeId, number_of
+from ebbtide.pool.index import remembered
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.draft import Draft
@@ -23,17 +24,16 @@ AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong
 
 def aside(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     """The endpoint's seats whose replica is warm, or was: they are taken, and do not count as replicas."""
-    mine = seats_of(state, endpoint)
-    return tuple(one for one in mine if one.parks and one.state in (SeatState.WARM, SeatState.STOPPING))
+    return tuple(_aside(state.seats).get(endpoint, {}).values())
 
 
 def wake(state: PoolState, want: Want, draft: Draft) -> int:
     """Wake warm replicas whose slots are free; says how many need no other slots, those still parking included."""
     found = 0
-    for seat in seats_of(state, want.endpoint):
+    for seat in _may_wake(state.seats).get(want.endpoint, {}).values():
         if found >= want.want - want.now:
             break
-        if seat.state not in (SeatState.WARM, SeatState.PARKING) or why_outdated(state, seat):
+        if why_outdated(state, seat):
             continue
         if seat.state is SeatState.PARKING:
             draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
@@ -73,18 +73,37 @@ def give_way(state: PoolState, draft: Draft) -> None:
     warm = _warm(state.seats)
     if not warm:
         return
+    too_many, too_much = not _all_may_stay(state), not _memory_does(state, draft)
+    if not too_many and not too_much:
+        return
     moved = draft.moved()
     kept = [one for one in warm.values() if one.id not in moved]
-    if not _all_may_stay(state, kept):
+    if too_many:
         kept = _without_surplus(state, draft, kept)
-    _return_memory(state, draft, kept)
+    if too_much:
+        _return_memory(state, draft, kept)
 
 
-def _all_may_stay(state: PoolState, warm: list[SeatRecord]) -> bool:
+def _all_may_stay(state: PoolState) -> bool:
     """Whether none is too many, or outdated: what nearly every decision finds."""
-    counts = Counter(one.endpoint for one in warm)
+    counts = _asleep(state.seats)
     few = all(count <= state.endpoints[name].spec.warm_replicas for name, count in counts.items())
     return few and not state.draining and not any(stale_seats(state, name) for name in counts)
+
+
+def _memory_does(state: PoolState, draft: Draft) -> bool:
+    """Whether no node lends more than it has, with what this decision has granted: likewise."""
+    of_jobs, of_seats = _of_gangs(state.jobs), index.warm_bytes(state.seats)
+    if _too_full(of_jobs, of_seats, state.nodes):
+        return False
+    new = _of_grants(state, draft)
+    lent = {node: of_seats[node] + of_jobs.get(node, 0) for node in new if node in of_seats}
+    return all(bytes_ + new[node] <= state.nodes.get(node, 0) for node, bytes_ in lent.items())
+
+
+@remembered
+def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nodes: Mapping[NodeId, int]) -> bool:
+    return any(of_jobs.get(node, 0) + lent > nodes.get(node, 0) for node, lent in of_seats.items())
 
 
 def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> list[SeatRecord]:
@@ -103,6 +122,22 @@ def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> 
     return kept
 
 
+@summed
+def _asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
+
+
+@grouped(order=number_of)
+def _may_wake(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    return (seat.endpoint, seat) if seat.state in (SeatState.WARM, SeatState.PARKING) else None
+
+
+@grouped(order=number_of)
+def _aside(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    aside = seat.parks and seat.state in (SeatState.WARM, SeatState.STOPPING)
+    return (seat.endpoint, seat) if aside else None
+
+
 @chosen
 def _warm(seat: SeatRecord) -> SeatRecord | None:
     return seat if seat.state is SeatState.WARM else None
@@ -115,11 +150,7 @@ def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
 
 
 def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
-    if not warm:
-        return
-    used, ending, lent = _of_jobs(state, draft), draft.moved(), index.warm_bytes(state.seats)
-    if all(used[node] + more_bytes <= state.nodes.get(node, 0) for node, more_bytes in lent.items()):
-        return  # elsewhere no warm replica could give way
+    used, ending = _of_jobs(state, draft), draft.moved()
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
             used[node_of(state, one)] += one.park_bytes
@@ -139,9 +170,13 @@ def _of_gangs(job: JobRecord) -> Mapping[NodeId, int] | None:
 
 def _of_jobs(state: PoolState, draft: Draft) -> Counter[NodeId]:
     """Host memory that jobs may need where they are, or are about to be, by node."""
-    found = Counter(_of_gangs(state.jobs))
+    return Counter(_of_gangs(state.jobs)) + _of_grants(state, draft)
+
+
+def _of_grants(state: PoolState, draft: Draft) -> Counter[NodeId]:
+    """Of that, what jobs may need where they are about to be."""
+    found: Counter[NodeId] = Counter()
     for move in draft.moves:
         if isinstance(move, GrantJob) and state.jobs[move.job].spec.in_place:
-            for slot in move.slots:
-                found[state.slots[slot].slot.node] += state.jobs[move.job].spec.host_bytes_per_worker
+            found.update(index.on_nodes(move.slots, state.jobs[move.job].spec.host_bytes_per_worker))
     return found
