@@ -105,8 +105,7 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
     held = state.held_by(name, job.epoch)
     complete = len(ranks) == len(job.gang)
     if job.state in GANG_EXISTS and _gang_lost(job, seen):
-        last = seen.controllers[name].report.last_error or "its gang is gone"
-        return JobCrashed(name, last[:500], _lost_steps(job, seen, ranks))
+        return JobCrashed(name, _last_error(job, seen), _lost_steps(job, seen, ranks))
     if job.state in (JobState.STARTING, JobState.RESUMING):
         up = complete and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
         return JobRunning(name, step, max(r.lost_steps for r in ranks.values())) if up else None
@@ -118,6 +117,8 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
         if parked and not held:
             return JobParked(name, step)
     if job.state is JobState.STOPPING and not held and _gang_lost(job, seen):
+        if _gang_failed(job, seen):  # steps that nobody lived to report may be lost, however much is durable
+            return JobCrashed(name, _last_error(job, seen), _lost_steps(job, seen, ranks))
         if durable >= max(step, job.step):
             return JobStopped(name, max(step, durable))
         return JobCrashed(name, "its gang left without a checkpoint", _lost_steps(job, seen, ranks))
@@ -134,6 +135,15 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
 def _then(job: JobRecord) -> str:
     """What it falls on to, of the tiers that its park named."""
     return f"; tried {job.tiers[0]}, goes on to {job.tiers[1]}" if len(job.tiers) > 1 else ""
+
+
+def _last_error(job: JobRecord, seen: Seen) -> str:
+    return (seen.controllers[job.spec.name].report.last_error or "its gang is gone")[:500]
+
+
+def _gang_failed(job: JobRecord, seen: Seen) -> bool:
+    """Whether the controller, which has no gang any more, saw the last one die: it did not leave by order."""
+    return seen.controllers[job.spec.name].report.failed_epoch >= job.gang_epoch > 0
 
 
 def _gang_lost(job: JobRecord, seen: Seen) -> bool:

@@ -167,6 +167,19 @@ def test_a_job_has_stopped_when_it_left_everything_and_its_last_step_is_durable(
         assert types(follow(STOPPING_FREE, rank(0), controller=controller)) == [], controller
 
 
+def test_a_gang_that_dies_while_it_is_to_stop_has_crashed_though_nobody_knows_of_steps_that_are_not_durable() -> None:
+    state = fold(STOPPING_FREE, JobDurable(TRAIN, 1))
+    dead = said(NO_GANG, failed_epoch=1, last_error="rank 1: killed")
+    [fact] = follow(state, controller=dead)  # its ranks spoke to an arbiter that is dead, too
+    assert fact == JobCrashed(TRAIN, "rank 1: killed", 0)
+    again = fold(
+        STOPPING_FREE, JobStopped(TRAIN, 0), GrantJob(TRAIN, (S0, S1), "r"), StopJob(TRAIN, "r", preempts=True)
+    )
+    again = fold(again, SlotFreed(S0), SlotFreed(S1), at_s=T)
+    left = said(NO_GANG, again.jobs[TRAIN].gang_epoch, failed_epoch=1)  # it was the gang before that failed
+    assert types(follow(again, controller=left)) == [JobStopped]
+
+
 @pytest.mark.parametrize("state", [PARKING, STOPPING], ids=["parking", "stopping"])
 def test_a_gang_that_does_not_step_aside_in_its_grace_has_crashed(state: PoolState) -> None:
     assert follow(state, rank(0), rank(1), after_s=4.9) == []

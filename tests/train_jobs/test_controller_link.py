@@ -122,6 +122,17 @@ def test_failures_are_counted_and_the_last_error_is_told() -> None:
     assert len(report.last_error) == 500
 
 
+def test_a_failure_is_told_with_the_lease_under_which_its_gang_was_started() -> None:
+    link, _ = linked(ControllerOrders(lease(4)))
+    link.exchange()
+    assert link.report().failed_epoch == 0
+    link.gang_failed("rank 0: boom")
+    assert link.report().failed_epoch == 4
+    link.no_gang()
+    link.claim()
+    assert link.report().failed_epoch == 4
+
+
 def test_a_report_says_how_far_the_job_is_durable_and_what_its_ranks_printed_last() -> None:
     link, _ = linked(None)
     link.gang_failed("rank 0: boom", "line\n" * 1000)

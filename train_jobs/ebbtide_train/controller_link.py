@@ -49,6 +49,7 @@ class ControllerLink:
         self._epoch = 0
         self._taken: Lease | None = None  # and no gang started under it yet
         self._failures, self._last_error, self._log_tail = 0, "", ""
+        self._failed_epoch = 0
         self._durable_step = 0
         self._sequence = Sequence()
         self._why, self._cancelled = "", False
@@ -97,6 +98,7 @@ class ControllerLink:
         """Count a failure of the gang; ``log_tail``: what its ranks printed last."""
         with self._lock:
             self._failures += 1
+            self._failed_epoch = self._epoch
             self._last_error = error[:ERROR_CHARS]
             self._log_tail = cut(log_tail, TAIL_CHARS)
 
@@ -117,6 +119,7 @@ class ControllerLink:
                 last_error=self._last_error,
                 durable_step=self._durable_step,
                 log_tail=self._log_tail,
+                failed_epoch=self._failed_epoch,
             )
 
     def exchange(self) -> None:

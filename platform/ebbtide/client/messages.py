@@ -106,6 +106,7 @@ class ControllerReport:
     durable_step: int = 0  # of the job's own published checkpoint, where a controller knows it; 0: it does not say
     log_tail: str = ""  # the last lines that a failed gang printed, 2,000 characters at most
     seq: int = 0
+    failed_epoch: int = 0  # as lease_epoch, of the last gang that failed; 0: none has
 
 
 @dataclass(frozen=True, slots=True)

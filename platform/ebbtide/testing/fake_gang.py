@@ -243,6 +243,7 @@ class FakeDriver:
         self.gang: FakeGang | None = None
         self.gang_epoch = 0
         self.failures = 0
+        self.failed_epoch = 0
         self.refuses_to_park = False
         self.never_steps = False  # its gangs start and never finish a step
         self.poison = False  # a rank dies at the first safe point of every gang
@@ -290,7 +291,9 @@ class FakeDriver:
         if not self.alive:
             return
         if self.gang is not None and not self.gang.alive():
-            self.failures += not self.gang.left
+            if not self.gang.left:
+                self.failures += 1
+                self.failed_epoch = self.gang.gang_epoch
             self.gang = None
             if not self.finished:
                 self._fall_back()
@@ -310,6 +313,7 @@ class FakeDriver:
             self.failures,
             durable_step=self.durable,
             log_tail="Traceback: it is hopeless" if self.failures else "",
+            failed_epoch=self.failed_epoch,
         )
         self.cluster.link.call(lambda arbiter: arbiter.report_controller(report), self._answered)
 
