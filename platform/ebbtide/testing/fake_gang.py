@@ -149,12 +149,16 @@ class FakeGang:
         """All ranks let go and exit, each at its own pace."""
         self.left = True
         for rank in self.ranks:
-            rank.phase, rank.directive = phase, max(rank.directive, number)
             rank.process.on_death = None
-            self._later(0.0, 0.5, lambda rank=rank: self.cluster.machines.release(rank.process, rank.slot))
+            self._later(0.0, 0.5, lambda rank=rank: self._lets_go(rank, phase, number))
             self._later(0.6, 1.5, lambda rank=rank: self.cluster.machines.kill(rank.process))
         if phase is RankPhase.DONE:
             self.driver.finished = True
+
+    def _lets_go(self, rank: FakeRank, phase: RankPhase, number: int) -> None:
+        """As the real session: it says that it has left when its lock is free, not before."""
+        self.cluster.machines.release(rank.process, rank.slot)
+        rank.phase, rank.directive = phase, max(rank.directive, number)
 
     # ---- parking
 
