@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from ebbtide.client.messages import (
+    AgentAnswer,
     AgentReport,
     ControllerPhase,
     ControllerReport,
@@ -289,4 +290,5 @@ def _agents(state: PoolState) -> dict[NodeId, Heard[AgentReport]]:
         held = record.state in OCCUPIED
         holder = LockHolder(str(record.occupant), record.epoch, 1, 1) if held else None
         holders[record.slot.node][record.slot.index] = holder
-    return {node: Heard(NOW_S, AgentReport(node, "boot", held)) for node, held in holders.items()}
+    after = AgentAnswer("arbiter", NOW_S)
+    return {node: Heard(NOW_S, AgentReport(node, "boot", held, after=after)) for node, held in holders.items()}

@@ -18,24 +18,32 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
     """New facts about slots."""
     for record in state.slots.values():
         fence = seen.fences.get(record.slot.id, FenceView.ABSENT)
-        free = lock_free(seen, record.slot.node, record.slot.index, record.since_s)
-        taken = lock_taken(seen, record.slot.node, record.slot.index, record.since_s)
         name = record.slot.id
         if record.state is SlotState.UNFENCED:
-            if fence is FenceView.HELD and free:
+            if fence is FenceView.HELD and _free(seen, record, record.since_s):
                 yield SlotFreed(name)
             elif fence is FenceView.REFUSED and not _astray(seen, name):
                 yield SlotForeign(name, f"its logical GPU is held by {_stranger(seen, name)}")
-            elif fence is FenceView.HELD and taken:
+            elif fence is FenceView.HELD and _taken(seen, record):
                 yield SlotForeign(name, f"it is occupied by {_holder(seen, record)}")
         elif record.state is SlotState.FREE:
-            if fence is not FenceView.HELD or taken:
+            if fence is not FenceView.HELD or _taken(seen, record):
                 yield SlotUnfenced(name)
         elif record.state is SlotState.FOREIGN:
-            if fence is FenceView.HELD and free:
+            if fence is FenceView.HELD and _free(seen, record, record.since_s):
                 yield SlotUnfenced(name)
-        elif record.state is SlotState.RECLAIMING and free and _left(state, seen, record, now_s):
-            yield from _reclaimed(seen, name, fence)
+        elif record.state is SlotState.RECLAIMING:
+            left_s = _left(state, seen, record, now_s)
+            if left_s is not None and _free(seen, record, left_s):
+                yield from _reclaimed(seen, name, fence)
+
+
+def _free(seen: Seen, record: SlotRecord, after_s: float) -> bool:
+    return lock_free(seen, record.slot.node, record.slot.index, after_s)
+
+
+def _taken(seen: Seen, record: SlotRecord) -> bool:
+    return lock_taken(seen, record.slot.node, record.slot.index, record.since_s)
 
 
 def _reclaimed(seen: Seen, slot: SlotId, fence: FenceView) -> Iterator[Body]:
@@ -63,8 +71,8 @@ def _holder(seen: Seen, record: SlotRecord) -> str:
     return f"{holder.workload} ({lease}pid {holder.pid})"
 
 
-def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> bool:
-    """Whether the occupant cannot come to take the lock any more.
+def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> float | None:
+    """From when on a free lock stays free, for the occupant cannot come to take it any more; None: it still may.
 
     A free lock alone proves that nothing is on the GPU now; a rank that was granted the slot and has not yet reached
     its lock could still come. (The lock would then refuse its old epoch: this is the first fence, that the second.)
@@ -73,12 +81,12 @@ def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> boo
     if job is not None:
         return _rank_left(job, seen, record, now_s)
     seat = SeatId(str(record.occupant))
-    if state.seats[seat].state is SeatState.PARKING and has_parked(state.seats[seat], seen):
-        return True
-    return seen.living_at_s > record.since_s and not seen.living.get(seat)
+    parked = state.seats[seat].state is SeatState.PARKING and has_parked(state.seats[seat], seen)
+    gone = seen.living_at_s > record.since_s and not seen.living.get(seat)
+    return record.since_s if parked or gone else None
 
 
-def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> bool:
+def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> float | None:
     name = job.spec.name
     controller = seen.controllers.get(name)
     if controller is not None and controller.at_s > record.since_s:
@@ -87,12 +95,13 @@ def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> 
         # Once its gang is gone, or it was told to wait before it started one, none comes under this lease any more.
         gone = report.lease_epoch >= job.gang_epoch or controller.at_s > record.since_s + STRAGGLER_S
         if ours and gone and report.phase is ControllerPhase.NO_GANG:
-            return True
+            return record.since_s
     if record.epoch != job.epoch or not job.gang:
-        return now_s - record.since_s > ORPHAN_S
+        came_s = record.since_s + ORPHAN_S
+        return came_s if now_s > came_s else None
     rank = job.gang.index(record.slot.id)
     heard = seen.ranks.get((name, rank))
     if heard is None or heard.at_s <= record.since_s:
-        return False
-    report_rank = heard.report
-    return report_rank.phase in GAVE_UP and report_rank.directive >= job.directive
+        return None
+    gave_up = heard.report.phase in GAVE_UP and heard.report.directive >= job.directive
+    return record.since_s if gave_up else None

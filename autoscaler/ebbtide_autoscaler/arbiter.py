@@ -16,6 +16,7 @@ from typing import Any
 
 from ebbtide.agent.occupancy_retention import Writer
 from ebbtide.client.messages import (
+    AgentAnswer,
     AgentReport,
     ControllerOrders,
     ControllerReport,
@@ -78,10 +79,12 @@ class Arbiter:
         """Of this process; for tests that kill it."""
         return os.getpid()
 
-    def report_agent(self, report: AgentReport) -> None:
+    def report_agent(self, report: AgentReport) -> AgentAnswer:
         """A node agent's proof of who holds its slots."""
-        if self._loop.reports.take_agent(report):
+        state = self._loop.world.state
+        if self._loop.reports.take_agent(report, state):
             self._loop.wake()
+        return self._loop.reports.answer_agent(report, state)
 
     # ---- training
 

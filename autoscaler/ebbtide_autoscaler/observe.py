@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from ebbtide.client.messages import (
+    AgentReport,
     ControllerOrders,
     JobDirective,
     Lease,
@@ -23,6 +25,9 @@ from ebbtide_autoscaler.seen import Seen, lock_free
 from ebbtide_autoscaler.signals import EndpointSignals
 
 GATEWAY_FRESH_S = 3.0  # gateways report ten times a second; after 3 s without a word a gateway's counts are stale
+
+AWAITS_A_LOOK = frozenset({SlotState.UNFENCED, SlotState.RECLAIMING, SlotState.FOREIGN})
+"""Slots that the next word of a free lock may move."""
 
 
 def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
@@ -113,6 +118,13 @@ def _unheld(seen: Seen, record: SlotRecord) -> bool:
 def unheard(state: PoolState, seen: Seen) -> bool:
     """Whether a ready seat has not reported to this arbiter yet, so that a routing table would leave it out."""
     return any(seat.state is SeatState.READY and seat.id not in seen.replicas for seat in state.seats.values())
+
+
+def looked_too_early(state: PoolState, report: AgentReport) -> bool:
+    """Whether a slot has changed since the look of ``report``, and waits for a word on its lock."""
+    looked_s = report.after.at_s if report.after is not None else -inf
+    slots = (state.slots.get(slot_id(NodeId(report.node), index)) for index in report.holders)
+    return any(one is not None and one.state in AWAITS_A_LOOK and one.since_s >= looked_s for one in slots)
 
 
 def lease(state: PoolState, workload: str, epoch: int, slots: tuple[SlotId, ...]) -> Lease:

@@ -4,15 +4,17 @@ Every field is a plain dict whose entries are replaced whole, so that a reader s
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from secrets import token_hex
 from typing import Protocol, TypeVar
 
-from ebbtide.client.messages import AgentReport, ControllerReport, GatewayReport, RankReport, ReplicaReport
+from ebbtide.client.messages import AgentAnswer, AgentReport, ControllerReport, GatewayReport, RankReport, ReplicaReport
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.fence_book import FenceBook
+from ebbtide_autoscaler.observe import looked_too_early
 from ebbtide_autoscaler.seen import Heard, Seen
 from ebbtide_autoscaler.steady_clock import clock
 
@@ -56,6 +58,7 @@ class Reports:
     """What came in."""
 
     started_s: float
+    arbiter: str = field(default_factory=lambda: token_hex(8))  # a name that no other arbiter has or had
     back_s: float = -inf  # when the arbiter came back from a pause; see :meth:`attend`
     ranks: dict[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
     controllers: dict[JobName, Heard[ControllerReport]] = field(default_factory=dict)
@@ -93,14 +96,26 @@ class Reports:
         for key in [key for key in self.ranks if key[0] == job]:
             self.ranks.pop(key, None)
 
-    def take_agent(self, report: AgentReport) -> bool:
+    def take_agent(self, report: AgentReport, state: PoolState) -> bool:
         """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""
         node = NodeId(report.node)
         last = self.agents.get(node)
         if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:
             return False  # a lock that it calls free may have been taken since
+        report = self._by_own_clock(report)
         self.agents[node] = heard(report)
-        return last is None or last.report.holders != report.holders
+        if last is None or last.report.holders != report.holders:
+            return True
+        return looked_too_early(state, last.report) and not looked_too_early(state, report)
+
+    def answer_agent(self, report: AgentReport, state: PoolState) -> AgentAnswer:
+        """What the sender of ``report`` is to say that it has heard."""
+        return AgentAnswer(self.arbiter, clock.now_s(), again=looked_too_early(state, self._by_own_clock(report)))
+
+    def _by_own_clock(self, report: AgentReport) -> AgentReport:
+        """``report`` without the answer of another arbiter, whose clock may have been ahead."""
+        foreign = report.after is not None and report.after.arbiter != self.arbiter
+        return replace(report, after=None) if foreign else report
 
     def present_gateways(self) -> int:
         """How many gateways share the limits of each key now; at least the one that asks."""

@@ -88,9 +88,13 @@ class Limits:
 
 
 def lock_free(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
-    """Whether the node's agent said after ``after_s`` that nobody holds the slot's lock."""
+    """Whether the node's agent looked after ``after_s`` and nobody held the slot's lock.
+
+    When its word came in says little: it may have been on its way for seconds while somebody took the lock. The agent
+    says which answer of this arbiter it had when it looked.
+    """
     heard = seen.agents.get(node)
-    if heard is None or heard.at_s <= after_s:
+    if heard is None or heard.report.after is None or heard.report.after.at_s <= after_s:
         return False
     return index in heard.report.holders and heard.report.holders[index] is None
 

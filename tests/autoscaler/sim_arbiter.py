@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ebbtide.client.messages import (
+    AgentAnswer,
     AgentReport,
     ControllerOrders,
     ControllerReport,
@@ -36,7 +37,17 @@ from ebbtide_autoscaler.instruct import (
     RestoreJob,
     instruct,
 )
-from ebbtide_autoscaler.observe import directive, lease, orders, placed, replica_orders, routes, traffic, unheard
+from ebbtide_autoscaler.observe import (
+    directive,
+    lease,
+    looked_too_early,
+    orders,
+    placed,
+    replica_orders,
+    routes,
+    traffic,
+    unheard,
+)
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
 from ebbtide_autoscaler.step import Step, World, step
@@ -66,6 +77,7 @@ class Arbiter:
 
     def __init__(self, loop: "Loop", world: World) -> None:
         self.loop, self.world = loop, world
+        self.name = f"{loop.clock.now_s}"  # one lives at a time
         self.clock = SteadyClock(lambda: loop.wall_s, lambda: loop.clock.now_s)
         self.clock.not_before(latest_s(world.state))
         self.started_s = self.now_s
@@ -148,10 +160,13 @@ class Arbiter:
         young = self.now_s - self.started_s < SETTLING_S
         return GatewayOrders(routes=None if young and self._settling(self.seen()) else self.table)
 
-    def report_agent(self, report: AgentReport) -> None:
+    def report_agent(self, report: AgentReport) -> AgentAnswer:
+        if report.after is not None and report.after.arbiter != self.name:
+            report = replace(report, after=None)
         last = self.agents.get(NodeId(report.node))
         if last is None or last.report.boot_id != report.boot_id or last.report.sent_boot_s <= report.sent_boot_s:
             self.agents[NodeId(report.node)] = Heard(self.now_s, report)
+        return AgentAnswer(self.name, self.now_s, again=looked_too_early(self.world.state, report))
 
     def _settling(self, seen: Seen) -> bool:
         return self.now_s - self.started_s < SETTLING_S and unheard(self.world.state, seen)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ebbtide.client.messages import (
+    AgentAnswer,
     AgentReport,
     ControllerPhase,
     ControllerReport,
@@ -44,7 +45,7 @@ SERVING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), S
 
 
 def agent(at_s: float, holder: LockHolder | None = None) -> Heard[AgentReport]:
-    return Heard(at_s, AgentReport("n0", "b", {0: holder, 1: None, 2: None}))
+    return Heard(at_s, AgentReport("n0", "b", {0: holder, 1: None, 2: None}, after=AgentAnswer("a", at_s)))
 
 
 def rank(at_s: float, phase: RankPhase, directive: int) -> Heard[RankReport]:

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.messages import AgentReport, ControllerPhase, ControllerReport, LockHolder, RankPhase, RankReport
+from ebbtide.client.messages import (
+    AgentAnswer,
+    AgentReport,
+    ControllerPhase,
+    ControllerReport,
+    LockHolder,
+    RankPhase,
+    RankReport,
+)
 from ebbtide.pool.events import (
     Body,
     DrainSeat,
@@ -39,9 +47,10 @@ SERVING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), S
 STOPPED = fold(SERVING, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"), at_s=T)
 
 
-def agent(at_s: float = T + 0.5, **holders: Any) -> dict[NodeId, Heard[AgentReport]]:
+def agent(at_s: float = T + 0.5, late_s: float = 0.0, **holders: Any) -> dict[NodeId, Heard[AgentReport]]:
+    """The word of a look at ``at_s``, which came in so much later."""
     found = {0: None, 1: None, 2: None} | {int(key[1:]): holder for key, holder in holders.items()}
-    return {N0: Heard(at_s, AgentReport("n0", "b", found))}
+    return {N0: Heard(at_s + late_s, AgentReport("n0", "b", found, after=AgentAnswer("a", at_s)))}
 
 
 def seen(state: PoolState, **changes: Any) -> Seen:
@@ -77,8 +86,10 @@ def test_a_slot_is_free_when_its_gang_is_gone_by_the_word_of_its_own_controller(
 
 def test_neither_a_word_nor_a_free_lock_is_enough_without_the_other_and_the_fence() -> None:
     gone = seen(PARKING, controllers=said(ControllerPhase.NO_GANG))
-    without_index = {N0: Heard(T + 0.5, AgentReport("n0", "b", {1: None, 2: None}))}
-    for agents in ({}, agent(T - 0.5), agent(_0=HOLDER), without_index):
+    word = agent()[N0].report
+    without_index = {N0: Heard(T + 0.5, replace(word, holders={1: None, 2: None}))}
+    of_no_age = {N0: Heard(T + 0.5, replace(word, after=None))}  # it had no answer of this arbiter yet
+    for agents in ({}, agent(T - 0.5), agent(T - 0.5, late_s=1.0), of_no_age, agent(_0=HOLDER), without_index):
         assert follow(PARKING, replace(gone, agents=agents)) == [], agents
     for fence in (FenceView.ABSENT, FenceView.REFUSED):
         found = follow(PARKING, replace(gone, fences={**gone.fences, S0: fence}))
@@ -95,8 +106,10 @@ def test_a_controller_that_was_told_to_wait_starts_no_gang_under_a_lease_that_it
 
 
 def test_a_rank_of_a_job_that_is_over_has_a_moment_in_which_it_may_still_come() -> None:
-    assert follow(ENDED, seen(ENDED), ORPHAN_S - 0.1) == []
-    assert follow(ENDED, seen(ENDED), ORPHAN_S + 0.1) == [SlotFreed(S0)]
+    after = agent(T + ORPHAN_S + 0.05)
+    assert follow(ENDED, seen(ENDED, agents=after), ORPHAN_S - 0.1) == []
+    assert follow(ENDED, seen(ENDED, agents=after), ORPHAN_S + 0.1) == [SlotFreed(S0)]
+    assert follow(ENDED, seen(ENDED), ORPHAN_S + 0.1) == [], "nobody has looked since then"
     assert follow(ENDED, seen(ENDED, agents=agent(_0=HOLDER)), ORPHAN_S + 0.1) == [], "it came"
 
 
@@ -104,7 +117,7 @@ def test_the_slot_of_an_earlier_submission_is_not_freed_by_the_new_ones_controll
     again = fold(ENDED, JobSubmitted(a_job(), "i2"), at_s=T)
     view = seen(again, controllers=said(ControllerPhase.NO_GANG, 1, incarnation="i2"))
     assert follow(again, view) == []
-    assert follow(again, view, ORPHAN_S + 0.1) == [SlotFreed(S0)]
+    assert follow(again, replace(view, agents=agent(T + ORPHAN_S + 0.05)), ORPHAN_S + 0.1) == [SlotFreed(S0)]
 
 
 @pytest.mark.parametrize("phase", [RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE])

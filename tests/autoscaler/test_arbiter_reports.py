@@ -33,6 +33,7 @@ from ebbtide.pool.events import (
     Slot,
     SlotFound,
     SlotFreed,
+    SlotUnfenced,
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide_autoscaler.arbiter import Arbiter
@@ -107,6 +108,30 @@ def test_an_overtaken_word_of_an_agent_frees_no_lock_that_was_taken_since(loop: 
     booted = replace(AGENT, holders={0: None}, boot_id="another", sent_boot_s=1.0)
     arbiter.report_agent(booted)
     assert loop.reports.agents[N].report is booted
+
+
+def test_an_agent_is_asked_to_look_again_until_it_has_looked_after_the_last_change_of_a_slot(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    assert not arbiter.report_agent(AGENT).again, "its slots wait for nothing"
+    loop.submit(SlotUnfenced(S0))
+    first = arbiter.report_agent(replace(AGENT, sent_boot_s=51.0))
+    assert first.again
+    looked = replace(AGENT, after=first, sent_boot_s=52.0)
+    assert not arbiter.report_agent(looked).again
+    assert loop.reports.agents[N].report.after == first
+    of_before = replace(first, arbiter="another", at_s=first.at_s + 3600.0)  # its clock was ahead
+    assert arbiter.report_agent(replace(AGENT, after=of_before, sent_boot_s=53.0)).again
+    assert loop.reports.agents[N].report.after is None
+
+
+def test_a_look_for_which_a_slot_waits_is_news_although_nobody_else_is_there(loop: FakeLoop) -> None:
+    loop.submit(SlotUnfenced(S0))
+    reports, state = loop.reports, loop.world.state
+    assert reports.take_agent(AGENT, state)
+    assert not reports.take_agent(replace(AGENT, sent_boot_s=51.0), state)
+    looked = replace(AGENT, after=reports.answer_agent(AGENT, state), sent_boot_s=52.0)
+    assert reports.take_agent(looked, state)
+    assert not reports.take_agent(replace(looked, sent_boot_s=53.0), state)
 
 
 def test_an_overtaken_word_of_a_controller_or_a_gateway_is_dropped(loop: FakeLoop) -> None:

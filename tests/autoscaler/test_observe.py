@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import (
+    AgentAnswer,
     AgentReport,
     GatewayReport,
     LockHolder,
@@ -142,7 +143,7 @@ def test_requests_go_to_a_ready_seat_whose_very_replica_answers_and_nowhere_else
 def test_an_observer_counts_as_free_what_nobody_holds() -> None:
     state = fold(a_pool(), *(SlotUnfenced(slot) for slot in (S0, S1, S2)))
     holder = LockHolder("somebody", 0, 9, 1)
-    report = AgentReport("n0", "b", {0: None, 1: holder, 2: None})
+    report = AgentReport("n0", "b", {0: None, 1: holder, 2: None}, after=AgentAnswer("a", 10**6))
     seen = Seen(started_s=0.0, agents={NodeId("n0"): Heard(10**6, report)}, strangers={S2: "a placement"})
     assert as_if_ours(state, seen).free_slots() == (S0,)
     assert as_if_ours(state, replace(seen, agents={})).free_slots() == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from ebbtide.agent.watch import UNLOCKED
-from ebbtide.client.messages import AgentReport, LockHolder
+from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder
 from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
@@ -16,7 +16,9 @@ NODE = NodeId("n0")
 
 
 def of(state: PoolState, fence: FenceView, holder: LockHolder | None = None, who: str = "") -> list[Body]:
-    report = AgentReport("n0", "b", {index: holder if index == 0 else None for index in range(3)})
+    report = AgentReport(
+        "n0", "b", {index: holder if index == 0 else None for index in range(3)}, after=AgentAnswer("a", 10**6)
+    )
     seen = Seen(
         started_s=0.0,
         agents={NODE: Heard(10**6, report)},

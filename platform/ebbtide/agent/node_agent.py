@@ -26,7 +26,7 @@ from ebbtide.agent.outlived_actors import actor_died_s, end_outlived
 from ebbtide.agent.process import is_alive
 from ebbtide.agent.watch import ReportLoop, SlotWatch
 from ebbtide.client.link import NAMESPACE, ArbiterLink
-from ebbtide.client.messages import AgentReport, SlotRef
+from ebbtide.client.messages import AgentAnswer, AgentReport, SlotRef
 from ebbtide.snapshot.regions.look import RegionView
 from ebbtide.snapshot.regions.states import RegionKey
 
@@ -50,8 +50,9 @@ class NodeAgent:
         self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of, means=means)
         link = ArbiterLink()
 
-        def send(report: AgentReport) -> None:
-            link.call("report_agent", report, timeout_s=SEND_TIMEOUT_S)
+        def send(report: AgentReport) -> AgentAnswer | None:
+            answer: AgentAnswer | None = link.call("report_agent", report, timeout_s=SEND_TIMEOUT_S)
+            return answer
 
         self._loop = ReportLoop(self._watch, send)
         self._loop.start()

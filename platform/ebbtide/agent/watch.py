@@ -18,7 +18,7 @@ from ebbtide.agent.errors import GpuUnreadable, LockDirUnusable
 from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.process import boot_id, command_of, kill_exactly, started_ticks
 from ebbtide.agent.slot_lock import holder_of, lock_file
-from ebbtide.client.messages import AgentReport, LockHolder, NodeMeans, SlotRef
+from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder, NodeMeans, SlotRef
 
 POLL_S = 0.02  # one look costs some 15 us per slot (measured); this is its share in the time of a hand-over
 REPORT_EVERY_S = 1.0
@@ -71,14 +71,14 @@ class SlotWatch:
     def _identified(self, slot: SlotRef) -> SlotRef:
         return replace(slot, uuid=self._uuid_of(slot.index) or slot.uuid)
 
-    def observe(self) -> AgentReport:
-        """Who sits on the watched slots now."""
+    def observe(self, after: AgentAnswer | None = None) -> AgentReport:
+        """Who sits on the watched slots now, when ``after`` has come in already."""
         with self._lock:
             holders = {index: self._holder(one) for index, one in sorted(self._watched.items())}
             uuids = {index: one.slot.uuid for index, one in self._watched.items() if one.slot.uuid}
             means = self._means()
         sent_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return AgentReport(self._node, self._boot_id, holders, sent_boot_s, uuids, means)
+        return AgentReport(self._node, self._boot_id, holders, sent_boot_s, uuids, means, after)
 
     def kill_holder(self, index: int, epoch_at_most: int) -> bool:
         """SIGKILL the process that holds the slot's lock, if its lease epoch is not above ``epoch_at_most``.
@@ -138,13 +138,14 @@ class SlotWatch:
 class ReportLoop:
     """Looks at the slots all the time and sends a report on each change and once a second.
 
-    Looking never waits for sending: of several reports that wait for a slow arbiter only the newest is sent.
+    Looking never waits for sending: of several reports that wait for a slow arbiter only the newest is sent. Each says
+    after which answer it looked; when the arbiter needs a later look than that, it has one by the next message.
     """
 
     def __init__(
         self,
         watch: SlotWatch,
-        send: Callable[[AgentReport], object],
+        send: Callable[[AgentReport], AgentAnswer | None],
         *,
         poll_s: float = POLL_S,
         every_s: float = REPORT_EVERY_S,
@@ -154,6 +155,7 @@ class ReportLoop:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._newest: AgentReport | None = None
+        self._answer: AgentAnswer | None = None
         self._threads = [
             threading.Thread(target=self._look, name="slot-watch", daemon=True),
             threading.Thread(target=self._deliver, name="slot-report", daemon=True),
@@ -174,7 +176,7 @@ class ReportLoop:
     def _look(self) -> None:
         last: AgentReport | None = None
         while not self._stopping.wait(self._poll_s):
-            report = self._watch.observe()
+            report = self._watch.observe(self._answer)
             due = last is None or report.sent_boot_s - last.sent_boot_s >= self._every_s
             if due or last is None or (report.holders, report.uuids) != (last.holders, last.uuids):
                 last = report
@@ -191,10 +193,19 @@ class ReportLoop:
                 report, self._newest = self._newest, None
             assert report is not None
             try:
-                self._send(report)
+                if self._told(report).again:
+                    self._told(self._watch.observe(self._answer))
             except Exception:  # noqa: BLE001 - see below
                 # The outermost loop: a report is lost, the next one says the whole state again.
                 _log.exception("the report about node %s could not be sent", report.node)
+
+    def _told(self, report: AgentReport) -> AgentAnswer:
+        """The answer; one that asks for nothing if there is none."""
+        answer = self._send(report)
+        if answer is None:
+            return AgentAnswer("", 0.0)
+        self._answer = answer
+        return answer
 
 
 def _unlocked(pid: int) -> str:

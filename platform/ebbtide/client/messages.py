@@ -281,6 +281,15 @@ class NodeMeans:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentAnswer:
+    """What the arbiter says to a node agent, whose reports tell by it how old they are: clocks of two nodes cannot."""
+
+    arbiter: str  # its name; each that starts has another one
+    at_s: float  # by its own clock
+    again: bool = False  # a slot has changed since the look that was reported: look anew at once
+
+
+@dataclass(frozen=True, slots=True)
 class AgentReport:
     """The node agent's proof of who sits on the node's GPUs; sent on every change and once a second."""
 
@@ -290,6 +299,7 @@ class AgentReport:
     sent_boot_s: float = 0.0
     uuids: Mapping[int, str] = field(default_factory=dict)  # by GPU index: NVML's, or made of machine and index
     means: NodeMeans = NodeMeans()
+    after: AgentAnswer | None = None  # the last answer that had come in when it began to look
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from ebbtide.client.messages import (
+    AgentAnswer,
     AgentReport,
     ControllerOrders,
     ControllerReport,
@@ -37,7 +38,7 @@ class ArbiterCalls(Protocol):
     def report_replica(self, report: ReplicaReport) -> ReplicaOrders: ...
     def seat_lease(self, seat: str, replica: str, node: str, gpu_ids: tuple[int, ...]) -> Lease | None: ...
     def report_gateway(self, report: GatewayReport) -> GatewayOrders: ...
-    def report_agent(self, report: AgentReport) -> None: ...
+    def report_agent(self, report: AgentReport) -> AgentAnswer: ...
 
 
 @dataclass(slots=True)

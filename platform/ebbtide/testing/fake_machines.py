@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from ebbtide.client.messages import AgentReport, LockHolder
+from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.testing.fake_link import FakeLink
 from ebbtide.testing.virtual_clock import VirtualClock
@@ -40,6 +40,7 @@ class FakeMachines:
         self.faults: list[str] = []
         self.changes = 0  # of memory
         self.silent_agents: set[NodeId] = set()
+        self._answers: dict[NodeId, AgentAnswer] = {}  # the last one that each agent got
         self._clock, self._random, self._link = clock, random, link
         self._processes: list[Process] = []
         self._waiting: dict[SlotId, list[Callable[[], None]]] = defaultdict(list)
@@ -151,5 +152,12 @@ class FakeMachines:
             p = self.locks.get(slot)
             index = int(slot.rpartition(":")[2])
             holders[index] = LockHolder(p.workload, p.epoch, p.pid, 0, p.rank) if p else None
-        report = AgentReport(node, "boot", holders, self._clock.now_s)
-        self._link.call(lambda arbiter: arbiter.report_agent(report), lambda _: None)
+        report = AgentReport(node, "boot", holders, self._clock.now_s, after=self._answers.get(node))
+
+        def answered(answer: AgentAnswer | None) -> None:
+            if answer is not None:
+                self._answers[node] = answer
+                if answer.again:
+                    self._agent_says(node)
+
+        self._link.call(lambda arbiter: arbiter.report_agent(report), answered)

@@ -14,7 +14,7 @@ from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.process import boot_id
 from ebbtide.agent.slot_lock import SlotLock, lock_file
 from ebbtide.agent.watch import UNLOCKED, ReportLoop, SlotWatch
-from ebbtide.client.messages import AgentReport, SlotRef
+from ebbtide.client.messages import AgentAnswer, AgentReport, SlotRef
 from tests.platform.agent.conftest import WAIT_S, StartHolder, wait_until
 
 SLOTS = [SlotRef("node0", 0), SlotRef("node0", 1)]
@@ -142,12 +142,14 @@ class Sent:
         self.open = threading.Event()
         self.open.set()
         self.fail = False
+        self.answer: AgentAnswer | None = None
 
-    def __call__(self, report: AgentReport) -> None:
+    def __call__(self, report: AgentReport) -> AgentAnswer | None:
         assert self.open.wait(WAIT_S)
         if self.fail:
             raise RuntimeError("the arbiter is not well")
         self.reports.append(report)
+        return self.answer
 
     def workloads(self, index: int = 0) -> list[str]:
         """Who was seen on a slot, one after the other."""
@@ -202,3 +204,29 @@ def test_a_slow_arbiter_gets_the_newest_state_and_a_failing_one_is_told_again(se
     time.sleep(0.05)
     sent.fail = False
     wait_until(lambda: sent.workloads()[-1] == "-")
+
+
+def test_a_report_says_after_which_answer_its_look_began(sent: Sent) -> None:
+    wait_until(lambda: len(sent.reports) > 0)
+    assert sent.reports[0].after is None
+    sent.answer = AgentAnswer("a", 7.0)
+    wait_until(lambda: sent.reports[-1].after == AgentAnswer("a", 7.0))
+    sent.fail = True  # what was heard last stays
+    time.sleep(0.3)  # a report or two that nobody takes
+    sent.answer, sent.fail = None, False
+    told = len(sent.reports)
+    wait_until(lambda: len(sent.reports) > told)
+    assert sent.reports[-1].after == AgentAnswer("a", 7.0)
+
+
+def test_an_arbiter_that_needs_a_later_look_has_it_by_the_next_message(watch: SlotWatch) -> None:
+    sent = Sent()
+    sent.answer = AgentAnswer("a", 7.0, again=True)
+    loop = ReportLoop(watch, sent, every_s=3600.0)
+    loop.start()
+    try:
+        wait_until(lambda: len(sent.reports) == 2)
+    finally:
+        loop.stop()
+    assert [one.after for one in sent.reports] == [None, sent.answer]
+    assert sent.reports[1].sent_boot_s > sent.reports[0].sent_boot_s
