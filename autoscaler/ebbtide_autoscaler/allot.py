@@ -293,6 +293,12 @@ def _start(table: _Table, job: JobRecord) -> None:
         table.wait(job, _over_quota(table, job, spec.workers_min))
         return
     room = table.for_job(job)
+    if len(room) < spec.workers_min <= len(draft.free) and name in minima_owed(table.state):
+        # As while replicas wait: this goes before the reserve, and before what is kept for jobs that have parked.
+        slots = tuple(dict.fromkeys((*room, *draft.free)))[: spec.workers_min]
+        table.take(slots, job)
+        draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which its class promises"))
+        return
     if len(room) < spec.workers_min:
         why = table.told.get((spec.workers_min, len(room)))
         if why is None:

@@ -1,13 +1,16 @@
 """Slots that replicas leave to jobs which are restarting and may never lose all of theirs. Pure."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from ebbtide.pool.follow import chosen
-from ebbtide.pool.ids import JobName
+from ebbtide.pool.ids import JobName, SeatId, SlotId
+from ebbtide.pool.index import awaited, nodes_with, remembered
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
-from ebbtide_autoscaler.placement import may_lose
+from ebbtide_autoscaler.placement import lendable, may_lose
+from ebbtide_autoscaler.serving import COMING_OR_READY
 
 
 def is_owed(job: JobRecord) -> bool:
@@ -20,11 +23,12 @@ def is_owed(job: JobRecord) -> bool:
     return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
 
 
+@remembered
 def minima_owed(state: PoolState) -> Mapping[JobName, int]:
     """How many slots are kept for each of these jobs, those that come first served first.
 
-    Only minima that can be met: slots that running jobs may never lose cannot come to it, and to keep the rest for a
-    job that they are too few for would starve replicas for nothing.
+    Only minima that can be met: slots of replicas that stay, of strangers, and those that running jobs may never lose
+    cannot come to it, and to keep the rest for a job that they are too few for would starve replicas for nothing.
     """
     waiting = _owed(state.jobs)
     if not waiting:
@@ -32,7 +36,9 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
     usable = {
         slot
         for slot, record in state.slots.items()
-        if record.state is not SlotState.LOST and record.slot.node not in state.draining
+        if record.state not in _OUT_OF_REACH
+        and record.slot.node not in state.draining
+        and not _of_replica(state, record)
     }
     left = len(usable)
     for job in state.jobs.values():
@@ -44,6 +50,32 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
             owed[job.spec.name] = job.spec.workers_min
             left -= job.spec.workers_min
     return owed
+
+
+def kept(state: PoolState, free: Sequence[SlotId]) -> frozenset[SlotId]:
+    """Of the free slots those that are kept for these minima: where they are missed least.
+
+    A replica of several slots needs all of them on one node, so nodes that can come to have few give first; and what a
+    parked job waits for stays, if something else does as well.
+    """
+    count = sum(minima_owed(state).values())
+    if not count:
+        return frozenset()
+    room = Counter(lendable(state))
+    room.update(nodes_with(state.slots, SlotState.RECLAIMING))
+    room.update(state.slots[slot].slot.node for slot in free)
+    waited_for = awaited(state.jobs)
+    order = sorted(free, key=lambda slot: (room[state.slots[slot].slot.node], slot in waited_for))
+    return frozenset(order[:count])
+
+
+_OUT_OF_REACH = frozenset({SlotState.LOST, SlotState.FOREIGN})
+
+
+def _of_replica(state: PoolState, record: SlotRecord) -> bool:
+    """Whether a replica has it that serves or is about to: it goes when demand falls, which may be never."""
+    seat = state.seats.get(SeatId(str(record.occupant))) if record.occupant is not None else None
+    return seat is not None and seat.state in COMING_OR_READY
 
 
 @chosen

@@ -21,7 +21,7 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
-from ebbtide_autoscaler.owed import minima_owed
+from ebbtide_autoscaler.owed import kept
 from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
 from ebbtide_autoscaler.raising import raise_by_turns
 from ebbtide_autoscaler.replacement import replace_outdated
@@ -55,10 +55,10 @@ def decide(
     if quiet.holds(now_s, state, snapshot.asides, config, wanted):
         return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
     free = state.free_slots()
-    owed = min(len(free), sum(minima_owed(state).values()))
+    owed = kept(state, free)
     draft = Draft(
-        free=FreeSlots(state, free[: len(free) - owed]),
-        owed=list(free[len(free) - owed :]),
+        free=FreeSlots(state, (slot for slot in free if slot not in owed) if owed else free),
+        owed=[slot for slot in free if slot in owed],
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
         shares=Shares(config.teams, state.jobs) if config.teams else None,

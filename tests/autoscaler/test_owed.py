@@ -1,17 +1,51 @@
 """Minima that replicas leave to restarting jobs: kept where they can be met, and only there."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import GrantJob, JobCrashed, JobRunning, JobSubmitted, NodeDraining, SlotFreed
+from ebbtide.pool.events import (
+    DrainSeat,
+    GrantJob,
+    GrantSeat,
+    JobCrashed,
+    JobParked,
+    JobRecovered,
+    JobRunning,
+    JobSubmitted,
+    NodeDraining,
+    ParkJob,
+    SeatLanded,
+    SeatReady,
+    SlotForeign,
+    SlotFreed,
+    SlotUnfenced,
+)
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.owed import minima_owed
+from ebbtide_autoscaler.owed import kept, minima_owed
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import HELD, S0, S1, a_pool, fold, kinds, look, slots, with_job
+from tests.autoscaler.test_policy import (
+    CONFIG,
+    HELD,
+    NOW,
+    S0,
+    S1,
+    S2,
+    SEAT0,
+    a_pool,
+    fold,
+    kinds,
+    look,
+    parked,
+    signals,
+    slots,
+    with_job,
+    with_ready,
+)
 
 SEMI = WorkloadClass.SEMI_PREEMPTIBLE
 
@@ -35,9 +69,9 @@ def test_the_rest_of_a_minimum_that_cannot_be_met_is_not_kept_from_replicas() ->
 
 def test_slots_that_a_running_job_lets_go_can_come_to_it() -> None:
     state = crashed(a_pool(), "train", 2, 2)
-    for kind, least, kept in ((WorkloadClass.PREEMPTIBLE, 2, 2), (SEMI, 1, 2), (WorkloadClass.NON_PREEMPTIBLE, 1, 0)):
+    for kind, least, stay in ((WorkloadClass.PREEMPTIBLE, 2, 2), (SEMI, 1, 2), (WorkloadClass.NON_PREEMPTIBLE, 1, 0)):
         running = with_job(state, a_job("other", workload_class=kind, workers_min=least), (S0, S1))
-        assert sum(minima_owed(running).values()) == kept, kind
+        assert sum(minima_owed(running).values()) == stay, kind
 
 
 def test_slots_of_draining_nodes_are_nobodys() -> None:
@@ -74,3 +108,46 @@ def test_all_that_is_owed_fits_beside_what_nobody_may_take(
 def test_of_two_that_do_not_both_fit_the_one_of_higher_priority_is_served() -> None:
     state = crashed(crashed(a_pool(), "a", 2, 2), "b", 2, 2, priority=1)
     assert minima_owed(state) == {"b": 2}
+
+
+def test_slots_of_replicas_that_stay_and_of_strangers_cannot_come_to_it() -> None:
+    """Else what is free would idle for as long as the other endpoint has demand, while requests are held."""
+    state = crashed(a_pool(), "train", 2, 2)
+    ready = fold(state, GrantSeat(SEAT0, (S1,), "r"), SeatLanded(SEAT0, "a"), SeatReady(SEAT0, ()))
+    assert minima_owed(ready) == {"train": 2}, "2 others are left"
+    unfenced = fold(ready, SlotUnfenced(S2))
+    assert minima_owed(unfenced) == {"train": 2}
+    foreign = fold(unfenced, SlotForeign(S2, "somebody"))
+    assert minima_owed(foreign) == {}
+    assert minima_owed(fold(foreign, DrainSeat(SEAT0, "r"))) == {"train": 2}, "its replica goes"
+
+
+def test_what_is_kept_does_not_part_the_slots_of_a_node_that_a_replica_needs_together() -> None:
+    state = crashed(a_pool(nodes={"n0": 1, "n1": 2, "n2": 1}), "train", 1, 1)
+    assert kept(state, state.free_slots()) == {"n0:0"}
+    held = with_job(state, a_job("other", workload_class=SEMI), ("n0:0",))
+    assert kept(held, held.free_slots()) == {"n2:0"}
+    coming = with_job(held, a_job("third"), ("n1:1",))  # preemptible: n1 can come to have both
+    assert kept(coming, coming.free_slots()) == {"n2:0"}
+
+
+def test_what_a_parked_job_waits_for_is_kept_only_if_nothing_else_is_there() -> None:
+    state = with_job(crashed(a_pool(), "train", 1, 1), a_job("other"), (S0,))
+    parked = fold(state, ParkJob(JobName("other"), "r"), SlotFreed(S0), JobParked(JobName("other"), 1))
+    assert kept(parked, parked.free_slots()) == {S1}
+    assert kept(parked, (S0,)) == {S0}
+
+
+def test_a_minimum_that_is_owed_goes_before_the_reserve_and_before_what_is_kept_for_parked_jobs() -> None:
+    """It did so only while replicas waited for slots: else it waited, and a job before it grew into them."""
+    state = crashed(a_pool(), "train", 2, 2)
+    back = fold(state, JobRecovered(JobName("train")))
+    reserve = replace(CONFIG, reserve=2)
+    [grant] = look(back, config=reserve).moves
+    assert isinstance(grant, GrantJob) and len(grant.slots) == 2
+    first = fold(a_pool(), JobSubmitted(a_job("train", workload_class=SEMI, workers_min=2), "i"))
+    assert look(first, config=reserve).moves == (), "one that has never run has no minimum to come back to"
+    taken = parked(with_job(back, a_job("other"), (S0, S1)), JobName("other"))
+    busy = signals(inflight=1, last_arrival_s=NOW)
+    [grant] = look(with_ready(taken, SEAT0, (S1,)), traffic=busy).moves
+    assert isinstance(grant, GrantJob) and grant.slots == (S2, S0), "what nobody waits for first"
