@@ -116,8 +116,8 @@ def the_reserve_stays(case: Case) -> Iterator[str]:
     gets = [name for name in case.granted if name not in named]
     if not gets or not case.config.reserve:
         return
-    taken = {slot for move in case.moves for slot in getattr(move, "slots", ())}
-    taken |= {slot for name in case.granted for slot in case.granted[name]}
+    taken = {s for move in case.moves if not isinstance(move, GrantJob) for s in getattr(move, "slots", ())}
+    taken |= {slot for name in gets for slot in case.granted[name]}
     left = len([slot for slot in case.state.free_slots() if slot not in taken])
     if left < case.config.reserve:
         yield f"{gets} get slots, and {left} of {case.config.reserve} are left in reserve"
@@ -147,14 +147,16 @@ def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:
         return
     may = [r for r in state.slots.values() if r.state is not SlotState.LOST and r.slot.node not in state.draining]
     left = [r for r in may if r.occupant not in state.seats and r.state is not SlotState.FOREIGN]
+    there = {record.slot.id for record in left}
     fixed = 0
     for job in state.jobs.values():
         if job.state in (JobState.STARTING, JobState.RUNNING, JobState.RESUMING):
-            fixed += {
+            stays = {
                 WorkloadClass.PREEMPTIBLE: 0,
                 WorkloadClass.SEMI_PREEMPTIBLE: min(job.spec.workers_min, len(job.gang)),
                 WorkloadClass.NON_PREEMPTIBLE: len(job.gang),
             }[job.spec.workload_class]
+            fixed += min(stays, len(there.intersection(job.gang)))  # where a node drains it takes none of these
     need = sum(job.spec.workers_min for job in waiting)
     if len(left) - fixed >= need > len(left) - len(taken) - fixed:
         yield f"replicas get {sorted(taken)}, and {[job.spec.name for job in waiting]} cannot have their minimum then"
@@ -192,12 +194,15 @@ def nobody_gets_slots_out_of_turn(case: Case) -> Iterator[str]:
 def parked_jobs_keep_their_slots_for_a_while(case: Case) -> Iterator[str]:
     """While to wait is cheaper than a restart, no job of at most its priority gets what a parked one waits for."""
     cost_s = case.config.restart_cost_s  # in the simulator no rank tells of more
+    minima = {job.spec.name: job.spec.workers_min for job in owed(case.state)}
     for parked in case.state.jobs.values():
         if parked.state is not JobState.PARKED or parked.held is not None or case.moved(parked.spec.name):
             continue
         if case.now_s - parked.asked_s >= cost_s / 2:  # what a restart costs beyond a park is at least half of it here
             continue
         for name, slots in case.granted.items():
+            if len(slots) <= minima.get(name, 0):
+                continue  # what a class promises goes before what is cheap
             other = case.state.jobs[name]
             after = other.state is JobState.WAITING and other.spec.priority <= parked.spec.priority
             if after and set(slots) & set(parked.gang):
@@ -238,7 +243,8 @@ def what_a_job_was_stopped_for_is_left_to_it(case: Case) -> Iterator[str]:
             if not case.moved(name):
                 del case.books.promised[name]
             continue
-        gets = [n for n in case.granted if turn(case.state.jobs[n]) > turn(job)]
+        minima = {one.spec.name for one in owed(case.state)}
+        gets = [n for n in case.granted if turn(case.state.jobs[n]) > turn(job) and n not in minima]
         if not gets or job.held is not None or job.cancelled or case.moved(name):
             continue
         free = set(case.state.free_slots())
