@@ -74,13 +74,13 @@ def test_a_job_that_crashes_at_once_waits_longer_each_time_and_is_given_up_with_
 
 def test_a_job_that_gets_further_between_its_crashes_is_never_given_up_nor_kept_waiting() -> None:
     loop, driver = training()
-    for _ in range(6):
+    for before in range(6):
         until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
         loop.run(3.0)
         assert driver.gang is not None
         loop.cluster.machines.kill(driver.gang.ranks[0].process)
         driver.durable = driver.step
-        loop.run(1.0)
+        until(loop, lambda before=before: loop.state.jobs[TRAIN].crashes > before)  # type: ignore[misc]
     until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
     job = loop.state.jobs[TRAIN]
     assert (job.crashes, job.failures_in_a_row, driver.alive) == (6, 0, True), loop.story()

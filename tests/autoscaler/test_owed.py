@@ -125,9 +125,9 @@ def test_slots_of_replicas_that_stay_and_of_strangers_cannot_come_to_it() -> Non
 def test_what_is_kept_does_not_part_the_slots_of_a_node_that_a_replica_needs_together() -> None:
     state = crashed(a_pool(nodes={"n0": 1, "n1": 2, "n2": 1}), "train", 1, 1)
     assert kept(state, state.free_slots()) == {"n0:0"}
-    held = with_job(state, a_job("other", workload_class=SEMI), ("n0:0",))
+    held = with_job(state, a_job("other", workload_class=SEMI), slots(1))
     assert kept(held, held.free_slots()) == {"n2:0"}
-    coming = with_job(held, a_job("third"), ("n1:1",))  # preemptible: n1 can come to have both
+    coming = with_job(held, a_job("third"), slots(2, "n1")[1:])  # preemptible: n1 can come to have both
     assert kept(coming, coming.free_slots()) == {"n2:0"}
 
 
