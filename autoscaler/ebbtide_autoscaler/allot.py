@@ -175,10 +175,10 @@ def _without_the_line(table: _Table) -> Sequence[JobRecord]:
     In a pool with a long line this is what nearly all of a decision would consist of.
     """
     line, draft, config = _line(table.state.jobs), table.draft, table.config
+    owed = minima_owed(table.state)
+    left = [table.state.jobs[name] for name in owed if name in line.waiting]
     if draft.contested:
-        owed = minima_owed(table.state)
         draft.waits += [(name, _THEY_GO_FIRST) for name in line.waiting if name not in owed]
-        left = [table.state.jobs[name] for name in owed if name in line.waiting]
         return sorted((*line.others, *left), key=_place) if left else line.others
     usable = len(table.usable())
     told = {asks: _too_few(table, asks[0], table.room(asks[1])) for asks in line.asked if asks[0] > usable}
@@ -190,7 +190,7 @@ def _without_the_line(table: _Table) -> Sequence[JobRecord]:
     starving = list(islice((job for job in looked_at if _starves_now(table, job)), LOOKED_AT if not usable else None))
     claiming = [] if draft.shares is None else draft.shares.claimants(line.jobs)
     fit = [job for job in line.jobs if job.spec.workers_min <= usable] if usable else []
-    picked = {job.spec.name: job for job in (*starving, *claiming, *fit)}
+    picked = {job.spec.name: job for job in (*starving, *claiming, *fit, *left)}
     return sorted((*line.others, *picked.values()), key=_place) if picked else line.others
 
 

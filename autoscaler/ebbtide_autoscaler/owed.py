@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ebbtide.pool.follow import chosen
-from ebbtide.pool.ids import JobName, SeatId, SlotId
-from ebbtide.pool.index import awaited, nodes_with, remembered
+from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.index import awaited, by_node, in_state, nodes_with, remembered
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide_autoscaler.placement import lendable, may_lose
 from ebbtide_autoscaler.serving import COMING_OR_READY
@@ -33,17 +33,11 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
     waiting = _owed(state.jobs)
     if not waiting:
         return {}
-    usable = {
-        slot
-        for slot, record in state.slots.items()
-        if record.state not in _OUT_OF_REACH
-        and record.slot.node not in state.draining
-        and not _of_replica(state, record)
-    }
-    left = len(usable)
+    out = _out_of_reach(state)
+    left = len(state.slots) - len(out)
     for job in state.jobs.values():
         if job.state in JOB_HOLDS_SLOTS:
-            left -= min(len(job.gang) - may_lose(job), len(usable.intersection(job.gang)))
+            left -= min(len(job.gang) - may_lose(job), sum(slot not in out for slot in job.gang))
     owed: dict[JobName, int] = {}
     for job in sorted(waiting.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
         if job.spec.workers_min <= left:
@@ -69,13 +63,12 @@ def kept(state: PoolState, free: Sequence[SlotId]) -> frozenset[SlotId]:
     return frozenset(order[:count])
 
 
-_OUT_OF_REACH = frozenset({SlotState.LOST, SlotState.FOREIGN})
-
-
-def _of_replica(state: PoolState, record: SlotRecord) -> bool:
-    """Whether a replica has it that serves or is about to: it goes when demand falls, which may be never."""
-    seat = state.seats.get(SeatId(str(record.occupant))) if record.occupant is not None else None
-    return seat is not None and seat.state in COMING_OR_READY
+def _out_of_reach(state: PoolState) -> set[SlotId]:
+    """Slots that may never come to a job: of a replica that serves or is about to, until its demand falls, as well."""
+    out = {*in_state(state.slots, SlotState.LOST), *in_state(state.slots, SlotState.FOREIGN)}
+    out.update(slot for node in state.draining for slot in by_node(state.slots, node))
+    out.update(slot for seat in state.seats.values() if seat.state in COMING_OR_READY for slot in seat.slots)
+    return out
 
 
 @chosen
