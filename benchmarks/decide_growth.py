@@ -1,16 +1,19 @@
 """What a decision and a whole tick cost on one core as the pool grows, in a burst. A part of ``make bench-policy``.
 
 Seconds of the processor, not of the wall: others run beside it. Only decisions that move something count: half of the
-endpoints without a replica are asked for at once, and nothing is remembered of the pool from a tick before. *decide* is
-the policy on a snapshot; *tick* is all that the arbiter does of itself: it takes in reports, makes the snapshot,
-decides, applies and checks every event, says what is to be done, and writes the events to a ledger on this disk.
+endpoints without a replica are asked for at once. Before it was a tick in which nothing moved, and since then one
+record in twenty has changed, as jobs and replicas report. *decide* is the policy on a snapshot; *tick* is all that the
+arbiter does of itself: it takes in reports, makes the snapshot, decides, applies and checks every event, says what is
+to be done, and writes the events to a ledger on this disk. *first* is a decision of an arbiter that has just begun and
+has looked at nothing yet.
 """
 
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -19,7 +22,8 @@ from benchmarks.decide import KNOBS, SEED, anew
 from benchmarks.large_pool import NOW_S, LargePool, large_pool, with_demand
 from benchmarks.rows import percentile
 from ebbtide.ledger.log import EpochLog
-from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.ids import EndpointName, RecordId
+from ebbtide.pool.records import having
 from ebbtide_autoscaler.instruct import instruct
 from ebbtide_autoscaler.journal import encode_event
 from ebbtide_autoscaler.observe import routes, traffic
@@ -32,6 +36,8 @@ T = TypeVar("T")
 SIZES = {104: 200, 304: 200, 1_000: 100, 3_000: 60, 10_000: 30}  # slots, multiples of 8, and how many calls
 SLOTS_PER_WORKLOAD = 5  # 200 jobs and endpoints at 1,000 slots, 2,000 at 10,000
 SURGING = 0.5
+EVERY = 20  # records: one of them has changed
+REPORTED = RecordId("1.1")
 DECIDE_MS = {1_000: 2.0, 10_000: 30.0}  # p99
 TICK_MS = 100.0  # p99, at 10,000 slots
 
@@ -45,6 +51,7 @@ class Costs:
     moves: int  # of the decision that moves fewest
     decide_ms: list[float]
     tick_ms: list[float]
+    first_ms: list[float]
 
 
 def costs(slots: int, calls: int, log: EpochLog) -> Costs:
@@ -52,16 +59,38 @@ def costs(slots: int, calls: int, log: EpochLog) -> Costs:
     pool, random = large_pool(slots, workloads=slots // SLOTS_PER_WORKLOAD), Random(SEED)
     state = pool.world.state
     worlds = [with_demand(pool, random, SURGING) for _ in range(calls + 1)]
-    decided = list(_each(pool, [traffic(state, seen, NOW_S) for seen in worlds], _decide))
-    ticked = list(_each(pool, worlds, lambda one, seen: _tick(one, seen, log)))
+    signals = [traffic(state, seen, NOW_S) for seen in worlds]
+    decided = list(_each(pool, signals, _decide, a_tick_later))
+    ticked = list(_each(pool, worlds, lambda one, seen: _tick(one, seen, log), a_tick_later))
+    first = list(_each(pool, signals, _decide, anew))
     moves = min(count for count, _ in decided if count)
-    return Costs(slots, len(state.jobs) + len(state.endpoints), moves, _ms(decided), _ms(ticked))
+    return Costs(slots, len(state.jobs) + len(state.endpoints), moves, _ms(decided), _ms(ticked), _ms(first))
 
 
-def _each(pool: LargePool, worlds: list[T], part: Callable[[LargePool, T], int]) -> Iterator[tuple[int, float]]:
+def a_tick_later(pool: LargePool) -> LargePool:
+    """The pool after a tick without a move, and after that what one in twenty of all has reported."""
+    state = anew(pool).world.state
+    state = replace(state, slots=having(state.slots, {}), jobs=having(state.jobs, {}), seats=having(state.seats, {}))
+    before = replace(pool, world=replace(pool.world, state=state))
+    step(before.world, with_demand(before, Random(SEED), 0.0), (), NOW_S, KNOBS)
+    jobs = {name: replace(job, step=job.step + 1) for name, job in islice(state.jobs.items(), 0, None, EVERY)}
+    seats = {name: replace(seat, cause=REPORTED) for name, seat in islice(state.seats.items(), 0, None, EVERY)}
+    slots = {name: replace(slot, since_s=NOW_S) for name, slot in islice(state.slots.items(), 0, None, EVERY)}
+    state = replace(
+        state, slots=having(state.slots, slots), jobs=having(state.jobs, jobs), seats=having(state.seats, seats)
+    )
+    return replace(pool, world=replace(pool.world, state=state))
+
+
+def _each(
+    pool: LargePool,
+    worlds: list[T],
+    part: Callable[[LargePool, T], int],
+    before: Callable[[LargePool], LargePool],
+) -> Iterator[tuple[int, float]]:
     """What each call moves, and how many seconds it takes."""
     for one in worlds:
-        fresh = anew(pool)
+        fresh = before(pool)
         begun_s = time.process_time()
         count = part(fresh, one)
         yield count, time.process_time() - begun_s
@@ -111,7 +140,7 @@ def figures(sizes: dict[int, int] = SIZES) -> dict[str, Any]:
 
 
 def _point(one: Costs) -> dict[str, float]:
-    parts = {"decide": one.decide_ms, "tick": one.tick_ms}
+    parts = {"decide": one.decide_ms, "tick": one.tick_ms, "first": one.first_ms}
     shares = {"p50": 0.5, "p99": 0.99}
     told = {
         f"{part}_{name}_ms": round(percentile(ms, s), 3) for part, ms in parts.items() for name, s in shares.items()

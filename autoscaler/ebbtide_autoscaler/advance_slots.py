@@ -14,9 +14,15 @@ GAVE_UP = frozenset({RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE})
 ORPHAN_S = 2.0  # an ended job's rank that has not taken its lock within this time never will: its driver is gone
 
 
+# Of a lost slot nothing follows from fences or locks, nor of a leased one: that is for its occupant to say.
+_SETTLED = frozenset({SlotState.OPENING, SlotState.LEASED, SlotState.LOST})
+
+
 def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
     """New facts about slots."""
     for record in state.slots.values():
+        if record.state in _SETTLED:
+            continue
         fence = seen.fences.get(record.slot.id, FenceView.ABSENT)
         name = record.slot.id
         if record.state is SlotState.UNFENCED:

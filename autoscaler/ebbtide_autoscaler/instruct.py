@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, place_of
+from ebbtide.pool.index import in_state
 from ebbtide.pool.retention import may_come_back
 from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
@@ -77,24 +78,27 @@ def instruct(state: PoolState, seen: Seen, now_s: float) -> tuple[Instruction, .
 
 
 def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
-    open_now = {
-        record.slot.node
-        for record in state.slots.values()
-        if record.state is SlotState.OPENING and _fence(seen, record) is not FenceView.HELD
-    }
+    opening = in_state(state.slots, SlotState.OPENING)
+    open_now = {node for slot, node in opening.items() if _fence(seen, slot) is not FenceView.HELD}
     calm = _Calm(state, seen)
-    for record in state.slots.values():
-        fence, node = _fence(seen, record), record.slot.node
-        if record.state is SlotState.OPENING:
-            if fence is FenceView.HELD and (node in open_now or calm.on(node)):
-                yield DropFence(record.slot.id)
-        elif fence is FenceView.ABSENT and node not in open_now and _ours_to_fence(state, seen, record):
+    for slot, node in sorted(opening.items(), key=lambda one: place_of(one[0])):
+        if _fence(seen, slot) is FenceView.HELD and (node in open_now or calm.on(node)):
+            yield DropFence(slot)
+    for record in _unfenced(state, seen):
+        if record.slot.node not in open_now and _ours_to_fence(state, seen, record):
             # One that was refused is asked for again when that is a while ago: in between, replicas get their turn.
             yield HoldFence(record.slot.id)
 
 
-def _fence(seen: Seen, record: SlotRecord) -> FenceView:
-    return seen.fences.get(record.slot.id, FenceView.ABSENT)
+def _fence(seen: Seen, slot: SlotId) -> FenceView:
+    return seen.fences.get(slot, FenceView.ABSENT)
+
+
+def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
+    """Slots without a fence, none that is being placed; one that was just refused has a holder, if a strange one."""
+    told, absent = seen.fences, FenceView.ABSENT
+    without = [one for slot, one in state.slots.items() if told.get(slot, absent) is absent]
+    return [one for one in without if one.state is not SlotState.OPENING]
 
 
 class _Calm:
@@ -122,10 +126,8 @@ def _uneasy(state: PoolState, seen: Seen) -> frozenset[NodeId]:
     seats += [seat for seat in state.seats.values() if _returns(seen, seat)]
     slots = (
         record.slot.node
-        for record in state.slots.values()
-        if record.state is not SlotState.OPENING
-        and _fence(seen, record) is FenceView.ABSENT  # one that was just refused has a holder, if a strange one
-        and (_ours_to_fence(state, seen, record) or _stopping(state, record))
+        for record in _unfenced(state, seen)
+        if _ours_to_fence(state, seen, record) or _stopping(state, record)
     )
     return frozenset({*seen.fencing, *slots, *(state.slots[slot].slot.node for seat in seats for slot in seat.slots)})
 
@@ -148,11 +150,11 @@ def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
     """Whether the slot's logical GPU ought to be held by our fence and not by a replica's actor."""
     if record.state is SlotState.LOST:
         return False
-    seat = SeatId(str(record.occupant))
-    if seat in state.seats and not state.seats[seat].fenced:
-        left = seen.living_at_s > record.since_s and not seen.living.get(seat)
-        return record.state is SlotState.RECLAIMING and left
-    return True
+    seat = state.seats.get(SeatId(record.occupant or ""))
+    if seat is None or seat.fenced:
+        return True
+    left = seen.living_at_s > record.since_s and not seen.living.get(seat.id)
+    return record.state is SlotState.RECLAIMING and left
 
 
 def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
@@ -175,9 +177,8 @@ def _open(seat: SeatRecord, seen: Seen) -> bool:
 
 
 def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
-    for record in state.slots.values():
-        if record.state is not SlotState.RECLAIMING:
-            continue
+    for slot in sorted(in_state(state.slots, SlotState.RECLAIMING), key=place_of):
+        record = state.slots[slot]
         job = state.jobs.get(JobName(str(record.occupant)))
         if job is not None:
             limit_s = job.spec.grace_s

@@ -42,7 +42,8 @@ def remembered(build: Callable[..., R]) -> Callable[..., R]:
 
 
 @grouped(order=place_of)
-def _leases(slot: "SlotRecord") -> tuple[Lease, bool] | None:
+def leases(slot: "SlotRecord") -> tuple[Lease, bool] | None:
+    """The slots of each lease that are not proven empty, in order of node and index."""
     return ((slot.occupant, slot.epoch), True) if slot.occupant is not None and slot.state in OCCUPIED else None
 
 
@@ -53,17 +54,17 @@ def _on_node(slot: "SlotRecord") -> tuple[NodeId, bool]:
 
 def held(slots: "Mapping[SlotId, SlotRecord]", who: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
     """The slots of a lease that are not proven empty, in order of node and index."""
-    return tuple(_leases(slots).get((who, epoch), ()))
+    return tuple(leases(slots).get((who, epoch), ()))
 
 
 def occupants(slots: "Mapping[SlotId, SlotRecord]") -> frozenset[JobName | SeatId]:
     """Whoever occupies a slot, under whichever lease."""
-    return _occupants(_leases(slots))
+    return _occupants(leases(slots))
 
 
 @remembered
-def _occupants(leases: Mapping[Lease, Any]) -> frozenset[JobName | SeatId]:
-    return frozenset(occupant for occupant, _ in leases)
+def _occupants(known: Mapping[Lease, Any]) -> frozenset[JobName | SeatId]:
+    return frozenset(occupant for occupant, _ in known)
 
 
 def _in(state: SlotState) -> "Callable[[Mapping[SlotId, SlotRecord]], Mapping[SlotId, NodeId]]":

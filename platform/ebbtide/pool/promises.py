@@ -51,7 +51,8 @@ def violations_since(before: PoolState, state: PoolState) -> list[str]:
     are = [state.slots[name] for name in slots if name in state.slots]
     if len(are) < len(slots) or any(one.state is SlotState.LOST for one in were):
         return violations(state)  # whoever counts on a slot that is gone; a gang may count one again that it had lost
-    if not index.occupants(state.slots).isdisjoint(name for name in jobs if name not in state.jobs):
+    forgotten = [name for name in jobs if name not in state.jobs]
+    if forgotten and not index.occupants(state.slots).isdisjoint(forgotten):
         return violations(state)  # nobody may still be where a forgotten job was
     concerned = [one.occupant for one in (*were, *are) if one.occupant is not None]
     now_jobs = {job.spec.name: job for name in (*jobs, *concerned) if (job := state.jobs.get(JobName(name)))}
@@ -111,9 +112,9 @@ def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
 
 
 def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord]) -> list[str]:
-    wrong = []
+    wrong, leases = [], index.leases(state.slots)
     for name, job in jobs.items():
-        held = state.held_by(name, job.epoch)
+        held = tuple(leases.get((name, job.epoch), ()))
         wrong += [f"job {name} counts on slot {s}, which is not in the pool" for s in job.gang if s not in state.slots]
         if job.state in JOB_HOLDS_SLOTS:
             here = [s for s in job.gang if s in state.slots and state.slots[s].state is not SlotState.LOST]
@@ -131,12 +132,11 @@ def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord]) -> list[str]:
 
 
 def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord]) -> list[str]:
-    wrong = []
+    wrong, leases = [], index.leases(state.slots)
     for name, seat in seats.items():
-        held = state.held_by(name, seat.epoch)
-        wrong += [
-            f"seat {name} counts on slot {s}, which is not in the pool" for s in seat.slots if s not in state.slots
-        ]
+        held = tuple(leases.get((name, seat.epoch), ()))
+        gone = [s for s in seat.slots if s not in state.slots]
+        wrong += [f"seat {name} counts on slot {s}, which is not in the pool" for s in gone]
         if seat.state is SeatState.COLD and (held or seat.slots):
             wrong.append(f"seat {name} is cold but has {held or seat.slots}")
         if seat.state is SeatState.WARM and (held or not seat.slots):

@@ -11,7 +11,7 @@ from typing import TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-STEPS_KEPT = 64  # a tick of a quiet pool has a handful of events; who looks less often looks at all of it
+STEPS_KEPT = 512  # a burst in a large pool has hundreds of events; who looks less often than that looks at all of it
 
 _serials = count()
 
