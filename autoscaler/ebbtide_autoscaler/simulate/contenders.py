@@ -71,6 +71,23 @@ def _static(sized: Callable[[Array], float]) -> Make:
     return play
 
 
+def _all_serving(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
+    """The whole pool serves, shared by what each endpoint needs at most: a control, nobody could serve better."""
+    peaks = [float(replicas_needed(one.load, one.engine, CURVE_S).max()) for one in scene.services]
+    slots = sum(peak * one.engine.slots for peak, one in zip(peaks, scene.services, strict=True))
+    times = scene.slots / slots if slots else 0.0
+    services = tuple(
+        replace(one, spec=fixed(one.spec, min(max(1, int(peak * times)), one.spec.replicas_max)))
+        for peak, one in zip(peaks, scene.services, strict=True)
+    )
+    return Play(replace(scene, services=services), decide, replace(config, forecast_share=0.0))
+
+
+def _all_training(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
+    """One replica of each endpoint, all else trains: a control, nobody could train more."""
+    return Play(_specs(scene, lambda spec: fixed(spec, 1)), decide, replace(config, forecast_share=0.0))
+
+
 def _usual(config: PolicyConfig) -> PolicyConfig:
     """An autoscaler that looks every 15 s, and expects nothing."""
     return replace(config, forecast_share=0.0, up_after_s=UP_S)
@@ -179,6 +196,8 @@ TURNED: Mapping[str, Make] = {
     STATIC: _static(lambda needed: float(needed.max())),
     "static-p95": _static(lambda needed: float(np.percentile(needed, 95))),
     "static-mean-2sd": _static(lambda needed: float(needed.mean() + 2 * needed.std())),
+    "all-serving": _all_serving,
+    "all-training": _all_training,
     "no-preemption": _patient,
     "no-preemption-own": _own(_patient),
     "kill-and-requeue": _requeueing(_killing),

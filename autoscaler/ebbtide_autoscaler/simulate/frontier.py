@@ -29,8 +29,8 @@ def turns(name: str, slots: int) -> list[Knobs]:
     if name == OURS:
         reserved = [replace(stands, reserve=max(1, round(share * slots))) for share in RESERVES]
         found = [*(replace(stands, forecast_share=share) for share in SHARES), *reserved]
-    elif name == ORACLE or name.startswith(OURS) or (name.startswith("static") and name != STATIC):
-        found = []  # one of foresight, our policy's own point without a forecast, and sizings of one partition
+    elif name == ORACLE or name.startswith((OURS, "all-")) or (name.startswith("static") and name != STATIC):
+        found = []  # one of foresight, our policy's own point without a forecast, sizings of one partition, controls
     else:
         found = [replace(stands, headroom=one) for one in (SIZES if name == STATIC else HEADROOMS)]
     return [one for one in found if one != stands]

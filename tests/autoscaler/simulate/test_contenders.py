@@ -118,3 +118,12 @@ def test_who_steps_aside_in_place_loses_nothing() -> None:
     found = outcome("ebbtide")
     assert sum(one.preempted for one in found.training.values()) > 0
     assert found.slot_s[Use.LOST] == 0.0
+
+
+def test_the_controls_stand_at_both_ends() -> None:
+    """Nobody serves better than a pool that only serves, and nobody trains more than one that only trains."""
+    found = {name: figures(scene(), outcome(name)) for name in ("all-serving", "all-training", "ebbtide", STATIC)}
+    assert found["all-serving"]["slo_attainment"] == max(one["slo_attainment"] for one in found.values())
+    assert found["all-training"]["goodput_gpu_s"] == max(one["goodput_gpu_s"] for one in found.values())
+    assert found["all-training"]["slo_attainment"] < found["ebbtide"]["slo_attainment"]
+    assert found["all-serving"]["goodput_gpu_s"] == min(one["goodput_gpu_s"] for one in found.values())
