@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.state import PoolState, SlotRecord
-from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JobState, SeatState, SlotState
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JOB_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, pool, training
 from ebbtide.telemetry.family import UNKNOWN, Sample
 from ebbtide_autoscaler.seen import Seen
@@ -32,6 +32,8 @@ POOL_GAUGES = (
     training.DURABLE_STEP,
     training.WORKERS,
     training.STEP_TIME,
+    training.TEAM_SLOTS,
+    training.TEAM_WAITING,
 )
 SELF_GAUGES = (
     arbiter.FROZEN,
@@ -52,6 +54,7 @@ def gauges(state: PoolState, memory: Memory, seen: Seen, now_s: float) -> Iterat
     yield from _nodes(state, seen, now_s)
     yield from _replicas(state, memory)
     yield from _jobs(state, seen)
+    yield from _teams(state)
 
 
 def _slots(state: PoolState) -> Iterator[Sample]:
@@ -120,6 +123,20 @@ def _jobs(state: PoolState, seen: Seen) -> Iterator[Sample]:
         yield Sample(training.DURABLE_STEP, job.durable_step, labels)
         yield Sample(training.WORKERS, len(job.gang) if job.state not in JOB_CLAIMS_SLOTS else 0, labels)
         yield Sample(training.STEP_TIME, slowest_s.get(job.spec.name, 0.0), labels)
+
+
+def _teams(state: PoolState) -> Iterator[Sample]:
+    """Of every team with a living job, whether the file names it or not."""
+    held, waits = Counter[str](), Counter[str]()
+    for job in state.jobs.values():
+        if job.state is JobState.ENDED:
+            continue
+        team, aside = job.spec.team, job.state in (JobState.WAITING, JobState.PARKED)
+        held[team] += len(job.gang) if job.state in JOB_HOLDS_SLOTS else 0
+        waits[team] += (len(job.gang) or job.spec.workers_min) if aside and job.held is None else 0
+    for team, count in held.items():
+        yield Sample(training.TEAM_SLOTS, count, (team,))
+        yield Sample(training.TEAM_WAITING, waits[team], (team,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

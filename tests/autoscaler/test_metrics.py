@@ -111,6 +111,22 @@ def test_one_tide_shows_as_a_park_a_replica_and_every_stage_of_the_hand_over() -
     assert abs(placed - found["ebbtide_replica_start_seconds_sum", "chat"]) < 1e-6
 
 
+def test_what_a_team_has_and_waits_for_can_be_seen_and_alerted_on() -> None:
+    loop = Metered(1)
+    loop.run(3.0)
+    loop.submit(a_job("one", team="vision", workers_min=2, workers_max=2))
+    loop.run(10.0)
+    loop.submit(a_job("two", team="speech", workers_min=3, workers_max=3))
+    loop.submit(a_job("three", team="vision", workers_min=2, workers_max=2))
+    loop.run(5.0)
+    found = loop.scrape()
+    assert (found["ebbtide_team_slots", "vision"], found["ebbtide_team_waiting_slots", "vision"]) == (2, 2)
+    assert (found["ebbtide_team_slots", "speech"], found["ebbtide_team_waiting_slots", "speech"]) == (0, 3)
+    loop.tell(JobHeld(JobName("two"), "me", "r"))
+    loop.run(5.0)
+    assert loop.scrape()["ebbtide_team_waiting_slots", "speech"] == 0
+
+
 def test_a_restarted_arbiter_counts_on_where_the_ledger_stands() -> None:
     loop = one_tide()
     before = loop.scrape()

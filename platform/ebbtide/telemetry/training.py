@@ -8,6 +8,13 @@ STEP = Family("ebbtide_job_step", "gauge", "Steps that a living job has finished
 DURABLE_STEP = Family("ebbtide_job_durable_step", "gauge", "Finished steps that no crash can take back.", ("job",))
 WORKERS = Family("ebbtide_job_workers", "gauge", "Slots that a living job holds.", ("job",))
 STEP_TIME = Family("ebbtide_job_step_seconds", "gauge", "Duration of the slowest rank's last step.", ("job",))
+TEAM_SLOTS = Family("ebbtide_team_slots", "gauge", "Slots that a team's living jobs hold.", ("team",))
+TEAM_WAITING = Family(
+    "ebbtide_team_waiting_slots",
+    "gauge",
+    "Slots that a team's jobs wait for, as few as each can do with; of those that a person holds none.",
+    ("team",),
+)
 DURABLE_STEPS = Family(
     "ebbtide_durable_steps_total", "counter", "Steps of all jobs that became durable, each counted once."
 )
@@ -47,6 +54,8 @@ FAMILIES = (
     DURABLE_STEP,
     WORKERS,
     STEP_TIME,
+    TEAM_SLOTS,
+    TEAM_WAITING,
     DURABLE_STEPS,
     PREEMPTIONS,
     GROWTHS,
