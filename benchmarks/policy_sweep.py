@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.policy import CONFIGS, PARTS
 from benchmarks.rows import RESULTS, versions
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, OURS, knobs_of
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, CONTROLS, ORACLE, OURS, knobs_of
 from ebbtide_autoscaler.simulate.file import SimulationFile
 from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.knobs import Knobs
@@ -39,13 +39,14 @@ HEADROOMS = (0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5)  # target uses of 1.1 to 0.67
 HOLDS_S = (60.0, 300.0, 900.0)
 CHECKPOINT_S = 900.0  # 15 and 30 minutes are usual; a save costs nothing here, so the shorter one can only be better
 SHARES, RESERVES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99), (0, 2)
-SIZED = ("static-p95", "static-mean-2sd", "static-p100")  # a sizing is what it is
+SIZED = ("static-p95", "static-mean-2sd", "static-p100")
+AS_THEY_ARE = (ORACLE, *SIZED, *CONTROLS)  # a sizing is what it is, and so is a control
 
 
 def grid(name: str) -> list[Knobs]:
     """Every way in which a contender is turned; ours has no more of them than a rival."""
     stands = knobs_of(name)
-    if name == ORACLE or name in SIZED:
+    if name in AS_THEY_ARE:
         return []
     if name == OURS:
         return [replace(stands, forecast_share=s, reserve=r) for s, r in product(SHARES, RESERVES)]

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from benchmarks.policy_sweep import SERVED, SIZED, Point, chosen, grid, is_at
+from benchmarks.policy_sweep import AS_THEY_ARE, SERVED, Point, chosen, grid, is_at
 from benchmarks.rows import RESULTS
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, OURS, knobs_of
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, OURS, knobs_of
 
-RIVALS = [name for name in CONTENDERS if name not in (ORACLE, *SIZED) and not name.startswith(OURS)]
+RIVALS = [name for name in CONTENDERS if name not in AS_THEY_ARE and not name.startswith(OURS)]
 
 
 def a_point(served: float, trained: float) -> Point:

@@ -33,6 +33,8 @@ OURS = "ebbtide"
 ORACLE = "oracle"
 STATIC = "static-p100"
 LYRA = "lyra"
+ALL_SERVING, ALL_TRAINING = "all-serving", "all-training"
+CONTROLS = (ALL_SERVING, ALL_TRAINING)  # not rivals: what could be had of one at most, with no care for the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +198,8 @@ TURNED: Mapping[str, Make] = {
     STATIC: _static(lambda needed: float(needed.max())),
     "static-p95": _static(lambda needed: float(np.percentile(needed, 95))),
     "static-mean-2sd": _static(lambda needed: float(needed.mean() + 2 * needed.std())),
-    "all-serving": _all_serving,
-    "all-training": _all_training,
+    ALL_SERVING: _all_serving,
+    ALL_TRAINING: _all_training,
     "no-preemption": _patient,
     "no-preemption-own": _own(_patient),
     "kill-and-requeue": _requeueing(_killing),

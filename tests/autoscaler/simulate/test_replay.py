@@ -80,7 +80,7 @@ def test_equal_seeds_give_equal_replays_and_others_do_not(tidal: Recording) -> N
 
 
 def test_demand_is_as_much_as_was_recorded_and_fills_replicas_as_it_did(tidal: Recording) -> None:
-    drawn = [scene(AS_IT_WAS, Recorded(tidal), seed).services[0] for seed in range(10)]
+    drawn = [scene(AS_IT_WAS, Recorded(tidal), seed).services[0] for seed in range(200)]
     [engine] = {one.engine for one in drawn}
     spec = tidal.endpoints[CHAT]
     known = [one for one in tidal.demand[CHAT].values() if one is not None]
