@@ -28,7 +28,18 @@ STAGES = {
 }
 """The stages in order, each with where it begins and ends."""
 
-START_STAGES = ("lease", "import", "engine", "server")
+START_STAGES = (
+    "lease",
+    "model",
+    "caches",
+    "import",
+    "process",
+    "weights",
+    "compile",
+    "warm-up",
+    "engine",  # of an engine that does not tell where its start's time went: all of these from "process" on
+    "server",
+)
 """Names that replicas give to the parts of their start; any other is counted as "other"."""
 
 HANDOVER = Family(

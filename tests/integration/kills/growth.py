@@ -59,9 +59,9 @@ BOUNDS: Mapping[str, Bound] = {
     ),
     "ledger_mb": Bound(64.0, "old epochs are kept within the ledger's own budget before they are removed"),
     "shared_mb": Bound(
-        192.0,
-        "within an hour the step and allocation logs only grow, up to their own bounds: 20 steps/s x 4 ranks x 150 B = "
-        "43 MB/h, 4 slots x 10 notes/s x 150 B = 22 MB/h; the rest is what the ledger keeps",
+        112.0,
+        "within an hour the step logs only grow, up to their own bound: 20 steps/s x 4 ranks x 150 B = 43 MB/h; the "
+        "rest is what the ledger keeps",
     ),
     "checkpoints_mb": Bound(8.0, "old checkpoints are removed when a newer one is published"),
     "runtime_files": Bound(6.0, "the pool's node-local folder has one file per slot and a few more"),
