@@ -33,6 +33,7 @@ AWAITS_A_LOOK = frozenset({SlotState.UNFENCED, SlotState.RECLAIMING, SlotState.F
 def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
     """The signals of every endpoint: of the gateways that were heard lately, and of its replicas."""
     fresh = [heard.report for heard in seen.gateways.values() if now_s - heard.at_s <= GATEWAY_FRESH_S]
+    unheard_s = _unheard_s(seen, now_s)
     found = {}
     for name, record in state.endpoints.items():
         parts = [part for report in fresh if (part := report.traffic.get(name)) is not None]
@@ -43,6 +44,7 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
         waiting, kv_usage = _engines(state, name, seen, now_s)
         found[name] = EndpointSignals(
             known=bool(fresh),
+            unheard_s=unheard_s,
             held=sum(part.held for part in parts),
             inflight=sum(part.inflight for part in parts),
             arrivals=sum(part.arrivals for part in parts),
@@ -55,6 +57,21 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
             kv_usage=kv_usage,
         )
     return found
+
+
+def _unheard_s(seen: Seen, now_s: float) -> float:
+    """For how long the gateway that has been silent longest has said nothing, of those that may still live.
+
+    One whose node has a later one does not: the port is the node's. One that is gone for good is forgotten after a
+    minute (see `reports`).
+    """
+    latest: dict[str, float] = {}
+    for heard in seen.gateways.values():
+        latest[heard.report.node] = max(heard.report.started_s, latest.get(heard.report.node, -inf))
+    ages = (
+        now_s - heard.at_s for heard in seen.gateways.values() if heard.report.started_s >= latest[heard.report.node]
+    )
+    return max((age for age in ages if age > GATEWAY_FRESH_S), default=0.0)
 
 
 def began_s(took_s: float, tokens: int, tpot_slo_s: float) -> float:

@@ -136,6 +136,8 @@ def _want(
         raw, why, at_once = known, known_why, True
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
     aim = min(max(before.aim, spec.replicas_min), spec.replicas_max)
+    if signals.unheard_s and bounded < aim:  # what its requests take is in no count
+        bounded, why = aim, f"a gateway has been silent for {signals.unheard_s:.0f} s: nothing is taken away meanwhile"
     under_since_s = _since(before.under_since_s, bounded < aim, now_s)
     over_since_s = _since(before.over_since_s, bounded > aim, now_s)
     under_most = 0 if under_since_s is None else max(before.under_most, bounded)

@@ -25,6 +25,7 @@ class EndpointSignals:
     waiting: int = 0  # of those at a replica: queued in its engine
     kv_usage: float = 0.0  # of the replica whose KV cache is fullest, 0..1
     known: bool = False  # a gateway was heard recently: the other fields mean something
+    unheard_s: float = 0.0  # for how long a gateway that may live has been silent; its part is in no field. 0: none is
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,22 @@ def test_arrivals_add_up_over_gateways_and_each_stay_counts_once() -> None:
     assert (silent.arriving_per_s, silent.stay_s, silent.known) == (0.0, 0.0, False)
 
 
+def test_a_gateway_that_is_silent_is_told_of_until_another_has_its_place() -> None:
+    def found(*told: tuple[float, str, float]) -> tuple[bool, float]:
+        gateways = {
+            f"g{number}": Heard(at_s, GatewayReport(f"g{number}", node, started_s, "", 1, {}))
+            for number, (at_s, node, started_s) in enumerate(told)
+        }
+        one = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0)[CHAT]
+        return one.known, one.unheard_s
+
+    assert found((99.0, "n0", 1.0), (98.0, "n1", 2.0)) == (True, 0.0)
+    assert found((99.0, "n0", 1.0), (90.0, "n1", 2.0)) == (True, 10.0)
+    assert found((99.0, "n0", 50.0), (90.0, "n0", 2.0)) == (True, 0.0), "its port is another's now"
+    assert found((99.0, "n0", 1.0), (90.0, "n1", 2.0), (80.0, "n1", 1.0)) == (True, 10.0)
+    assert found((90.0, "n0", 1.0)) == (False, 10.0)
+
+
 def test_an_answer_in_one_piece_is_late_only_if_its_stream_would_have_been() -> None:
     """SLO: 1 s to the first token, 0.1 s to each further one."""
     assert began_s(10.5, 100, 0.1) == pytest.approx(0.6)

@@ -138,6 +138,18 @@ def test_silence_of_gateways_ages_nothing() -> None:
     assert silent == [8, 8] and after.endpoints == memory.endpoints
 
 
+def test_while_a_gateway_is_silent_replicas_are_added_and_none_is_taken_away() -> None:
+    _, memory = aims(up(8), [(0.0, arriving(8.0))])
+    there = max(aims(up(8), [(0.0, arriving(8.0))])[0])
+    partly = replace(arriving(1.0), unheard_s=10.0)
+    found, memory = aims(up(8), [(float(second), partly) for second in range(1, 400)], memory)
+    assert min(found) == there
+    found, _ = aims(up(8), [(400.0, replace(arriving(40.0), unheard_s=10.0))], memory)
+    assert found[-1] > there
+    found, _ = aims(up(8), [(float(second), arriving(1.0)) for second in range(400, 800)], memory)
+    assert found[-1] < there
+
+
 # ---- too few replicas
 
 

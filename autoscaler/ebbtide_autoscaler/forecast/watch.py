@@ -48,7 +48,7 @@ class Watch:
         """Take in what gateways say now; gives the bins that this has closed."""
         found: list[Closed] = []
         for name, signals in traffic.items():
-            if not signals.known:
+            if not signals.known or signals.unheard_s:
                 continue
             one, since_s = self._open.get(name, (None, now_s))
             since_s = since_s if now_s - since_s <= SILENT_S else now_s

@@ -117,7 +117,7 @@ class FakeGateway:
                 recent_ttft_s=(self.ttft_s[min(ready, len(self.ttft_s)) - 1],) if recent and inflight and ready else (),
                 seat_inflight=dict(self.at_seat[endpoint]),
             )
-        report = GatewayReport(self.name, "n0", 0.0, "", self.table.version, traffic, self.keys_version)
+        report = GatewayReport(self.name, "n0", self._began_s, "", self.table.version, traffic, self.keys_version)
 
         def answered(orders: GatewayOrders | None) -> None:
             if orders is not None:
