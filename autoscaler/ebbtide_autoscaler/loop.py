@@ -45,9 +45,9 @@ from ebbtide_autoscaler.observe import next_routes, traffic, unheard
 from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.steady_clock import clock, latest_s
-from ebbtide_autoscaler.step import Knobs, Step, World, step
+from ebbtide_autoscaler.step import Knobs, Step, World, shown, step
 from ebbtide_autoscaler.surroundings import Surroundings, cluster_name, load_serve, load_train
 
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
@@ -165,9 +165,10 @@ class Loop:
         now_s, state, seen = clock.now_s(), self.world.state, self.seen
         if seen is None:
             return {"at_s": at_s, "endpoints": [], "free_slots": 0, "moves": []}
-        snapshot = Snapshot(state, traffic(state, seen, now_s), outlooks=self._watch.outlooks)
+        memory = self.world.memory
         policy = settings.knobs(self.file.config, frozen=False).policy if self.file.config else PolicyConfig()
-        return foreseen(now_s, max(now_s, at_s), snapshot, self.world.memory, policy)
+        world = shown(state, seen, now_s, memory, policy, self._watch.outlooks)
+        return foreseen(now_s, max(now_s, at_s), world, memory, policy)
 
     def change_keys(self, change: Coroutine[Any, Any, Any]) -> "Future[dict[str, Any]]":
         """Carry out one of ``keys``' changes."""

@@ -49,7 +49,7 @@ def seats_of(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]
 def wants(
     now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
 ) -> tuple[tuple[Want, ...], Mapping[EndpointName, EndpointMemory]]:
-    """What each endpoint wants, most important first, and the memory to carry on."""
+    """What each endpoint wants, most important first and then as declared, and the memory to carry on."""
     found: list[tuple[int, Want]] = []
     remembered: dict[EndpointName, EndpointMemory] = {}
     for name, record in snapshot.state.endpoints.items():
@@ -60,7 +60,7 @@ def wants(
         expected = snapshot.outlooks.get(name)
         want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, config)
         found.append((-record.spec.priority, want))
-    found.sort(key=lambda item: (item[0], item[1].endpoint))
+    found.sort(key=lambda item: item[0])  # of one priority as they were declared: a name means nothing
     return tuple(want for _, want in found), remembered
 
 

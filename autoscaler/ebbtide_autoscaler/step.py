@@ -85,10 +85,7 @@ def step(
     elif not knobs.frozen:
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
-        usual_s = expected_s(known.away, now_s, park_first=knobs.policy.park_first)
-        ways = asides(state, seen, restart_s=knobs.policy.restart_cost_s, expected_s=usual_s, states=STEPS_ASIDE)
-        snapshot = Snapshot(state, traffic(state, seen, now_s), ways, outlooks)
-        decision, memory = decide(now_s, snapshot, known, knobs.policy)
+        decision, memory = decide(now_s, shown(state, seen, now_s, known, knobs.policy, outlooks), known, knobs.policy)
         if not knobs.observe:
             writer.write(decision.moves)
         if memory != writer.world.memory:
@@ -96,6 +93,20 @@ def step(
     if writer.events:
         check(writer.world.state)  # all of it: each event was checked by what it changed
     return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
+
+
+def shown(
+    state: PoolState,
+    seen: Seen,
+    now_s: float,
+    memory: Memory,
+    policy: PolicyConfig,
+    outlooks: Mapping[EndpointName, Outlook],
+) -> Snapshot:
+    """What the policy is shown."""
+    usual_s = expected_s(memory.away, now_s, park_first=policy.park_first)
+    ways = asides(state, seen, restart_s=policy.restart_cost_s, expected_s=usual_s, states=STEPS_ASIDE)
+    return Snapshot(state, traffic(state, seen, now_s), ways, outlooks)
 
 
 def _frozen_waits(state: PoolState) -> Iterator[tuple[str, str]]:

@@ -138,6 +138,12 @@ def test_silence_of_gateways_ages_nothing() -> None:
     assert silent == [8, 8] and after.endpoints == memory.endpoints
 
 
+def test_endpoints_of_one_priority_come_as_they_were_declared_whatever_they_are_called() -> None:
+    specs = [replace(an_endpoint(), name=EndpointName(name)) for name in ("zeta", "alpha")]
+    found, _ = wants(NOW, Snapshot(a_pool(endpoints=tuple(specs))), Memory(), CONFIG)
+    assert [want.endpoint for want in found] == ["zeta", "alpha"]
+
+
 def test_while_a_gateway_is_silent_replicas_are_added_and_none_is_taken_away() -> None:
     _, memory = aims(up(8), [(0.0, arriving(8.0))])
     there = max(aims(up(8), [(0.0, arriving(8.0))])[0])

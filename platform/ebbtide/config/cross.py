@@ -129,13 +129,6 @@ def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
         yield Finding(
             ("pool", "reserve"), f"reserve is {pool.reserve}, and the pool has {pool.slots} slots: none is left"
         )
-    for index, job in parts.jobs.items():
-        if job.workers.min > pool.slots - pool.reserve > 0:
-            yield Finding(
-                ("jobs", index, "workers", "min"),
-                f"min is {job.workers.min}, and jobs can have at most {pool.slots - pool.reserve} slots "
-                f"({pool.slots} less the reserve of {pool.reserve}): it would wait for ever",
-            )
     always = 0
     for index, endpoint in parts.endpoints.items():
         if endpoint.gpus_per_replica > pool.slots:
@@ -150,7 +143,25 @@ def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
                 ("endpoints", index, "replicas", "min"),
                 f"replicas that always run need {always} slots up to here, and the pool has {pool.slots}",
             )
+    yield from _scheduled(parts, pool.slots)
+    left = pool.slots - pool.reserve - always
+    for index, job in parts.jobs.items():
+        if pool.reserve < pool.slots and job.workers.min > left >= 0:
+            yield Finding(
+                ("jobs", index, "workers", "min"),
+                f"min is {job.workers.min}, and jobs can have at most {left} slots ({pool.slots} less the reserve of "
+                f"{pool.reserve} and {always} of replicas that always run): it would wait for ever",
+            )
     yield from _guarantees(parts, pool.slots, pool.reserve, always)
+
+
+def _scheduled(parts: Parts, slots: int) -> Iterator[Finding]:
+    for index, endpoint in parts.endpoints.items():
+        for position, one in enumerate(endpoint.scheduled):
+            needed = one.replicas * endpoint.gpus_per_replica
+            if endpoint.gpus_per_replica <= slots < needed:
+                loc = ("endpoints", index, "scheduled", position, "replicas")
+                yield Finding(loc, f"{one.replicas} replicas at {one.at} need {needed} slots, and the pool has {slots}")
 
 
 def _guarantees(parts: Parts, slots: int, reserve: int, always: int) -> Iterator[Finding]:

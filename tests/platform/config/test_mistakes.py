@@ -184,9 +184,21 @@ GOLDEN: list[tuple[str, str, str, list[str]]] = [
         "{min: 1, max: 3}",
         "{min: 4, max: 4}",
         [
-            "15:20: jobs[0].workers.min: min is 4, and jobs can have at most 3 slots (3 less the reserve of 0): "
-            "it would wait for ever"
+            "15:20: jobs[0].workers.min: min is 4, and jobs can have at most 3 slots (3 less the reserve of 0 and 0 of "
+            "replicas that always run): it would wait for ever"
         ],
+    ),
+    (
+        "a job beside replicas that are always there",
+        "{min: 0, max: 2}",
+        "{min: 3, max: 3}",
+        ["15:20: jobs[0].workers.min: min is 1, and jobs can have at most 0 slots (3 less the reserve of 0 and 3 of "],
+    ),
+    (
+        "more replicas at nine than there is room for",
+        "{min: 0, max: 2}",
+        "{min: 0, max: 4}\n    scheduled: [{at: '09:00', replicas: 4}]",
+        ["9:41: endpoints[0].scheduled[0].replicas: 4 replicas at 09:00 need 4 slots, and the pool has 3"],
     ),
     (
         "a replica that never fits",
