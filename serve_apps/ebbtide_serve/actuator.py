@@ -31,6 +31,8 @@ from ebbtide_serve.replica import Replica, ReplicaSettings
 from ebbtide_serve.serve_internals import kill_replica, replica_actors, set_replicas, with_version
 
 GATEWAY_APP = "ebbtide-gateway"
+SPREAD_APP = f"{GATEWAY_APP}-per-node"  # of gateways that share a port, one on each node
+GATEWAY_APPS = (GATEWAY_APP, SPREAD_APP)  # by its name each arbiter sees of which kind those are that run
 SEAT_PREFIX = "seat-"
 DEPLOYMENT = "replica"
 NODE_LABEL = "ray.io/node-id"
@@ -51,7 +53,7 @@ class ServeActuator:
         self._lock = asyncio.Lock()  # Serve's client is not made for concurrent deployments
         self._calls = BoundedCalls("serve")
         self._gateway_json = ""
-        self._gateway_leaves = False  # deleted by us, and Serve has not yet said that it is gone
+        self._leaving: set[str] = set()  # gateways deleted by us, of which Serve has not yet said that they are gone
 
     async def start_gateway(self, settings_json: str) -> None:
         """Have the gateway run with these settings (``GatewaySettings`` as JSON, with its ``internal_token``, and
@@ -100,16 +102,39 @@ class ServeActuator:
             await self._calls("serve", SERVE_S, _delete_ours)
 
     def _start_gateway(self, settings_json: str) -> None:
-        if settings_json == self._gateway_json and replica_actors().get(GATEWAY_APP):
+        app = gateway_app(settings_json)
+        if settings_json == self._gateway_json and {app} == replica_actors().keys() & set(GATEWAY_APPS):
             return
         _start_serve()
-        if self._gateway_json and _spread(self._gateway_json) != _spread(settings_json):
-            self._gateway_json, self._gateway_leaves = "", True
-            serve.delete(GATEWAY_APP, _blocking=False)
-        _refuse_while_gateways_leave(deleted=self._gateway_leaves)
-        self._gateway_leaves = False
-        _deploy_gateway(settings_json)
+        self._gateway_json = (
+            ""  # until it is done: who asks for what was there before must not be told that it is there
+        )
+        self._make_way(app)
+        _deploy_gateway(app, settings_json)
         self._gateway_json = settings_json
+
+    def _make_way(self, app: str) -> None:
+        """Have gateways of the other kind leave, and refuse until no gateway is leaving.
+
+        Gateways that share a port and one that does not cannot be there together. Serve would take an application that
+        is being deleted for one to be updated: it lets the old replicas live until new ones are up, which wait for the
+        port of the old ones (seen: ten tries, then DEPLOY_FAILED for good).
+
+        After a deletion Serve's status says RUNNING until its controller's next turn (seen: still after 0.08 s); so
+        what we have deleted ourselves is gone only when the status does not name it.
+
+        Raises:
+            SeatRefused: they have not left yet.
+        """
+        found = serve.status().applications
+        self._leaving = (self._leaving | set(GATEWAY_APPS) - {app}) & found.keys()
+        deleting = {one for one in GATEWAY_APPS if one in found and found[one].status is ApplicationStatus.DELETING}
+        for one in self._leaving - deleting:  # again if need be: Serve does not say that it has heard it
+            serve.delete(one, _blocking=False)
+        if self._leaving | deleting:
+            raise SeatRefused(
+                f"the gateway before has not left yet (it ends its streams, at most {GATEWAY_DRAIN_S:g} s)"
+            )
 
     def _open(self, seat: SeatPlan) -> None:
         _start_serve()
@@ -178,24 +203,12 @@ def _is_well(app: str) -> bool:
     return found is not None and found.status is ApplicationStatus.RUNNING
 
 
-def _spread(settings_json: str) -> bool:
-    """Whether there is one gateway on each node, all with one port; one alone keeps its port to itself."""
-    return bool(json.loads(settings_json).get("per_node"))
+def gateway_app(settings_json: str) -> str:
+    """The Serve application of gateways with these settings: one on each node, or one alone with a port to itself."""
+    return SPREAD_APP if json.loads(settings_json).get("per_node") else GATEWAY_APP
 
 
-def _refuse_while_gateways_leave(*, deleted: bool) -> None:
-    """Serve would take an application that is being deleted for one to be updated: it lets the old replicas live until
-    new ones are up, which wait for the port of the old ones (seen: ten tries, then DEPLOY_FAILED for good).
-
-    After a deletion Serve's status says RUNNING until its controller's next turn (seen: still after 0.08 s); so what we
-    have ``deleted`` ourselves is gone only when the status does not name it.
-    """
-    found = serve.status().applications.get(GATEWAY_APP)
-    if found is not None and (deleted or found.status is ApplicationStatus.DELETING):
-        raise SeatRefused(f"the gateway before has not left yet (it ends its streams, at most {GATEWAY_DRAIN_S:g} s)")
-
-
-def _deploy_gateway(settings_json: str) -> None:
+def _deploy_gateway(app: str, settings_json: str) -> None:
     settings = json.loads(settings_json)
     token = settings.pop("internal_token")  # apart from the settings, which Serve shows to whoever reads its status
     deployment = serve.deployment(
@@ -211,11 +224,11 @@ def _deploy_gateway(settings_json: str) -> None:
     # Changed keys or endpoints reach the running gateway; another address or token needs another gateway.
     place = json.dumps([token, *(settings.get(name) for name in PLACE)])
     deployment = with_version(deployment, hashlib.sha256(place.encode()).hexdigest())
-    target = RunTarget(deployment.bind(token), name=GATEWAY_APP, route_prefix=None)
+    target = RunTarget(deployment.bind(token), name=app, route_prefix=None)
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 
 def _delete_ours() -> None:
     for app in list(serve.status().applications):
-        if app == GATEWAY_APP or app.startswith(SEAT_PREFIX):
+        if app in GATEWAY_APPS or app.startswith(SEAT_PREFIX):
             serve.delete(app, _blocking=False)

@@ -11,7 +11,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Serve
 from ebbtide.client.seats import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide_serve import actuator
-from ebbtide_serve.actuator import GATEWAY_APP, ServeActuator
+from ebbtide_serve.actuator import GATEWAY_APP, SPREAD_APP, ServeActuator
 from ebbtide_serve.errors import SeatRefused
 
 SEAT = SeatId("m/0")
@@ -69,6 +69,10 @@ class Serve:
         assert not _blocking
         self.deleted.add(app)
 
+    def forget(self) -> None:
+        """The controller dies with what it was told last."""
+        self.deleted = set()
+
     def turn(self) -> None:
         """The controller's next turn."""
         self.leaving, self.deleted = self.leaving | self.deleted, set()
@@ -76,6 +80,7 @@ class Serve:
     def left(self) -> None:
         for app in self.leaving:
             del self.targets[app]
+            self.actors.pop(app, None)
         self.leaving = set()
 
     def restart(self) -> None:
@@ -180,22 +185,23 @@ async def test_the_gateway_is_deployed_again_when_serve_has_lost_it_and_only_the
     assert serve.deployed == [GATEWAY_APP] * 2
 
 
-async def test_a_gateway_that_is_leaving_is_not_taken_for_one_to_be_updated(serve: Serve) -> None:
-    """As after `down` and `up` at once."""
+@pytest.mark.parametrize("per_node", [False, True])
+async def test_a_gateway_that_is_leaving_is_not_taken_for_one_to_be_updated(serve: Serve, per_node: bool) -> None:
+    """As after `down` and `up` at once, perhaps of another file."""
     serve.leaving.add(GATEWAY_APP)
     hands = ServeActuator()
     for _ in range(2):
         with pytest.raises(SeatRefused, match="has not left yet"):
-            await hands.start_gateway(settings(per_node=True))
+            await hands.start_gateway(settings(per_node=per_node))
     assert serve.deployed == []
     serve.leaving.clear()
-    await hands.start_gateway(settings(per_node=True))
-    assert serve.deployed == [GATEWAY_APP]
+    await hands.start_gateway(settings(per_node=per_node))
+    assert serve.deployed == [SPREAD_APP if per_node else GATEWAY_APP]
 
 
 async def test_gateways_that_share_a_port_come_once_the_one_that_did_not_has_left(serve: Serve) -> None:
     hands = ServeActuator()
-    await hands.start_gateway(settings())
+    await a_gateway_runs(hands, serve)
     with pytest.raises(SeatRefused, match="has not left yet"):
         await hands.start_gateway(settings(per_node=True))
     for turned in (False, True, True):  # Serve's status says RUNNING until its controller's turn
@@ -207,8 +213,83 @@ async def test_gateways_that_share_a_port_come_once_the_one_that_did_not_has_lef
     serve.left()
     for _ in range(2):
         await hands.start_gateway(settings(per_node=True, replicas=2))
-        serve.actors = {GATEWAY_APP: ["g"]}
-    assert serve.deployed == [GATEWAY_APP] * 2 and not serve.leaving
+        serve.actors = {SPREAD_APP: ["g"]}
+    assert serve.deployed == [GATEWAY_APP, SPREAD_APP] and not serve.leaving
+
+
+async def a_gateway_runs(hands: ServeActuator, serve: Serve, **other: Any) -> str:
+    """Gives the application's name."""
+    await hands.start_gateway(settings(**other))
+    app = serve.deployed[-1]
+    serve.actors[app] = ["g"]
+    return app
+
+
+@pytest.mark.parametrize("per_node", [False, True])
+@pytest.mark.parametrize("dies", ["before it acts", "while they leave", "when they have left", "when others came"])
+async def test_an_arbiter_that_starts_amid_a_change_of_the_kind_carries_it_through(
+    serve: Serve, per_node: bool, dies: str
+) -> None:
+    """What the one before knew is lost; what Serve runs is there to be seen."""
+    old = await a_gateway_runs(ServeActuator(), serve, per_node=not per_node)
+    wanted = settings(per_node=per_node)
+    first = ServeActuator()
+    if dies != "before it acts":
+        with pytest.raises(SeatRefused):
+            await first.start_gateway(wanted)
+        serve.turn()
+    if dies in ("when they have left", "when others came"):
+        serve.left()
+    if dies == "when others came":
+        await a_gateway_runs(first, serve, per_node=per_node)
+
+    second = ServeActuator()
+    if old in serve.targets:
+        for _ in range(2):
+            with pytest.raises(SeatRefused, match="has not left yet"):
+                await second.start_gateway(wanted)
+            serve.turn()
+        assert serve.deployed == [old] and serve.leaving == {old}
+        serve.left()
+    new = await a_gateway_runs(second, serve, per_node=per_node)
+    assert {old, new} == {GATEWAY_APP, SPREAD_APP} and set(serve.targets) == {new}
+    number = len(serve.deployed)
+    await second.start_gateway(wanted)
+    assert len(serve.deployed) == number, "and then rests"
+
+
+async def test_a_change_of_the_kind_that_is_taken_back_waits_for_the_gateway_that_leaves(serve: Serve) -> None:
+    """It serves until its streams end, and looks as if it were there."""
+    hands = ServeActuator()
+    await a_gateway_runs(hands, serve)
+    for per_node in (True, False, False):
+        with pytest.raises(SeatRefused, match="has not left yet"):
+            await hands.start_gateway(settings(per_node=per_node))
+        serve.turn()
+    serve.left()
+    await hands.start_gateway(settings(per_node=False))
+    assert serve.deployed == [GATEWAY_APP] * 2
+
+
+async def test_a_deletion_that_serves_controller_has_not_heard_is_sent_again(serve: Serve) -> None:
+    hands = ServeActuator()
+    await a_gateway_runs(hands, serve)
+    for per_node in (True, True, False):  # the last wants back what it has deleted: that may have been heard
+        with pytest.raises(SeatRefused):
+            await hands.start_gateway(settings(per_node=per_node))
+        assert serve.deleted == {GATEWAY_APP}
+        serve.forget()
+
+
+async def test_a_pool_that_is_taken_down_leaves_no_gateway_of_either_kind(serve: Serve) -> None:
+    for per_node in (False, True):
+        serve.targets = dict.fromkeys([await a_gateway_runs(ServeActuator(), serve, per_node=per_node), "another's"], 1)
+        await ServeActuator().stop()
+        serve.turn()
+        assert "another's" not in serve.leaving
+        serve.left()
+        assert list(serve.targets) == ["another's"]
+        serve.targets = {}
 
 
 async def test_gateways_are_as_many_as_nodes_and_one_on_each(serve: Serve) -> None:
