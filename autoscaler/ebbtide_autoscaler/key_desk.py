@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.client.messages import GatewayOrders, KeyGrant, RoutingTable
+from ebbtide.client.messages import GatewayOrders, KeyGrant, LimitShare, RoutingTable
 from ebbtide_autoscaler.key_book import KeyBook, MadeKey, create, key_record, revoke, rotate, row
 
 Write = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -50,13 +50,13 @@ class KeyDesk:
         if book != before or version % 1_000_000 == 0:
             self._issued = (version + 1, book)
 
-    def orders(self, keys_seen: int, routes: RoutingTable | None, gateways: int) -> GatewayOrders:
+    def orders(self, keys_seen: int, routes: RoutingTable | None, share: LimitShare | None) -> GatewayOrders:
         """The answer to a gateway that obeys the keys ``keys_seen``."""
         version, book = self._issued
         if self._endpoints is None:
-            return GatewayOrders(routes=routes, gateways=gateways)
+            return GatewayOrders(routes=routes, share=share)
         keys = None if keys_seen == version else book.grants(time.time())
-        return GatewayOrders(routes=routes, keys_version=version, keys=keys, gateways=gateways)
+        return GatewayOrders(routes=routes, keys_version=version, keys=keys, share=share)
 
     # ---- by people; each answers with the key's row
 

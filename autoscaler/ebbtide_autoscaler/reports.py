@@ -9,7 +9,15 @@ from math import inf
 from secrets import token_hex
 from typing import Protocol, TypeVar
 
-from ebbtide.client.messages import AgentAnswer, AgentReport, ControllerReport, GatewayReport, RankReport, ReplicaReport
+from ebbtide.client.messages import (
+    AgentAnswer,
+    AgentReport,
+    ControllerReport,
+    GatewayReport,
+    LimitShare,
+    RankReport,
+    ReplicaReport,
+)
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
@@ -117,10 +125,18 @@ class Reports:
         foreign = report.after is not None and report.after.arbiter != self.arbiter
         return replace(report, after=None) if foreign else report
 
-    def present_gateways(self) -> int:
-        """How many gateways share the limits of each key now; at least the one that asks."""
+    def share_of(self, asking: GatewayReport) -> LimitShare | None:
+        """Which part of each key's limits is for the gateway that reports this; None: it is to keep what it has.
+
+        An arbiter that has begun to listen a moment ago would take the first gateway that it hears for the only one.
+        The order is by node, so that one that is restarted has the place of the one before.
+        """
         now_s = clock.now_s()
-        return max(1, sum(now_s - last.at_s <= GATEWAY_PRESENT_S for last in list(self.gateways.values())))
+        if now_s - max(self.started_s, self.back_s) <= GATEWAY_PRESENT_S:
+            return None
+        last = [one.report for one in list(self.gateways.values()) if now_s - one.at_s <= GATEWAY_PRESENT_S]
+        present = sorted({_order(report) for report in (*last, asking)})
+        return LimitShare(present.index(_order(asking)), len(present))
 
     def seen(self, state: PoolState, book: FenceBook, fencing: frozenset[NodeId], routes_version: int) -> Seen:
         """A frozen copy for one step."""
@@ -155,6 +171,10 @@ class Reports:
         for seat in [name for name in [*list(self.replicas), *list(self.misplaced)] if name not in state.seats]:
             _pop_old(self.replicas, seat, now_s)
             _pop_old(self.misplaced, seat, now_s)
+
+
+def _order(gateway: GatewayReport) -> tuple[str, float, str]:
+    return gateway.node, gateway.started_s, gateway.gateway
 
 
 def _pop_old(reports: dict[K, Heard[R]], key: K, now_s: float) -> None:

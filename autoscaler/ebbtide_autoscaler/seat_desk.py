@@ -56,7 +56,7 @@ class SeatDesk:
         seen = self._loop.seen
         unsure = not self._loop.configured or seen is None or self._settling(seen.started_s)
         routes = None if unsure else self._loop.routing_table
-        return self._loop.keys.orders(report.keys_seen, routes, self._loop.reports.present_gateways())
+        return self._loop.keys.orders(report.keys_seen, routes, self._loop.reports.share_of(report))
 
     def _settling(self, started_s: float) -> bool:
         """Right after a restart, replicas that have not reported yet must not fall out of the table."""

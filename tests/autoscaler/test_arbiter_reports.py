@@ -12,6 +12,7 @@ from ebbtide.client.messages import (
     ControllerPhase,
     ControllerReport,
     GatewayReport,
+    LimitShare,
     LockHolder,
     RankPhase,
     RankReport,
@@ -37,7 +38,9 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide_autoscaler.arbiter import Arbiter
-from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.reports import GATEWAY_PRESENT_S
+from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.steady_clock import clock
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_arbiter import FakeLoop, N, an_arbiter
 
@@ -217,7 +220,9 @@ def with_gateways(loop: FakeLoop) -> Any:
     made.configured = True
     made.seen = Seen(started_s=time.time() - 60.0)
     made.routing_table = RoutingTable(7, {})
-    made.keys = SimpleNamespace(orders=lambda seen, routes, gateways: SimpleNamespace(routes=routes))
+    made.keys = SimpleNamespace(
+        orders=lambda seen, routes, share: SimpleNamespace(keys_seen=seen, routes=routes, share=share)
+    )
     return made
 
 
@@ -240,6 +245,34 @@ def test_no_gateway_is_told_of_routes_before_they_are_known(loop: FakeLoop) -> N
     assert routes(arbiter) is None, "a ready replica has not been heard by this arbiter yet"
     made.seen = Seen(started_s=time.time() - 60.0)
     assert routes(arbiter) == made.routing_table, "and it is not waited for for ever"
+
+
+def test_gateways_are_told_their_parts_of_the_limits_in_the_order_of_their_nodes(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(with_gateways(loop))
+    loop.reports.started_s = clock.now_s() - 60.0
+
+    def told(*gateways: GatewayReport) -> list[LimitShare | None]:
+        for one in gateways:
+            arbiter.report_gateway(one)
+        return [arbiter.report_gateway(one).share for one in gateways]
+
+    first, second = replace(GATEWAY, node="b"), replace(GATEWAY, gateway="h", node="a")
+    assert told(first) == [LimitShare(0, 1)]
+    assert told(first, second) == [LimitShare(1, 2), LimitShare(0, 2)]
+    loop.reports.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, first)
+    again = replace(first, gateway="i", started_s=2.0)
+    assert told(again, second) == [LimitShare(1, 2), LimitShare(0, 2)], "one that was restarted has the same place"
+
+
+def test_an_arbiter_that_has_not_heard_all_gateways_leaves_them_the_parts_that_they_have(loop: FakeLoop) -> None:
+    """It would tell each that comes first that it is the only one, and that the whole limit is its own."""
+    arbiter = an_arbiter(with_gateways(loop))
+    loop.reports.started_s = clock.now_s()
+    assert arbiter.report_gateway(GATEWAY).share is None, "it has just started"
+    loop.reports.started_s = clock.now_s() - GATEWAY_PRESENT_S - 1
+    assert arbiter.report_gateway(GATEWAY).share == LimitShare(0, 1)
+    loop.reports.back_s = clock.now_s()
+    assert arbiter.report_gateway(GATEWAY).share is None, "it was paused, and nobody was heard meanwhile"
 
 
 def test_nothing_is_answered_before_the_ledger_was_read(loop: FakeLoop) -> None:

@@ -128,7 +128,7 @@ def test_an_arbiter_that_restarts_obeys_the_same_keys_under_a_higher_version(ste
         journal = Journal()
         desk = desk_of(journal)
         for number, (what, name) in enumerate(steps):
-            before = desk.orders(-1, None, 1)
+            before = desk.orders(-1, None, None)
             try:
                 if what == "create":
                     await desk.create(grant(name, f"{number:064x}"))
@@ -137,13 +137,13 @@ def test_an_arbiter_that_restarts_obeys_the_same_keys_under_a_higher_version(ste
                 else:
                     await desk.revoke(name)
             except ValueError:
-                assert desk.orders(-1, None, 1) == before
-            after = desk.orders(-1, None, 1)
+                assert desk.orders(-1, None, None) == before
+            after = desk.orders(-1, None, None)
             assert after.keys_version > before.keys_version or after.keys == before.keys
-            assert desk.orders(after.keys_version, None, 1).keys is None
-        restarted = desk_of(journal).orders(-1, None, 1)
-        assert restarted.keys == desk.orders(-1, None, 1).keys
-        assert restarted.keys_version >= desk.orders(-1, None, 1).keys_version
+            assert desk.orders(after.keys_version, None, None).keys is None
+        restarted = desk_of(journal).orders(-1, None, None)
+        assert restarted.keys == desk.orders(-1, None, None).keys
+        assert restarted.keys_version >= desk.orders(-1, None, None).keys_version
 
     asyncio.run(play())
 
@@ -151,18 +151,18 @@ def test_an_arbiter_that_restarts_obeys_the_same_keys_under_a_higher_version(ste
 async def test_no_gateway_hears_of_a_key_that_is_not_journaled() -> None:
     journal = Journal()
     desk = desk_of(journal)
-    before = desk.orders(-1, None, 1)
+    before = desk.orders(-1, None, None)
     journal.full = True
     with pytest.raises(OSError):
         await desk.create(grant())
-    assert desk.orders(-1, None, 1) == before
+    assert desk.orders(-1, None, None) == before
 
 
 async def test_changes_at_the_same_time_lose_none() -> None:
     journal = Journal()
     desk = desk_of(journal)
     await asyncio.gather(*[desk.create(grant(f"k{number}", f"{number:064x}")) for number in range(20)])
-    assert {one.name for one in desk.orders(-1, None, 1).keys or ()} == {"ops", *(f"k{n}" for n in range(20))}
+    assert {one.name for one in desk.orders(-1, None, None).keys or ()} == {"ops", *(f"k{n}" for n in range(20))}
     assert len(journal.records) == 20
 
 

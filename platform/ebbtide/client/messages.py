@@ -247,6 +247,18 @@ class KeyGrant:
     revoked: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LimitShare:
+    """One gateway's part of the limits of each key: its place, from 0 on, among so many gateways that share them."""
+
+    place: int
+    gateways: int
+
+    def of(self, whole: int) -> int:
+        """Its part of ``whole`` things that cannot be divided; the parts of all make up the whole."""
+        return whole // self.gateways + (self.place < whole % self.gateways)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOrders:
     """The answer to a gateway's report. None in a field: keep what you have."""
@@ -254,7 +266,7 @@ class GatewayOrders:
     routes: RoutingTable | None = None
     keys_version: int = 0
     keys: tuple[KeyGrant, ...] | None = None  # all of them, when the gateway's ``keys_seen`` is another version
-    gateways: int = 1  # that share the limits of each key
+    share: LimitShare | None = None
 
 
 # ---- nodes ------------------------------------------------------------------------------------------------------
@@ -277,7 +289,7 @@ class NodeMeans:
 
     host_free_bytes: int | None = None  # that can be taken without anybody being killed for it; None: not known
     rates: tuple[tuple[str, float], ...] = ()  # measured bytes per second, by lane of the cost model
-    helper: bool = False  # its socket is there: who listens is asked when it matters
+    helper: bool = False  # one has answered that its driver can take processes off their GPUs
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ class Gateway:
             self._keys.replace(orders.keys_version, orders.keys)
             self._key_names = tuple(dict.fromkeys(key.name for key in orders.keys))
             self._know()
-        self._keys.share(orders.gateways)
+        if orders.share is not None:
+            self._keys.share(orders.share)
         if orders.routes is not None:
             self._hold.adopt(orders.routes)
         self._heard.set()

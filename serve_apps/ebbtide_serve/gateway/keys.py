@@ -5,13 +5,17 @@ goes by those that it has. Tokens are not known before the answer: a request is 
 estimate (a quarter of the body's bytes, and ``max_tokens``) is taken at once, and the difference to what was really
 used is settled at the end. So a key can overdraw by one request's error, never by a burst.
 
-Not guaranteed: gateways that share a limit do not tell each other what is left; each has its part.
+Gateways that share a limit do not tell each other what is left: each has its part, and the parts of a limit on
+concurrent requests make up the whole, so that with more gateways than requests some have none.
+
+Not guaranteed: while a gateway comes or goes, for as long as the others have not heard of it, the parts are not yet
+or no longer those of one whole.
 """
 
 import hashlib
 from dataclasses import dataclass, field
 
-from ebbtide.client.messages import KeyGrant
+from ebbtide.client.messages import KeyGrant, LimitShare
 from ebbtide_serve.gateway.bucket import Bucket
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.errors import Refusal, too_busy, unavailable
@@ -72,7 +76,7 @@ class KeyRing:
         self.version = NEVER_HEARD
         self._clock = clock
         self._may_be_open = may_be_open
-        self._sharers = 1
+        self._share = LimitShare(0, 1)
         self._uses: dict[str, _Use] = {}
         self._by_digest: dict[str, KeyGrant] = {}
 
@@ -87,20 +91,20 @@ class KeyRing:
         self._by_digest = {key.sha256.lower(): key for key in keys}
         self._uses, self.version = uses, version
 
-    def share(self, gateways: int) -> None:
-        """So many gateways share every limit."""
-        if gateways != self._sharers:
-            self._sharers = gateways
+    def share(self, share: LimitShare) -> None:
+        """This gateway has that part of every limit."""
+        was, self._share = self._share, share
+        if share.gateways != was.gateways:
             for use in self._uses.values():
                 for bucket in (use.requests, use.tokens):
                     if bucket is not None:
-                        bucket.share(gateways)
+                        bucket.share(share.gateways)
 
     def _kept(self, bucket: Bucket | None, per_minute: int | None, now_ns: int) -> Bucket | None:
         if per_minute is None:
             return None
         same = bucket is not None and bucket.per_minute == per_minute
-        return bucket if same else Bucket(per_minute, self._sharers, now_ns)
+        return bucket if same else Bucket(per_minute, self._share.gateways, now_ns)
 
     def authenticate(self, authorization: str | None) -> KeyGrant | None:
         """The key of a request; None when the gateway is open.
@@ -136,8 +140,10 @@ class KeyRing:
             return Admission(key.name if key else "")
         now_ns = _now_ns(self._clock)
         streams = key.concurrent_streams
-        if streams is not None and use.inflight >= max(1, streams // self._sharers):
-            raise _limited(key, "concurrent_streams", streams, 10**9, use, now_ns)
+        if streams is not None and use.inflight >= self._share.of(streams):
+            refusal = _limited(key, "concurrent_streams", streams, 10**9, use, now_ns)
+            refusal.message += self._how_shared(streams)
+            raise refusal
         if use.tokens is not None and use.tokens.left(now_ns) < 1:
             wait_ns = use.tokens.wait_ns(1, now_ns)
             raise _limited(key, "tokens_per_minute", use.tokens.per_minute, wait_ns, use, now_ns)
@@ -151,6 +157,15 @@ class KeyRing:
             use.tokens.take(prompt_estimate + max_tokens, now_ns)
         use.inflight += 1
         return Admission(key.name, use, self._clock, prompt_estimate, max_tokens)
+
+    def _how_shared(self, streams: int) -> str:
+        """How the limit is shared, for who is refused; "" if it is not."""
+        part, gateways = self._share.of(streams), self._share.gateways
+        if gateways == 1:
+            return ""
+        if part:
+            return f" {gateways} gateways share it, and this one's part is {part}."
+        return f" {gateways} gateways share it, and this one has no part of it: another one may let the request in."
 
 
 def check_scope(key: KeyGrant | None, scope: str) -> None:

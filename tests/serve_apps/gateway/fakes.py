@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, RoutingTable, SeatRoute, Traffic
+from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, LimitShare, RoutingTable, SeatRoute, Traffic
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import GatewaySettings
 
@@ -133,11 +133,12 @@ class FakeArbiter:
     table: RoutingTable = field(default_factory=RoutingTable)
     keys: tuple[KeyGrant, ...] = ()
     keys_version: int = 1
-    gateways: int = 1
+    gateways: int = 1  # that share the limits
     away: bool = False
     broken: bool = False
     reports: list[GatewayReport] = field(default_factory=list)
     calls: int = 0
+    _places: dict[str, int] = field(default_factory=dict)
 
     async def report_gateway(self, report: GatewayReport) -> GatewayOrders | None:
         self.calls += 1
@@ -147,7 +148,9 @@ class FakeArbiter:
             return None
         self.reports.append(report)
         keys = None if report.keys_seen == self.keys_version else self.keys
-        return GatewayOrders(routes=self.table, keys_version=self.keys_version, keys=keys, gateways=self.gateways)
+        place = self._places.setdefault(report.gateway, len(self._places)) % self.gateways
+        share = LimitShare(place, self.gateways)
+        return GatewayOrders(routes=self.table, keys_version=self.keys_version, keys=keys, share=share)
 
     def set_keys(self, *keys: KeyGrant) -> None:
         """Other keys are in force."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ebbtide.client.messages import KeyGrant
+from ebbtide.client.messages import KeyGrant, LimitShare
 from ebbtide_serve.gateway.bucket import Bucket
 from ebbtide_serve.gateway.errors import Refusal
 from ebbtide_serve.gateway.keys import Admission, KeyRing, duration
@@ -196,24 +196,56 @@ def test_gateways_that_share_a_limit_let_no_more_through_together() -> None:
     clock = StillClock()
     rings = [ring(clock, requests_per_minute=10, concurrent_streams=4) for _ in range(2)]
     let_in = []
-    for keys, key in rings:
-        keys.share(2)
+    for place, (keys, key) in enumerate(rings):
+        keys.share(LimitShare(place, 2))
         for _ in range(5):
             let_in.append(ask(keys, key))
             let_in[-1].close(None)
         assert retry_after_s(keys, key) == 12  # a fifth of a minute: half of ten a minute
     for keys, key in rings:
-        keys.share(1)
+        keys.share(LimitShare(0, 1))
         clock.now_s += 60
         running = [ask(keys, key) for _ in range(4)]
         assert "concurrent_streams=4" in refusal(keys, key).message
-        keys.share(2)
+        keys.share(LimitShare(0, 2))
         running.pop().close(None)
         assert "concurrent_streams=4" in refusal(keys, key).message
     tiny, key = ring(clock, requests_per_minute=1)
-    tiny.share(8)
+    tiny.share(LimitShare(0, 8))
     ask(tiny, key)  # a share of an eighth still lets one through, in eight minutes
     assert retry_after_s(tiny, key) == 480
+
+
+@pytest.mark.parametrize(("streams", "gateways"), [(1, 1), (1, 3), (2, 3), (3, 3), (4, 3), (5, 3), (8, 3), (7, 2)])
+def test_the_parts_of_a_limit_on_concurrent_requests_make_up_the_whole(streams: int, gateways: int) -> None:
+    """One request at a time means one, behind three gateways too; and what a user may have, he can have."""
+    let_in = 0
+    for place in range(gateways):
+        keys, key = ring(StillClock(), concurrent_streams=streams)
+        keys.share(LimitShare(place, gateways))
+        part = 0
+        with pytest.raises(Refusal) as refused:
+            for part in range(streams + 1):  # noqa: B007 - how far it came
+                ask(keys, key)
+        let_in += part
+        message = f"The API key 'k' has reached its limit concurrent_streams={streams}."
+        if gateways > 1:
+            message += f" {gateways} gateways share it, and this one"
+            message += f"'s part is {part}." if part else " has no part of it: another one may let the request in."
+        assert (refused.value.status, refused.value.message) == (429, message)
+        assert refused.value.headers["retry-after"] == "1"
+    assert let_in == streams
+
+
+def test_another_place_among_as_many_gateways_leaves_buckets_as_they_are() -> None:
+    keys, key = ring(StillClock(), requests_per_minute=4, concurrent_streams=1)
+    keys.share(LimitShare(0, 2))
+    ask(keys, key).close(None)
+    keys.share(LimitShare(1, 2))
+    assert "no part of it" in refusal(keys, key).message
+    keys.share(LimitShare(0, 2))
+    ask(keys, key).close(None)
+    assert "requests_per_minute=4" in refusal(keys, key).message, "two of the four were its own"
 
 
 @hypothesis_settings(max_examples=300, deadline=None, derandomize=True)
