@@ -182,7 +182,7 @@ async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -
 
 async def test_before_any_file_is_in_force_no_keys_are_known() -> None:
     desk = KeyDesk(Journal().write)
-    assert desk.orders(-1, None, 2).keys is None and desk.orders(-1, None, 2).keys_version == 0
+    assert desk.orders(-1, None, None).keys is None and desk.orders(-1, None, None).keys_version == 0
     with pytest.raises(ValueError, match="no file is in force"):
         await desk.create(grant())
 
