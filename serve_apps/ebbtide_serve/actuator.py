@@ -106,9 +106,7 @@ class ServeActuator:
         if settings_json == self._gateway_json and {app} == replica_actors().keys() & set(GATEWAY_APPS):
             return
         _start_serve()
-        self._gateway_json = (
-            ""  # until it is done: who asks for what was there before must not be told that it is there
-        )
+        self._gateway_json = ""  # until it is done: what was there before may be leaving, and looks as if it were there
         self._make_way(app)
         _deploy_gateway(app, settings_json)
         self._gateway_json = settings_json
