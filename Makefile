@@ -25,30 +25,29 @@ criu: ## put a CRIU that works on this kernel into .criu, for images of process 
 demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.parquet replays real traffic
 	$(PY) -m benchmarks.demo $(if $(TRACE),--trace $(TRACE))
 
-# Tests with a Ray cluster get a process each: Ray keeps state of the last cluster that a process was joined to.
-RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests)
+# Sorted, so that the kills, which take longest, begin: see .ci/each-alone.
+RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests | sort)
 # Modules that have a hunt: a run that closes with "no tests ran" looks like one that tested nothing.
 RAY_HUNTS = $(shell grep -lE 'mark\.hunt' $(RAY_TESTS))
-each_alone = for module in $(2); do \
-	echo "$$module"; $(PY) -m pytest -q -m '$(1)' $$module || [ $$? = $(NONE_CHOSEN) ] || \
-	{ $(again) "$$module" && $(PY) -m pytest -q -m '$(1)' $$module; } || exit 1; done
 NONE_CHOSEN := 5
 # Many tests have processes, clocks and deadlines, and a shared machine stalls. With TRIES=2 what failed is run a second
 # time, alone; both runs are printed, and a test that passes only then is a defect of its own, of the test or of ours.
 TRIES ?= 1
 again = [ $(TRIES) -gt 1 ] && echo "FAILED, AND TRIED AGAIN ALONE:"
-# On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled.
+# On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled. So do those with a
+# Ray cluster, of which one at a time used a third of it.
 TOGETHER ?= 4
+CLUSTERS ?= 2
 
 test: setup ## all tests that need no GPU, long ones in a short form
 	$(PY) -m pytest -n $(TOGETHER) --dist loadfile -m 'not ray and not hunt' || \
 	  { $(again) && $(PY) -m pytest -q --last-failed --last-failed-no-failures none -m 'not ray and not hunt'; }
-	@$(call each_alone,ray and not hunt,$(RAY_TESTS))
+	@.ci/each-alone 'ray and not hunt' $(CLUSTERS) $(TRIES) $(RAY_TESTS)
 
 hunts: setup ## what takes too long for that, in its long form
 	$(PY) -m pytest -n 2 --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ] || \
 	  { $(again) && $(PY) -m pytest -q --last-failed --last-failed-no-failures none -m 'hunt and not ray'; }
-	@$(call each_alone,ray and hunt,$(RAY_HUNTS))
+	@.ci/each-alone 'ray and hunt' $(CLUSTERS) $(TRIES) $(RAY_HUNTS)
 
 check: setup ## format, lint, types, import contracts, file lengths
 	.venv/bin/ruff format --check .
