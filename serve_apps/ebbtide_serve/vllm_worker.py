@@ -93,7 +93,7 @@ class PoolGPUWorker(LoadCalls, SlotCalls, Worker):  # type: ignore[misc] # vLLM 
         return super().init_device()
 
     def load_model(self, *args: Any, **kwargs: Any) -> Any:
-        """By whatever loader; ours have noted the moment already."""
+        """By whatever loader: the weights are done when the model is made, filled and repacked."""
         done = super().load_model(*args, **kwargs)
         RECORD.reached("weights_done")
         return done
@@ -118,7 +118,7 @@ if current_platform.is_cpu():
             return super().init_device()
 
         def load_model(self, *args: Any, **kwargs: Any) -> Any:
-            """By whatever loader; ours have noted the moment already."""
+            """By whatever loader: the weights are done when the model is made, filled and repacked."""
             done = super().load_model(*args, **kwargs)
             RECORD.reached("weights_done")
             return done

@@ -18,7 +18,9 @@ class StartRecord:
     """One process's start; changed as it goes.
 
     Attributes:
-        moments_s: by name: ``device``, ``weights``, ``weights_done``, ``compile_done``.
+        moments_s: by name: ``device``; ``weights``, when one of our formats begins to fill the parameters;
+            ``weights_done``, when the engine's own load of the model has ended, whoever filled them: made, filled
+            and repacked; ``compile_done``.
         asked: the load format that was asked for.
         used: the one that filled the parameters in the end; ``vllm`` is its own.
         reasons: why each way before it was not taken, or has no flat form to come.

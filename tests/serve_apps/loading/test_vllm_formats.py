@@ -22,6 +22,21 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 Runs = dict[str, dict[str, Any]]
 
+# Whatever fills the parameters in it: when the weights count as done is the workers' to say.
+WORKERS = """
+import json
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu_worker import Worker
+from ebbtide_serve.loading.record import RECORD
+from ebbtide_serve.vllm_worker import PoolCPUWorker, PoolGPUWorker
+for ours, theirs in ((PoolCPUWorker, CPUWorker), (PoolGPUWorker, Worker)):
+    RECORD.__init__()
+    during = []
+    theirs.load_model = lambda self, *args, **kwargs: during.append("weights_done" in RECORD.moments_s)
+    ours.__new__(ours).load_model()
+    print(json.dumps({"during": during, "after": "weights_done" in RECORD.moments_s}))
+"""
+
 # What vLLM does with a model that names secondary weights (as Ultravox), without an engine around it.
 SOURCES = """
 import json, sys
@@ -113,6 +128,21 @@ def test_every_way_says_the_same(alone: Runs, tiny_model: Path) -> None:
     assert read_bytes(alone["checkpoint"]) == [size_bytes]
     assert abs(read_bytes(alone["flat"])[0] - size_bytes) < 16384, "headers differ, and nothing else"
     assert alone["flat"]["records"][0]["reasons"] == []
+
+
+def test_no_format_says_by_itself_that_the_weights_are_done(alone: Runs) -> None:
+    """Else the stage would end before repacking for ours, and after it for vLLM's own loader (see the next test)."""
+    moments = {name: set(one["records"][0]["moments_s"]) for name, one in alone.items()}
+    assert moments["own"] == set(), "these engines have vLLM's own worker"
+    assert all(moments[name] == {"weights"} for name in moments if name != "own")
+
+
+def test_the_weights_are_done_when_the_workers_load_of_the_model_has_ended() -> None:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(MODEL_CACHE)}
+    done = subprocess.run([sys.executable, "-c", WORKERS], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"during"')]
+    assert told == [{"during": [False], "after": True}] * 2
 
 
 def test_weights_that_are_loaded_again_say_the_same(alone: Runs) -> None:
