@@ -39,8 +39,9 @@ def measure(run: Run, parts: Mapping[str, Callable[[Path], Measured]]) -> int:
     """Measure these parts; gives the exit code: 1 if something failed, whatever the bars are."""
     document: dict[str, Any] = {}
     failed: list[str] = []
+    loaded = record.commit(record.SOURCES)
     for name, part in parts.items():
-        began = record.Began.now()
+        began = record.Began.now(loaded)
         print(f"== {name}", flush=True)
         measured = _measured(part, run.directory.absolute() / name)
         facts = record.facts(run.book, name, run.directory, began, quick=run.quick)

@@ -22,6 +22,9 @@ from benchmarks.rows import RESULTS, Bar, Row, result
 
 Goals = Mapping[str, Mapping[str, str]]
 """By part: each of its bars, with its goal in words."""
+SOURCES = Path(__file__).parent
+DIRTY = "-dirty"
+ITS_RESULTS = "benchmarks/results"  # from the top of the repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,18 @@ class Gap:
 
 @dataclass(slots=True)
 class Measured:
-    """What one part brought. ``sizes`` says how much was moved and how often."""
+    """What one part brought.
+
+    Attributes:
+        sizes: how much was moved and how often.
+        versions: of programs and packages that no other part uses, by name.
+    """
 
     rows: list[Row] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     sizes: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def unmeasured(goals: Mapping[str, str], why: str) -> list[dict[str, Any]]:
@@ -93,7 +102,8 @@ def with_part(
             parts[name] = {**facts, "failed": measured}
             bars += [{"part": name} | bar for bar in unmeasured(its_goals, f"this part failed: {measured}")]
         else:
-            parts[name] = {**facts, "sizes": measured.sizes}
+            with_its_own = {**facts.get("versions", {}), **measured.versions}
+            parts[name] = {**facts, **({"versions": with_its_own} if with_its_own else {}), "sizes": measured.sizes}
             rows += [{"part": name} | row for row in _rows(measured)]
             bars += [{"part": name} | bar for bar in _bars(measured.bars, its_goals)]
     by_part = {"bars_by_part": bars} if len({bar["bar"] for bar in bars}) < len(bars) else {}
@@ -168,7 +178,7 @@ class Began:
     Attributes:
         at_s: when, in seconds since the epoch.
         load_average: of the last minute: what else this machine was doing.
-        commit: of the sources, which may be another one when the part ends.
+        commit: of the sources that this process has loaded.
     """
 
     at_s: float
@@ -176,47 +186,80 @@ class Began:
     commit: str
 
     @classmethod
-    def now(cls) -> "Began":
+    def now(cls, commit: str) -> "Began":
         """A part begins."""
-        return cls(time.time(), os.getloadavg()[0], commit(Path(__file__).parent))
+        return cls(time.time(), os.getloadavg()[0], commit)
 
 
 def facts(book: Book, part: str, directory: Path, began: Began, *, quick: bool) -> dict[str, Any]:
     """When, with what and on which machine a part was measured; ``directory`` is on the filesystem that was."""
     today = result(book.name, book.command, [], [])
+    mountinfo = Path("/proc/self/mountinfo").read_text()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(began.at_s)),
         "seconds": round(time.time() - began.at_s),
-        "commit": began.commit,
+        "commit": as_measured(began.commit, commit(SOURCES)),
         "command": f"python -m {book.module} --only {part}{' --quick' if quick else ''}",
         "quick": quick,
         "hardware": today["hardware"],
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
-        "filesystem": filesystem(directory, Path("/proc/self/mountinfo").read_text()),
+        "filesystem": filesystem(directory, mountinfo),
+        "disk": disk(directory, mountinfo),
         "load_average_before": round(began.load_average, 2),
         "versions": today["versions"],
     }
 
 
 def commit(where: Path) -> str:
-    """Of the sources; with a plus sign where files that git tracks differ from it."""
+    """Of the sources; ``-dirty`` where files that git tracks differ from it: then nobody can measure the same again.
+
+    Results do not count: each part changes its own, and they are no sources.
+    """
     try:
         head = _git(where, "rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git(where, "status", "--porcelain", "--untracked-files=no") else "")
+        changed = _git(
+            where, "status", "--porcelain", "--untracked-files=no", "--", ":/", f":(top,exclude){ITS_RESULTS}"
+        )
+        return head + (DIRTY if changed else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
 
+def as_measured(loaded: str, now: str) -> str:
+    """The commit of what was measured: dirty too if the tree did not stay as it was when the sources were loaded."""
+    return loaded if now == loaded or loaded.endswith(DIRTY) else loaded + DIRTY
+
+
 def filesystem(directory: Path, mountinfo: str) -> str:
     """The type of the filesystem that a directory is on, by proc(5), ``/proc/self/mountinfo``."""
-    best, kind = -1, "unknown"
+    _, kind, _ = _mount(directory, mountinfo)
+    return kind
+
+
+def disk(directory: Path, mountinfo: str, devices: Path = Path("/sys/dev/block")) -> str:
+    """The block device of a directory and the options of its filesystem; neither of a network's, which name hosts."""
+    number, kind, options = _mount(directory, mountinfo)
+    device = (devices / number).resolve()
+    try:
+        size_bytes = int((device / "size").read_text()) * 512  # always in sectors of 512 bytes, sysfs-block
+    except (OSError, ValueError):
+        return f"{kind} on no block device"
+    whole = device if (device / "device").exists() else device.parent  # a partition has no driver of its own
+    driver = (whole / "device" / "driver").resolve().name if (whole / "device" / "driver").exists() else "no driver"
+    return f"{kind} on {device.name} ({driver}, {size_bytes / 1e9:.0f} GB), {options}"
+
+
+def _mount(directory: Path, mountinfo: str) -> tuple[str, str, str]:
+    """Of the mount that holds a directory: number of its device, type, and options of the filesystem."""
+    best, found = -1, ("", "unknown", "")
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         place = Path(before.split()[4].replace("\\040", " "))
         if directory.resolve().is_relative_to(place) and len(place.parts) >= best:
-            best, kind = len(place.parts), after.split()[0]
-    return kind
+            kind, _, options = [*after.split(maxsplit=2), "", ""][:3]
+            best, found = len(place.parts), (before.split()[2], kind, options)
+    return found
 
 
 def _rows(measured: Measured) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from benchmarks.rows import RESULTS
 BOOK = Book("storage", "make bench-storage", "benchmarks.bulk")
 OUT = Path("out") / "bench-storage"
 READ_BYTES, WRITE_BYTES = 8 * 10**9, 10 * 10**9
-ROUNDS, WARM_ROUNDS = 5, 3
+ROUNDS = 5
 QUICK_BYTES = 10**9
 
 
@@ -43,17 +43,18 @@ def reads(folder: Path, *, quick: bool, huge: bool) -> Measured:
     environment = peers.environment(folder.parent / "peers", stub_driver.build(folder.parent / "stub"))
     print("  making weights", flush=True)
     weights = make_weights(folder / "store", QUICK_BYTES if quick else READ_BYTES)
-    cold_rounds, warm_rounds = (1, 1) if quick else (ROUNDS, WARM_ROUNDS)
-    print(f"  cold: {cold_rounds} rounds", flush=True)
-    cold = rounds.read_contest(weights, cold_rounds, environment, warm=False, huge=huge)
-    print(f"  warm: {warm_rounds} rounds", flush=True)
-    warm = rounds.read_contest(weights, warm_rounds, environment, warm=True, huge=huge)
-    sizes = {"weights_bytes": weights.size_bytes, "rounds_cold": cold_rounds, "rounds_warm": warm_rounds}
+    count = 1 if quick else ROUNDS
+    print(f"  cold: {count} rounds", flush=True)
+    cold = rounds.read_contest(weights, count, environment, warm=False, huge=huge)
+    print(f"  warm: {count} rounds", flush=True)
+    warm = rounds.read_contest(weights, count, environment, warm=True, huge=huge)
+    sizes = {"weights_bytes": weights.size_bytes, "rounds_cold": count, "rounds_warm": count}
     return Measured(
         rounds.rows_of("cold read", cold) + rounds.rows_of("warm read", warm),
         rounds.read_bars(cold),
         _out("cold read", cold) + _out("warm read", warm),
         sizes | {"huge_pages": huge, "not_installed": missing},
+        {"fio": fio.version()} | peers.versions(folder.parent / "peers"),
     )
 
 
@@ -64,7 +65,8 @@ def writes(folder: Path, *, quick: bool, huge: bool) -> Measured:
     found = rounds.write_contest(folder, size_bytes, count, huge=huge)
     sizes = {"state_bytes": size_bytes, "rounds": count, "huge_pages": huge}
     case = "durable write"
-    return Measured(rounds.rows_of(case, found), rounds.write_bars(found), _out(case, found), sizes)
+    versions = {"fio": fio.version()}
+    return Measured(rounds.rows_of(case, found), rounds.write_bars(found), _out(case, found), sizes, versions)
 
 
 def loads(folder: Path, *, quick: bool, huge: bool) -> Measured:

@@ -1,8 +1,8 @@
 """One start of a real engine (CPU build of vLLM) as a replica makes it, without Ray: ``engine_start.py '<json>'``.
 
 Prints one JSON object when the engine has answered its first request: the moment, the CPU time of its processes, the
-stages, what of caches was there when the engine was made, and how each rank got its weights. Then it publishes what the
-next start can use, if asked to, and ends.
+stages, what of caches was there when the engine was made, how each rank got its weights, and what its process had the
+disk read. Then it publishes what the next start can use, if asked to, and ends.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 
 from ebbtide.agent.process import started_ticks
+from ebbtide.agent.slot_lock import lock_file, read_holder
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.client.seats import VLLM_ENGINE
 from ebbtide_serve.engine_start import TellsOfItsStart
@@ -68,8 +70,9 @@ async def main() -> None:
     done("import")
     await engine.start()  # its last act is a request by each route
     first_token_s, cpu_s = time.time(), _cpu_s()
+    disk_bytes = disk_bytes_by_rank(node / "slots", slots)
     found: dict[str, Any] = {"first_token_at_s": first_token_s, "stages_s": stages_s, "loads": []}
-    found |= {"restored_bytes": restored_bytes, "cpu_s": cpu_s}
+    found |= {"restored_bytes": restored_bytes, "cpu_s": cpu_s, "disk_bytes_by_rank": disk_bytes}
     if isinstance(engine, TellsOfItsStart):
         report = engine.start_report()
         found |= {"stages_s": stages_s | dict(report.stages_s), "loads": [asdict(one) for one in report.loads]}
@@ -78,6 +81,26 @@ async def main() -> None:
         await preparation.settle(engine)
     await engine.stop(timeout_s=5.0)
     await asyncio.to_thread(preparation.close)
+
+
+def disk_bytes_by_rank(lock_dir: Path, slots: Sequence[SlotRef], proc: Path = Path("/proc")) -> list[int]:
+    """By proc(5), ``/proc/PID/io``, ``read_bytes``, of the process that holds each slot's lock, which is the rank's.
+
+    All that was fetched from the storage layer for it: by direct reads, by buffered ones, and by pages of mapped files
+    that were not in memory. So it tells of loaders that tell nothing themselves. Empty if one of them cannot be read.
+    """
+    found = []
+    for slot in slots:
+        holder = read_holder(lock_file(lock_dir, slot))
+        try:
+            lines = (proc / str(holder.pid) / "io").read_text().splitlines() if holder else []
+        except OSError:
+            return []
+        told = [int(line.split()[1]) for line in lines if line.startswith("read_bytes:")]
+        if not told:
+            return []
+        found += told
+    return found
 
 
 def _cpu_s() -> float:

@@ -1,7 +1,7 @@
 """The ceiling: what fio reaches on the same files, with buffers in huge pages.
 
-Debian's fio, io_uring, O_DIRECT. Huge pages matter: with 4 KiB pages fio itself came to a half here (docs/measured.md),
-since a request is cut into as many pieces as it has pages.
+Debian's fio, io_uring, O_DIRECT. Huge pages matter: with 4 KiB pages fio itself came to 0.36 to 0.50 of that
+(docs/measured.md, What the design rests on), since a request is cut into as many pieces as it has pages.
 """
 
 import json
@@ -31,6 +31,11 @@ def missing() -> str:
     return "" if shutil.which("fio") else "fio is not installed: apt-get install fio"
 
 
+def version() -> str:
+    """What it calls itself."""
+    return subprocess.run(["fio", "--version"], capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+
 @contextmanager
 def huge_pages() -> Iterator[bool]:
     """Reserve some as long as the body runs; whether that worked, which needs root."""
@@ -51,7 +56,7 @@ def read(files: Sequence[Path], *, huge: bool) -> Ceiling:
     """Read all of ``files``, one after the other."""
     names = ":".join(str(path).replace(":", "\\:") for path in files)
     total = sum(path.stat().st_size for path in files)
-    # 1 MiB x 16 was the fastest of three here, by 1 % (docs/measured.md)
+    # 1 MiB x 16 was the fastest of three, by 1 % (docs/measured.md, What the design rests on)
     return _fio("read", total, huge, f"--filename={names}", "--file_service_type=sequential", "--bs=1M", "--iodepth=16")
 
 

@@ -24,6 +24,7 @@ class Outcome:
     seconds: float
     cpu_s: float
     peak_bytes: int  # by how much the resident size grew at most
+    peak_rss_bytes: int  # how large it was at most; pages of mapped files count as well
     modes: dict[str, int] = field(default_factory=dict)  # how ours went, in bytes
     wrong: str = ""  # what is wrong with what came; empty if every byte is right
 
@@ -48,17 +49,14 @@ class Outcome:
 
 
 def measured(work: Callable[[], T]) -> tuple[T, dict[str, float]]:
-    """Run ``work``; its result, and ``seconds``, ``cpu_s`` and ``peak_bytes`` of it."""
+    """Run ``work``; its result, and ``seconds``, ``cpu_s``, ``peak_bytes`` and ``peak_rss_bytes`` of it."""
     Path("/proc/self/clear_refs").write_text(CLEAR_PEAK)
     before = _resident("VmRSS")
     cpu_s, began_s = _cpu_s(), time.perf_counter()
     found = work()
     seconds = time.perf_counter() - began_s
-    return found, {
-        "seconds": seconds,
-        "cpu_s": _cpu_s() - cpu_s,
-        "peak_bytes": max(0, _resident("VmHWM") - before),
-    }
+    cpu_s, peak = _cpu_s() - cpu_s, _resident("VmHWM")
+    return found, {"seconds": seconds, "cpu_s": cpu_s, "peak_bytes": max(0, peak - before), "peak_rss_bytes": peak}
 
 
 def drop_cached(paths: list[Path]) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 # Pinned, so that a result names what it was compared with; without dependencies, since kvikio's are CUDA's.
@@ -42,6 +43,11 @@ def install(directory: Path) -> dict[str, str]:
                 break
             missing[name] = done.stderr.strip().splitlines()[-1][:200] if done.stderr.strip() else "no reason given"
     return missing
+
+
+def versions(directory: Path) -> dict[str, str]:
+    """Of all that is installed there, by name, as its own metadata have it: the pins say only what was asked for."""
+    return {one.name: one.version for one in distributions(path=[str(directory)])}
 
 
 def environment(directory: Path, stub: Path | None) -> dict[str, str]:

@@ -37,15 +37,31 @@ class Contest:
     ceilings: list[fio.Ceiling] = field(default_factory=list)
 
 
+def turn(names: Sequence[str], number: int) -> list[str]:
+    """The order of a round, counted from 0: each begins with another one, and nobody comes after the same one again.
+
+    Through all of them in steps of another length each round, modulo a prime: so each length meets them all. Where
+    their number is none (four writers), the next prime is taken, and its place without a name comes first. It begins
+    anew when the lengths are used up. Not guaranteed for numbers that are neither a prime nor one less: there some come
+    after the same one twice.
+    """
+    count = len(names)
+    prime = next(one for one in range(max(2, count), 2 * count + 2) if all(one % low for low in range(2, one)))
+    first, step = number if prime == count else prime - 1, 1 + number % (prime - 1)
+    places = [(first + turns * step) % prime for turns in range(prime)]
+    return [names[place] for place in places if place < count]
+
+
 def contest(
     names: Sequence[str], rounds: int, ceiling: Callable[[], fio.Ceiling], run: Callable[[str], Outcome]
 ) -> Contest:
-    """Let all run, round by round; who fails once is out, and the reason stands in the result."""
+    """Let all run, round by round in turns; who fails once is out, and the reason stands in the result."""
     found = Contest({name: Series() for name in names})
     for number in range(rounds):
         before = ceiling()
         found.ceilings.append(before)
-        for name, series in found.series.items():
+        for name in turn(names, number):
+            series = found.series[name]
             if series.failed:
                 continue
             try:
@@ -70,7 +86,7 @@ def contest(
 
 
 def rows_of(case: str, found: Contest) -> list[Row]:
-    """Four figures of each, and the ceiling's."""
+    """Five figures of each, and the ceiling's."""
     rows = [
         row(case, "fio", "GB/s", [one.gb_per_s for one in found.ceilings]),
         row(case, "fio, CPU", "s/GB", [one.cpu_s_per_gb for one in found.ceilings]),
@@ -83,6 +99,7 @@ def rows_of(case: str, found: Contest) -> list[Row]:
         rows.append(row(case, f"{name}, CPU", "s/GB", [one.cpu_s_per_gb for one in series.outcomes]))
         peaks = [one.peak_bytes / one.size_bytes for one in series.outcomes]
         rows.append(row(case, f"{name}, memory besides what it had", "x bytes", peaks))
+        rows.append(row(case, f"{name}, peak RSS", "bytes", [one.peak_rss_bytes for one in series.outcomes]))
     return rows
 
 

@@ -80,6 +80,9 @@ class Started:
         cpu_s: of all its processes until then; says something also where others have the cores.
         restored_bytes: of caches that it found in its own directory before the engine was made.
         ways: load formats that filled the parameters, by rank.
+        disk_bytes_by_rank: what each rank's process had the disk read for it until then, by its ``/proc/PID/io``, also
+            by pages that it maps. What another process had brought into the page cache is not in it. Empty where the
+            kernel does not tell.
     """
 
     seconds: float
@@ -88,6 +91,7 @@ class Started:
     restored_bytes: int
     bytes_by_rank: tuple[int, ...]
     ways: tuple[str, ...]
+    disk_bytes_by_rank: tuple[int, ...] = ()
 
 
 class Starts:
@@ -138,6 +142,7 @@ def started(line: str, began_s: float) -> Started:
         found["restored_bytes"],
         tuple(sum(load["bytes_by_mode"].values()) for load in loads),
         tuple(load["way"] for load in loads),
+        tuple(found["disk_bytes_by_rank"]),
     )
 
 

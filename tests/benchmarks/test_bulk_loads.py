@@ -1,26 +1,47 @@
 """What the loads part starts, what it takes for a measurement, and what becomes of starts that fail."""
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.bulk.engine_loads import RESTORED, ROUNDS, TP2, WITHOUT, Step, measured_of, plan, run, wrong
+from benchmarks.bulk.engine_loads import (
+    RESTORED,
+    ROUNDS,
+    TP2,
+    TP2_ROUNDS,
+    WAYS,
+    WITHOUT,
+    Step,
+    measured_of,
+    plan,
+    run,
+    wrong,
+)
+from benchmarks.bulk.engine_start import disk_bytes_by_rank
 from benchmarks.bulk.starts import Started, StartFailed, Wanted, last_useful_line, published, started
 from benchmarks.progress import Progress, minutes
+from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.client.messages import SlotRef
 
 WHOLE = 2_000_000_000
 
 
 def fake(wanted: Wanted) -> Started:
-    """As a sound engine starts; restored caches halve it and some."""
-    way = {"engine": "vllm", "flat": "ebbtide_flat", "checkpoint": "ebbtide"}[wanted.weights]
-    if wanted.ranks == 2 and wanted.settle:
-        way = "ebbtide"
-    share = WHOLE // wanted.ranks if way == "ebbtide_flat" else WHOLE
+    """As a sound engine starts; restored caches halve it and some. vLLM's own loader does not tell what it reads."""
+    way = WAYS[wanted.weights]
+    share = {"vllm": 0, "ebbtide": WHOLE, "ebbtide_flat": WHOLE // wanted.ranks}[way]
     seconds = (20.0 if wanted.cold else 16.0) + (30.0 if wanted.compiled and not wanted.caches else 0.0)
     found = Started(
-        seconds, 1.0, {"weights": 1.0}, 700 if wanted.caches else 0, (share,) * wanted.ranks, (way,) * wanted.ranks
+        seconds,
+        1.0,
+        {"weights": 1.0},
+        700 if wanted.caches else 0,
+        (share,) * wanted.ranks,
+        (way,) * wanted.ranks,
+        tuple((WHOLE + rank if wanted.cold else 0) for rank in range(wanted.ranks)),
     )
     return replace(found, restored_bytes=0) if wanted.settle else found
 
@@ -33,12 +54,12 @@ def test_what_is_compared_is_interleaved_with_the_same_page_cache_on_both_sides(
         assert {step.wanted.cold for step in steps} == {cold}
         assert all(step.wanted.compiled and step.wanted.caches == (step.name == RESTORED) for step in steps)
         assert all(step.wanted.args.get("enforce_eager") is None for step in steps)
-    assert sum(not step.case for step in plan(ROUNDS)) == 3
+    assert sum(not step.case for step in plan(ROUNDS)) == 4
     assert not any(step.wanted.settle for step in plan(ROUNDS) if step.round)
 
 
 def test_all_sound_starts_give_both_bars() -> None:
-    found = measured_of(run(plan(ROUNDS), fake, ROUNDS))
+    found = measured_of(run(plan(ROUNDS), fake))
     assert [(bar.bar, bar.value, bar.met) for bar in found.bars] == [
         ("tp2_bytes_per_rank", 0.5, True),
         ("artefact_restart", 2.5, True),
@@ -47,7 +68,29 @@ def test_all_sound_starts_give_both_bars() -> None:
     rows = {(one.case, one.metric): one for one in found.rows}
     assert rows["engine start, cold", "first token, flat"].n == ROUNDS
     assert rows["bytes read", "checkpoint, TP=2, rank 1"].median == WHOLE
-    assert rows["bytes read", "flat, TP=2, rank 1"].median == WHOLE / 2
+    halves = rows["bytes read", "flat, TP=2, rank 1"]
+    assert (halves.median, halves.n) == (WHOLE / 2, 2 * TP2_ROUNDS)
+
+
+def test_every_way_has_rows_with_two_ranks_cold_and_warm_and_what_the_disk_read_for_it() -> None:
+    rows = {(one.case, one.metric): one for one in measured_of(run(plan(ROUNDS), fake)).rows}
+    for way in WAYS:
+        for state in ("cold", "warm"):
+            assert rows[f"{TP2}, {state}", f"first token, {way}"].n == TP2_ROUNDS
+            assert rows[f"engine start, {state}", f"first token, {way}"].n == ROUNDS
+        assert rows[f"{TP2}, cold", f"from the disk, {way}, rank 1"].median == WHOLE + 1
+        assert rows[f"{TP2}, warm", f"from the disk, {way}, rank 1"].median == 0
+    assert not any(case == "bytes read" and metric.startswith("engine") for case, metric in rows), "it does not tell"
+
+
+def test_one_rank_that_reads_more_is_what_counts() -> None:
+    def one_reads_all(wanted: Wanted) -> Started:
+        found = fake(wanted)
+        late = wanted.ranks == 2 and wanted.weights == "flat" and not wanted.cold
+        return replace(found, bytes_by_rank=(WHOLE // 2, WHOLE)) if late else found
+
+    bar, _ = measured_of(run(plan(1), one_reads_all)).bars
+    assert (bar.value, bar.met) == (1.0, False)
 
 
 def test_the_worse_of_cold_and_warm_is_the_bar() -> None:
@@ -55,7 +98,7 @@ def test_the_worse_of_cold_and_warm_is_the_bar() -> None:
         found = fake(wanted)
         return replace(found, seconds=40.0) if wanted.compiled and wanted.caches and not wanted.cold else found
 
-    _, bar = measured_of(run(plan(1), slow_when_warm, 1)).bars
+    _, bar = measured_of(run(plan(1), slow_when_warm)).bars
     assert (bar.value, bar.met) == (1.15, False)
 
 
@@ -68,21 +111,23 @@ def test_a_start_that_fails_is_told_of_and_the_others_go_on() -> None:
             raise StartFailed("it ended with 1: OSError: no port")
         return fake(wanted)
 
-    found = measured_of(run(plan(ROUNDS), one_way_fails, ROUNDS))
+    found = measured_of(run(plan(ROUNDS), one_way_fails))
     assert [(gap.case, gap.metric) for gap in found.gaps] == [
         ("engine start, cold", "first token, checkpoint"),
         ("engine start, warm", "first token, checkpoint"),
+        (f"{TP2}, cold", "first token, checkpoint"),
+        (f"{TP2}, warm", "first token, checkpoint"),
     ]
     assert all(gap.why == "2 failed: it ended with 1: OSError: no port" for gap in found.gaps)
     assert all(bar.met for bar in found.bars)
-    assert sum(wanted.weights == "checkpoint" for wanted in tried) == 4, "twice cold, twice warm, then given up"
+    assert sum(wanted.weights == "checkpoint" for wanted in tried) == 8, "twice cold, twice warm, then given up"
 
 
 def test_without_any_start_the_bars_say_what_is_missing() -> None:
     def fails(wanted: Wanted) -> Started:
         raise StartFailed("no")
 
-    found = measured_of(run(plan(1), fails, 1))
+    found = measured_of(run(plan(1), fails))
     assert [bar.value for bar in found.bars] == [None, None]
     assert "one rank" in found.bars[0].goal and "cold" in found.bars[1].goal
     assert ("set-up", "starts") in {(gap.case, gap.metric) for gap in found.gaps}
@@ -105,9 +150,17 @@ def test_a_start_that_went_another_way_is_no_measurement(wanted: Wanted, changed
     assert wrong(Step(wanted), replace(fake(wanted), **changed)) == ""  # type: ignore[arg-type]
 
 
-def test_the_first_start_with_two_ranks_reads_the_checkpoint() -> None:
-    first = Step(Wanted("flat", caches=False, ranks=2, settle=True), TP2, "checkpoint")
-    assert wrong(first, fake(first.wanted)) == ""
+def test_what_the_disk_read_for_a_rank_is_told_by_the_process_that_holds_its_slot(tmp_path: Path) -> None:
+    slots, proc = [SlotRef("n", 0), SlotRef("n", 1)], tmp_path / "proc"
+    assert disk_bytes_by_rank(tmp_path / "slots", slots, proc) == [], "nobody holds them"
+    (proc / str(os.getpid())).mkdir(parents=True)
+    (proc / str(os.getpid()) / "io").write_text("rchar: 5\nread_bytes: 4096\nwrite_bytes: 7\n")
+    first, second = (SlotLock(tmp_path / "slots", slot, workload="w", epoch=1) for slot in slots)
+    with first:
+        assert disk_bytes_by_rank(tmp_path / "slots", slots, proc) == [], "half is not all"
+        with second:
+            assert disk_bytes_by_rank(tmp_path / "slots", slots, proc) == [4096, 4096]
+            assert disk_bytes_by_rank(tmp_path / "slots", slots, tmp_path) == [], "the kernel does not tell"
 
 
 def test_the_last_error_of_a_log_is_what_is_told() -> None:
@@ -140,8 +193,9 @@ def test_ranks_are_told_in_order() -> None:
     loads = [{"rank": rank, "way": f"w{rank}", "bytes_by_mode": {"a": 1, "b": rank}} for rank in (1, 0)]
     line = json.dumps(
         {"first_token_at_s": 12.5, "stages_s": {"import": 3}, "restored_bytes": 9, "cpu_s": 1.5, "loads": loads}
+        | {"disk_bytes_by_rank": [7, 8]}
     )
-    assert started(line, 10.0) == Started(2.5, 1.5, {"import": 3}, 9, (1, 2), ("w0", "w1"))
+    assert started(line, 10.0) == Started(2.5, 1.5, {"import": 3}, 9, (1, 2), ("w0", "w1"), (7, 8))
 
 
 def test_progress_says_what_is_left_by_weight() -> None:

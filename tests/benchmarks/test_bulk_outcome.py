@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bulk.outcome import GENTLY, Outcome, drop_cached
+from benchmarks.bulk.outcome import GENTLY, Outcome, drop_cached, measured
 
 DROP = "/proc/sys/vm/drop_caches"
 
@@ -56,7 +56,21 @@ def test_where_the_kernel_refuses_the_files_at_hand_are_dropped(
     assert advised == [(0, 0, os.POSIX_FADV_DONTNEED)]
 
 
+def test_the_peak_is_told_as_it_is_and_as_what_came_on_top() -> None:
+    size_bytes = 64 << 20
+
+    def work() -> int:
+        return len(bytearray(b"x") * size_bytes)  # written, so it is resident; and gone again at the end
+
+    moved, figures = measured(work)
+    assert moved == size_bytes
+    assert 0.9 * size_bytes < figures["peak_bytes"] < 1.5 * size_bytes
+    assert figures["peak_rss_bytes"] > figures["peak_bytes"] + (10 << 20), "Python itself is resident too"
+
+
 def test_an_outcome_comes_back_from_its_line() -> None:
-    one = Outcome(name="ours", size_bytes=2 * 10**9, seconds=4.0, cpu_s=1.0, peak_bytes=3, modes={"posix": 5})
+    one = Outcome(
+        name="ours", size_bytes=2 * 10**9, seconds=4.0, cpu_s=1.0, peak_bytes=3, peak_rss_bytes=9, modes={"posix": 5}
+    )
     assert Outcome.from_line(one.to_line()) == one
     assert (one.gb_per_s, one.cpu_s_per_gb) == (0.5, 0.5)
