@@ -2,17 +2,20 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from ebbtide.agent.process import started_ticks
-from ebbtide.client.messages import Lease, SlotRef
+from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.helper.client import Helper
 from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide_train.control import GangPlan
 from ebbtide_train.frozen_context import FrozenContext
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.device_context import ContextStays
@@ -145,6 +148,48 @@ def test_a_context_that_does_not_move_when_it_must_ends_the_gang_with_the_lock_k
         train(folder / "job", ScriptedGate({2: Away()}, lease=LEASE), context_of(running, driver), notes, driver)
     released = [state for what, state in notes if what == "release"]
     assert released == ([] if call == "checkpoint" else [ProcessState.CHECKPOINTED])
+
+
+def _frozen_rank(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+    """A rank of a gang, in a process of its own, that the helper beside its run directory freezes."""
+    run_dir = Path(plan.run_dir)
+    driver, started = FakeDriver(run_dir.parent / "driver"), started_ticks(os.getpid())
+    assert started is not None
+    lease = Lease("job", plan.epoch, tuple(SlotRef("here", index) for index in range(plan.world)))
+    gate = gangs.NotingGate(wants, lease=lease, path=run_dir / f"reports-{plan.epoch}-{rank}")
+    context = FrozenContext(
+        Helper(run_dir.parent / "helper.sock"),
+        f"job/{rank}",
+        pid=os.getpid(),
+        started=started,
+        warm_up=lambda: None,
+        let_go=lambda: None,
+    )
+    plain = context.freeze
+
+    def freeze() -> None:
+        names = sorted(path.name for path in (run_dir / "rendezvous" / "control").glob("off-*"))
+        with (run_dir / "there").open("a") as file:
+            file.write(f"{dist.is_initialized()} {' '.join(names)}\n")
+        plain()
+        assert driver.state(os.getpid()) is ProcessState.CHECKPOINTED
+
+    context.freeze = freeze  # type: ignore[method-assign]
+    with activate(TrainingSession(plan.settings(rank), gate, context=context)):
+        tiny.train(plan.args)
+
+
+def test_two_ranks_are_frozen_each_by_its_own_word_once_both_have_let_go_of_their_group(
+    folder: Path, running: Running
+) -> None:
+    """And they come back with the losses of a gang that was never disturbed."""
+    job, calm = (gangs.plan_of(folder / name, world=2, steps=6) for name in ("job", "calm"))
+    gangs.run(job, {2: Away(), 4: Away()}, _frozen_rank)
+    gangs.run(calm)
+    assert gangs.losses(folder / "job") == gangs.losses(folder / "calm")
+    there = (folder / "job" / "there").read_text().splitlines()
+    assert there == ["False off-1-1-0 off-1-1-1"] * 2 + ["False off-1-2-0 off-1-2-1"] * 2
+    assert not list((folder / "job" / "rendezvous" / "control").glob("off-*")), "who is back takes its file away"
 
 
 def test_a_helper_that_is_gone_refuses_and_one_that_was_never_there_too(folder: Path, driver: FakeDriver) -> None:

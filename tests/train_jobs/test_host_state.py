@@ -54,6 +54,22 @@ class Memory:
         return Region(size_bytes, self.said, **self._does)
 
 
+class Pages:
+    """Notes among the deeds of its memory what was page-locked."""
+
+    def __init__(self, said: list[str]) -> None:
+        self._said = said
+
+    def lock(self, memory: torch.Tensor) -> None:
+        self._said.append(f"lock {memory.numel()}")
+
+    def unlock(self) -> None:
+        self._said.append("unlock")
+
+    def leave(self) -> None:
+        self._said.append("leave")
+
+
 @pytest.fixture
 def tensor() -> torch.Tensor:
     return torch.arange(100.0)
@@ -91,6 +107,26 @@ def test_memory_is_asked_for_again_only_when_it_is_too_small_and_never_twice_at_
     memory.refusal = "this node lends nothing"
     assert host.lend(500) == "this node lends nothing"
     assert host.stage is Stage.NONE
+
+
+def test_what_is_lent_is_page_locked_once_and_given_up_before_it_is_given_back() -> None:
+    memory = Memory()
+    host = HostState(memory, pages=Pages(memory.said))
+    assert [host.lend(size) for size in (100, 80, 120)] == [""] * 3
+    host.close()
+    host.close()
+    once = ["clear", "unlock", "close"]
+    assert memory.said == ["lend 100", "lock 100", *once, "lend 120", "lock 120", *once]
+
+
+def test_a_frozen_process_gives_memory_back_without_a_call_to_cuda(planned: Plan) -> None:
+    memory = Memory()
+    host = HostState(memory, pages=Pages(memory.said))
+    host.lend(planned.size_bytes)
+    host.copy(planned, None, b"", step=1)
+    host.free()
+    host.close(frozen=True)
+    assert memory.said[-3:] == ["clear", "leave", "close"]
 
 
 def test_without_memory_nothing_is_copied(planned: Plan) -> None:

@@ -96,6 +96,13 @@ def test_a_captured_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     del graph
 
 
+def test_nvls_is_named_where_nccl_was_used_on_a_gpu_and_nowhere_else() -> None:
+    model, gpu, on = nn.Linear(1, 1), torch.device("cuda", 0), {"NCCL_NVLS_ENABLE": "1"}
+    assert "NVLS" in obstacle(model, gpu, on) and "leave NCCL_NVLS_ENABLE at 0" in obstacle(model, gpu, on)
+    assert [obstacle(model, gpu, told) for told in (None, {"NCCL_NVLS_ENABLE": "0"})] == ["", ""]
+    assert obstacle(model, CPU, on) == ""
+
+
 def _exists(path: Path, report: RankReport) -> bool:
     return path.exists()
 

@@ -13,6 +13,7 @@ from ebbtide.probe.gpu import gpu_facts
 from ebbtide.probe.helper import ask_helper
 from ebbtide.probe.memory import memory_facts
 from ebbtide.probe.processes import Process, process_facts, read_tree
+from ebbtide.snapshot import nccl
 from ebbtide.snapshot.rates_file import RatesUnusable, read_rates
 from ebbtide.snapshot.tiers import Means, Rates
 from ebbtide.storage.doctor.machine import Machine
@@ -77,7 +78,8 @@ def read_node(ask: NodeAsk, machine: Machine | None = None) -> NodeReading:
     if gpus or ask.is_session:  # a job on a node without GPUs needs none
         facts.append(about_helper)
     facts += [_gone(rank, pid) for (rank, pid), tree in zip(ask.pids.items(), trees, strict=True) if not tree]
-    facts += process_facts(trees, gpus=gpus, world=ask.world)
+    # Ranks of a job set these themselves, which /proc does not show: there stands what they were started with.
+    facts += process_facts(trees, gpus=gpus, world=ask.world, told={} if ask.is_session else nccl.DEFAULTS)
     if ask.is_session:
         facts.append(program_fact(said, machine.environ, Path.cwd()))
         facts += tree_facts(_roots(trees))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ebbtide.probe.fact import Fact, hindering
+from ebbtide.snapshot import nccl
 from ebbtide.snapshot.tiers import Means
 from ebbtide.snapshot.tiers.words import gigabytes
 from ebbtide.storage.doctor.machine import Machine
@@ -91,13 +92,16 @@ def _target(machine: Machine, path: str) -> str:
         return ""
 
 
-def process_facts(trees: Sequence[Sequence[Process]], *, gpus: int, world: int) -> tuple[Fact, ...]:
+def process_facts(
+    trees: Sequence[Sequence[Process]], *, gpus: int, world: int, told: Mapping[str, str] | None = None
+) -> tuple[Fact, ...]:
     """What the workload's processes allow.
 
     Args:
         trees: one for each rank on this node, as `read_tree` gives it.
         gpus: that the workload uses on this node; 0: there is nothing for a driver to take.
         world: ranks of the workload on all nodes together.
+        told: variables that they set by themselves when they begin, unless they were started with them.
     """
     members = [process for tree in trees for process in tree]
     if not members:
@@ -112,23 +116,21 @@ def process_facts(trees: Sequence[Sequence[Process]], *, gpus: int, world: int) 
         what = f"process {foreign.pid} ({foreign.name}) belongs to another user and cannot be looked into"
         found.append(Fact("process.foreign", what, where, foreign.pid, hindering(Means.DRIVER, Means.CRIU), remedy))
     if gpus:
-        found += [*_nvls(trees, world), *_managed(members), *_shared(trees)]
+        found += [*_nvls(trees, world, told or {}), *_managed(members), *_shared(trees)]
     return tuple(found)
 
 
-def _nvls(trees: Sequence[Sequence[Process]], world: int) -> list[Fact]:
+def _nvls(trees: Sequence[Sequence[Process]], world: int, told: Mapping[str, str]) -> list[Fact]:
     """Multicast memory of NCCL, which no driver can freeze, and which stays harmful after the group is destroyed."""
-    ranks = [tree[0] for tree in trees if tree and tree[0].environ is not None]
-    if world < 2 or not ranks:
+    seen = {tree[0].pid: {**told, **tree[0].environ} for tree in trees if tree and tree[0].environ is not None}
+    if world < 2 or not seen:
         return []
-    values = {rank.pid: (rank.environ or {}).get("NCCL_NVLS_ENABLE", "") for rank in ranks}
-    on = next((pid for pid, value in values.items() if value != "0"), None)
-    if on is None:
-        return [Fact("nccl.nvls", "NCCL's NVLS is off", "NCCL_NVLS_ENABLE of its ranks", "0")]
-    said = f"NCCL_NVLS_ENABLE={values[on]}" if values[on] else "NCCL_NVLS_ENABLE is not set"
-    what = f"NCCL may use NVLS ({said}), which no driver can freeze: it hangs, or harms the process for good"
-    remedy = "set NCCL_NVLS_ENABLE=0 in the job's environment"
-    return [Fact("nccl.nvls", what, f"/proc/{on}/environ", values[on], _BLOCKED, remedy)]
+    pid, environ = next(((pid, one) for pid, one in seen.items() if nccl.multicast(one)), (0, {}))
+    if not pid:
+        where = f"{nccl.NVLS} of its ranks" + (", or the session's default" if told else "")
+        return [Fact("nccl.nvls", "NCCL's NVLS is off", where, nccl.OFF)]
+    what, remedy = nccl.multicast(environ), f"set {nccl.NVLS}={nccl.OFF} in the job's environment"
+    return [Fact("nccl.nvls", what, f"/proc/{pid}/environ", environ.get(nccl.NVLS, ""), _BLOCKED, remedy)]
 
 
 def _managed(members: Sequence[Process]) -> list[Fact]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ebbtide.probe.helper import ask_helper
 from ebbtide.probe.node import NodeAsk, NodeReading, read_node
 from ebbtide.snapshot.tiers import Means
+from tests.platform.probe.test_processes import Processes
 from tests.platform.storage.doctor import machines
 
 
@@ -54,6 +55,17 @@ def test_a_job_without_gpus_needs_no_helper_and_a_session_does(tmp_path: Path) -
 def test_a_job_with_gpus_needs_one(tmp_path: Path) -> None:
     found = read_node(ask(tmp_path), machines.h200_with_nvidia_fs(tmp_path / "root"))
     assert found.gpus and "helper" in ids(found)
+
+
+def test_ranks_of_a_job_keep_nvls_off_by_themselves_and_other_processes_do_not(tmp_path: Path) -> None:
+    machine = machines.h200_with_nvidia_fs(tmp_path / "root")
+    proc = Processes(tmp_path / "root")
+    for pid in (10, 20):
+        proc.process(pid, 1, environ="A=1")
+    for session in (False, True):
+        found = read_node(ask(tmp_path, 10, 20, session=session), machine)
+        (nvls,) = (fact for fact in found.facts if fact.id == "nccl.nvls")
+        assert bool(nvls.hinders) is session
 
 
 def test_a_helper_that_answers_says_what_its_driver_and_its_criu_can_do(tmp_path: Path) -> None:

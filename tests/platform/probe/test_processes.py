@@ -38,9 +38,11 @@ def proc(tmp_path: Path) -> Processes:
     return Processes(tmp_path)
 
 
-def facts(proc: Processes, *pids: int, gpus: int = 1, world: int = 2) -> dict[str, Fact]:
-    machine = machines.machine(proc)
-    return {one.id: one for one in process_facts([read_tree(machine, pid) for pid in pids], gpus=gpus, world=world)}
+def facts(
+    proc: Processes, *pids: int, gpus: int = 1, world: int = 2, told: dict[str, str] | None = None
+) -> dict[str, Fact]:
+    trees = [read_tree(machines.machine(proc), pid) for pid in pids]
+    return {one.id: one for one in process_facts(trees, gpus=gpus, world=world, told=told)}
 
 
 def test_a_tree_is_read_with_all_that_descends_from_it(proc: Processes) -> None:
@@ -85,6 +87,15 @@ def test_one_rank_with_nvls_is_enough(proc: Processes) -> None:
     proc.process(10, 1, environ="NCCL_NVLS_ENABLE=0")
     proc.process(20, 1, environ="A=1")
     assert facts(proc, 10, 20)["nccl.nvls"].where == "/proc/20/environ"
+
+
+@pytest.mark.parametrize(("environ", "blocked"), [("A=1", False), ("NCCL_NVLS_ENABLE=1", True)])
+def test_what_ranks_set_by_themselves_counts_unless_they_were_started_with_something_else(
+    proc: Processes, environ: str, blocked: bool
+) -> None:
+    proc.process(10, 1, environ=environ)
+    nvls = facts(proc, 10, told={"NCCL_NVLS_ENABLE": "0"})["nccl.nvls"]
+    assert bool(nvls.hinders) is blocked and ("default" in nvls.where) is not blocked
 
 
 def test_a_process_of_another_user_is_said_to_be_one(proc: Processes) -> None:

@@ -18,6 +18,7 @@ from enum import Enum
 from ebbtide.snapshot.errors import PoolTooSmall, SnapshotError
 from ebbtide.snapshot.evict import Evicted, Plan, copy_out
 from ebbtide.snapshot.host_memory import HostMemory, HostRegion
+from ebbtide.snapshot.page_lock import NothingLocked, Pages
 from ebbtide_train.session.portable import Portable
 
 _logger = logging.getLogger(__name__)
@@ -65,9 +66,10 @@ EDGES: Mapping[Stage, frozenset[Stage]] = {
 class HostState:
     """One rank's parked state; used by one thread."""
 
-    def __init__(self, memory: HostMemory, threads: int = 1) -> None:
-        """Nothing is lent yet; ``threads`` copy at once."""
+    def __init__(self, memory: HostMemory, threads: int = 1, pages: Pages | None = None) -> None:
+        """Nothing is lent yet; ``threads`` copy at once. ``pages``: page-locks what is lent; None: nobody does."""
         self._threads = threads
+        self._pages = pages or NothingLocked()
         self.stage = Stage.NONE
         self._memory = memory
         self._region: HostRegion | None = None
@@ -84,6 +86,7 @@ class HostState:
             self._region = self._memory.lend(size_bytes)
         except SnapshotError as error:
             return str(error)
+        self._pages.lock(self._region.bytes)
         self._go(Stage.LENT)
         return ""
 
@@ -171,13 +174,17 @@ class HostState:
         self._evicted = None
         self._go(Stage.LENT)
 
-    def close(self) -> None:
-        """Give the memory back: nothing in it is needed any more, since it is committed or can never be."""
+    def close(self, *, frozen: bool = False) -> None:
+        """Give the memory back: nothing in it is needed any more, since it is committed or can never be.
+
+        ``frozen``: this process is off its GPU, and a call to CUDA would wait for ever; then it ends soon.
+        """
         if self._region is None:
             return
         self.forget()
         self._wait_for_hashes()
         self._region.clear()
+        self._pages.leave() if frozen else self._pages.unlock()
         self._region.close()
         self._region = self._evicted = None
         self._go(Stage.NONE)

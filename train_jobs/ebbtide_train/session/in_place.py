@@ -8,16 +8,26 @@ Not guaranteed: that everything is found. Memory that a library took by itself, 
 
 import gc
 import multiprocessing
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
+from ebbtide.snapshot.nccl import NVLS, OFF, multicast
+
 _INSTEAD = "or let this job stop and restart (in_place: false)"
 
 
-def obstacle(model: nn.Module, device: torch.device) -> str:
-    """The first that is found, in words; empty if there is none."""
-    return _sharded(model) or _forked() or (_captured() if device.type == "cuda" else "")
+def obstacle(model: nn.Module, device: torch.device, nccl: Mapping[str, str] | None = None) -> str:
+    """The first that is found, in words; empty if there is none.
+
+    Args:
+        model: of the author, not yet wrapped.
+        device: where it lies.
+        nccl: the settings under which this process has made its communicators; None: it has made none.
+    """
+    on_gpu = (_multicast(nccl) or _captured()) if device.type == "cuda" else ""
+    return _sharded(model) or _forked() or on_gpu
 
 
 def _sharded(model: nn.Module) -> str:
@@ -54,3 +64,9 @@ def _captured() -> str:
     if not any(issubclass(type(thing), torch.cuda.CUDAGraph) for thing in gc.get_objects()):
         return ""
     return f"a CUDA graph is captured, and holds the addresses of tensors; delete it before each step ends, {_INSTEAD}"
+
+
+def _multicast(nccl: Mapping[str, str] | None) -> str:
+    """The author wants NVLS all the same, and may."""
+    why = "" if nccl is None else multicast(nccl)
+    return why and f"{why}; leave {NVLS} at {OFF}, which is the default, {_INSTEAD}"

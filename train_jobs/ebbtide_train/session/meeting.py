@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ebbtide_train.session.settings import SessionSettings
 
-_FILE = re.compile(r"(?:word-)?(\d+)-\d+(?:\.json)?")
+_FILE = re.compile(r"(?:word-|off-)?(\d+)-\d+(?:-\d+)?(?:\.json)?")
 
 
 def folder_of(settings: SessionSettings) -> Path:

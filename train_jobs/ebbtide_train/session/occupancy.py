@@ -8,7 +8,9 @@ that comes before the lock; else parking in place is refused, and the lock is ke
 """
 
 import gc
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -19,6 +21,8 @@ from ebbtide.snapshot.evict import discard, plan
 from ebbtide.snapshot.host_copy import threads_for
 from ebbtide.snapshot.host_memory import HostMemory
 from ebbtide.snapshot.memory import malloc_trim
+from ebbtide.snapshot.nccl import chosen
+from ebbtide.snapshot.page_lock import PageLock
 from ebbtide_train.session.device_context import ContextStays, DeviceContext, NothingStays
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.host_state import HostState
@@ -26,6 +30,7 @@ from ebbtide_train.session.in_place import obstacle
 from ebbtide_train.session.meeting import folder_of
 from ebbtide_train.session.portable import Portable
 from ebbtide_train.session.prepared import Prepared
+from ebbtide_train.session.roll_call import answer
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.tracked import Tracked
 
@@ -64,10 +69,14 @@ class Occupancy:
         self._lock_for = lock_for
         self._lock: Lock | None = None
         self._formations = 0
-        self.host = HostState(memory, threads_for(sum(slot.node == settings.node for slot in settings.lease.slots)))
+        self._frozen = False  # off its GPU: a call to CUDA would wait until it is back
+        self._answered: Path | None = None  # this rank's file of the last roll call
         self.device = _device(settings.device)
+        threads = threads_for(sum(slot.node == settings.node for slot in settings.lease.slots))
+        self.host = HostState(memory, threads, PageLock() if self.device.type == "cuda" else None)
         self.context = context or (ContextStays() if self.device.type == "cuda" else NothingStays())
         self.group: Group | None = None
+        self.nccl: dict[str, str] | None = None  # settings that NCCL has read, once it has been used
 
     def take_slot(self, lease: Lease) -> None:
         """Take the slot lock under ``lease``; before any device allocation."""
@@ -80,6 +89,8 @@ class Occupancy:
         settings = self._settings
         meeting = folder_of(settings) / f"{lease_epoch}-{self._formations}"
         self._formations += 1
+        if self.nccl is None and self.device.type == "cuda" and (settings.world > 1 or alone_too):
+            self.nccl = chosen(os.environ)  # of the first formation: NCCL does not look again
         self.group = Group.meet(
             rank=settings.rank,
             world=settings.world,
@@ -99,7 +110,7 @@ class Occupancy:
         """Why this rank can never park in place as it is, whatever memory there is; empty if nothing is found."""
         if not self._settings.in_place:
             return "the job is configured not to park in place"
-        return self.context.refusal() or obstacle(tracked.model, self.device)
+        return self.context.refusal() or obstacle(tracked.model, self.device, self.nccl)
 
     def refusal(self, tracked: Tracked, portable: Portable | None) -> str:
         """Why this rank cannot park in place; empty if it can, and then enough host memory is lent to it.
@@ -133,11 +144,15 @@ class Occupancy:
         """Leave the slot in place; every rank has copied.
 
         Raises:
-            GangBroken: the context cannot leave; then the lock is kept, and this process must end.
+            GangBroken: the context cannot leave, or another rank still has the process group; then the lock is kept,
+                and this process must end.
         """
         self._drop_group(prepared)
         self.host.free()
-        self.context.freeze()
+        if self.context.occupies:
+            self._await_others()
+            self.context.freeze()
+            self._frozen = True
         self._trim_and_release()
 
     def come_back(self, prepared: Prepared, lease: Lease) -> Group:
@@ -148,8 +163,12 @@ class Occupancy:
         """
         self.take_slot(lease)
         self.context.thaw()
+        self._frozen = False
         self.host.put_back()
         group = self.form_group(lease.epoch)
+        if self._answered is not None:
+            self._answered.unlink(missing_ok=True)  # all ranks are back
+            self._answered = None
         self.wrap(prepared, init_sync=False)  # every rank has its own bits back
         return group
 
@@ -163,13 +182,20 @@ class Occupancy:
             return
         try:
             # Objects are not asked for their tensors while those are away: one that looks into them would crash.
-            left = self.host.away or plan(tracked.tensors())
+            left = None if self.host.away is not None else plan(tracked.tensors())
         except NotEvictable:
             return
         finally:
-            self.host.close()  # what it held is committed, or can never be
-        discard(left)
+            self.host.close(frozen=self._frozen)  # what it held is committed, or can never be
+        if left is not None:
+            discard(left)
         self._trim_and_release()
+
+    def _await_others(self) -> None:
+        settings = self._settings
+        if settings.world > 1:
+            name = f"off-{settings.lease.epoch}-{self._formations}"
+            self._answered = answer(folder_of(settings), name, rank=settings.rank, world=settings.world)
 
     def _drop_group(self, prepared: Prepared | None) -> None:
         """DDP first. With the group destroyed first, ranks were seen to hang here (3 ranks, several times); the likely

@@ -26,6 +26,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ebbtide.client.messages import RankPhase
+from ebbtide.snapshot import nccl
 from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
@@ -207,6 +208,9 @@ class TrainingSession:
         # memory, and come back, several times faster (ebbtide.snapshot.host_copy).
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
         settings = self.settings
+        if self.device.type == "cuda" and (settings.in_place or settings.deterministic):
+            for name, value in nccl.DEFAULTS.items():
+                os.environ.setdefault(name, value)
         settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         if settings.rank == 0:
             sweep(settings)

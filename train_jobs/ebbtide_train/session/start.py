@@ -36,7 +36,8 @@ def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftBehi
         epoch, step = (0, 0) if found is None else (found.epoch, found.step)
         lost = max(0, finished_by_last_gang(settings.run_dir) - step)
         nodes = tuple(slot.node for slot in settings.lease.slots)
-        line = GangLine(settings.lease.epoch, group.world, step, lost, time.time(), nodes, rescued)
+        nccl = member.occupancy.nccl or {}
+        line = GangLine(settings.lease.epoch, group.world, step, lost, time.time(), nodes, rescued, nccl)
         note_gang(settings.run_dir, line)
     epoch, step, lost = group.max_of([epoch, step, lost])
     member.note(lost_steps=lost)

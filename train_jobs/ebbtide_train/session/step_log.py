@@ -2,7 +2,8 @@
 
 ``steps/rank<r>-<lease epoch>-<pid>-<n>.jsonl`` belongs to one process; each line goes out in one write, so that a
 killed process leaves whole lines (a torn last line is skipped by the reader). ``gangs.jsonl`` has a line for each start
-of a gang: from which step it went on, and how many finished steps it must run again.
+of a gang: from which step it went on, how many finished steps it must run again, and under which settings of NCCL its
+sums were made.
 
 Bounds: a process keeps its two newest files of ``SEGMENT_BYTES``; at each start of a gang the oldest files of earlier
 gangs go until ``KEPT_BYTES`` are left, and of ``gangs.jsonl`` the oldest half beyond ``GANGS_BYTES``. So the log of a
@@ -17,8 +18,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ class GangLine:
     t: float
     nodes: tuple[str, ...] = ()  # by rank; empty: it did not say
     rescued: int = 0  # the step that the gang before had parked and not published, if this one has saved it
+    nccl: Mapping[str, str] = field(default_factory=dict)  # as rank 0's NCCL has read them; empty: it was not used
 
 
 class StepLog:
