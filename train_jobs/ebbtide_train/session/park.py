@@ -15,7 +15,7 @@ import torch
 
 from ebbtide.client.messages import JobDirective, RankPhase, Want
 from ebbtide.snapshot.errors import NotEvictable
-from ebbtide_train.session import rng
+from ebbtide_train.session import author_saves, rng
 from ebbtide_train.session.commit import give_up, rng_states, version
 from ebbtide_train.session.durability import RETRY_S
 from ebbtide_train.session.errors import GangBroken
@@ -102,8 +102,10 @@ def _copy_out(member: Member) -> tuple[dict[str, object], str]:
     """
     tracked, group = member.tracked, member.group
     assert tracked is not None
+    saving = author_saves.wait_for_them()
     # Asked for before anything leaves, since objects may look into their tensors when they are asked for their state.
     portable, why = _ask(member, rng_states(member))
+    why = saving or why
     if refused := _together(group, why):
         return {}, refused
     note = json.dumps({"job": member.settings.job, "rank": group.rank, "step": member.finished}).encode()
