@@ -3,8 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from ebbtide.agent.helper_word import HelperWord
 from ebbtide.agent.host_memory.available import available_bytes
 from ebbtide.client.messages import NodeMeans
 from ebbtide.client.runtime_dir import HELPER_SOCKET
@@ -31,17 +33,16 @@ class MeansReader:
         self._folder, self._available, self._clock_s = runtime_dir, available, clock_s
         self._known = NodeMeans()
         self._until_s = float("-inf")
+        self._helper = HelperWord(runtime_dir / HELPER_SOCKET)
         self._said = ""
 
     def __call__(self) -> NodeMeans:
-        """What was found at most `READ_EVERY_S` ago."""
+        """What was found at most `READ_EVERY_S` ago; of the helper, what it answered since."""
         now_s = self._clock_s()
         if now_s >= self._until_s:
-            self._known, self._until_s = self._read(), now_s + READ_EVERY_S
-        return self._known
-
-    def _read(self) -> NodeMeans:
-        return NodeMeans(self._available(), self._rates(), (self._folder / HELPER_SOCKET).is_socket())
+            self._known, self._until_s = NodeMeans(self._available(), self._rates()), now_s + READ_EVERY_S
+            self._helper.ask()
+        return replace(self._known, helper=self._helper.can_freeze)
 
     def _rates(self) -> tuple[tuple[str, float], ...]:
         """A file that cannot be believed counts as none, as in ``ebbtide probe``; said once."""
