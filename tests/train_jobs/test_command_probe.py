@@ -205,7 +205,7 @@ def test_a_node_that_does_not_answer_is_exit_code_1_and_the_others_are_told(pool
     [
         ("nobody", "there is no job or session nobody in this pool"),
         ("over", "over has ended: finished"),
-        ("chat", "chat is served: its replicas drain and end"),
+        ("chat", "chat is served: what its replicas do when they leave (they drain, then park if"),
         ("chat/0", "chat/0 is served"),
         ("actor of somebody", "actor of somebody is none of this pool's"),
     ],

@@ -4,18 +4,23 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.snapshot.errors import HostMemoryShort
+from ebbtide.storage.training import rank_file
 from ebbtide_train.session import park as park_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import GangBroken, Preempted
 from ebbtide_train.session.gate import Away, ScriptedGate
+from ebbtide_train.session.occupancy import Occupancy
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.session import TrainingSession
+from ebbtide_train.session.tracked import Tracked
 from tests.train_jobs import gangs, tiny
 from tests.train_jobs.test_durability import parameters
 
@@ -85,6 +90,43 @@ def test_a_job_that_shall_not_park_in_place_asks_for_no_memory() -> None:
     tracked, settings = SimpleNamespace(size_bytes=lambda: 5), SimpleNamespace(in_place=False)
     park_module.admit(SimpleNamespace(settings=settings, tracked=tracked, note=noted.update))  # type: ignore[arg-type]
     assert noted == {"tracked_bytes": 5}
+
+
+class NothingToLend:
+    """A node that is full."""
+
+    def lend(self, size_bytes: int) -> NoReturn:
+        raise HostMemoryShort("the node has no memory left")
+
+
+def test_where_no_memory_is_lent_the_checkpoint_to_leave_with_is_written_straight_from_the_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of them is copied before."""
+    fill, written = rank_file._from_tensors, set[int]()
+
+    def noted(sources: Mapping[str, torch.Tensor]) -> Any:
+        written.update(flat.data_ptr() for flat in sources.values())
+        return fill(sources)
+
+    monkeypatch.setattr(rank_file, "_from_tensors", noted)
+    gate = ScriptedGate({2: Away(), 4: Want.STOP}, lease=LEASE)
+    session = TrainingSession(gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), gate, memory=NothingToLend())
+    leave, tracked = Occupancy.leave, set[int]()
+
+    def leaving(self: Occupancy, prepared: Any, what: Tracked | None, **how: Any) -> None:
+        assert what is not None
+        tracked.update(tensor.data_ptr() for _, tensor in what.tensors())
+        leave(self, prepared, what, **how)
+
+    monkeypatch.setattr(Occupancy, "leave", leaving)
+    try:
+        with pytest.raises(Preempted), activate(session):
+            tiny.train({"steps": 6})
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert any("the node has no memory left" in report.park_refused for report in gate.reports)
+    assert len(tracked) > 30 and tracked <= written
 
 
 class Apart:

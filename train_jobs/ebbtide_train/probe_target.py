@@ -47,7 +47,8 @@ def running(
     for endpoint in status.get("endpoints", ()):
         if name == endpoint["endpoint"] or any(name == seat["seat"] for seat in endpoint["seats"]):
             raise NotProbed(
-                f"{name} is served: its replicas drain and end, they are not parked; probe a job or a session"
+                f"{name} is served: what its replicas do when they leave (they drain, then park if they are to be kept "
+                "warm, else end) stands in `ebbtide status --json`; probe a job or a session"
             )
     for slot in status.get("slots", ()):
         if slot.get("foreign") and name in (slot["slot"], slot["foreign"]):
