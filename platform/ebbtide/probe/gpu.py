@@ -1,7 +1,8 @@
 """GPUs of this node: whether their driver can freeze processes, and the modes in which no driver can.
 
-Sources: NVIDIA/cuda-checkpoint README and issues 42 (MIG), 51 (aarch64), 53 and 58 (defects of single versions). Never
-supported by any driver that was found: MIG, MPS, managed memory, multicast objects of NVLS.
+Sources: NVIDIA/cuda-checkpoint README and issues 42 (MIG) and 51 (aarch64); defects of single versions stand in
+`ebbtide.snapshot.driver.defects`. Never supported by any driver that was found: MIG, MPS, managed memory, multicast
+objects of NVLS.
 
 What the driver itself says of its abilities is the helper's word (`Capabilities` of the driver port), if one answers.
 """
@@ -10,14 +11,13 @@ import re
 from collections.abc import Iterator
 
 from ebbtide.probe.fact import Fact, hindering
+from ebbtide.snapshot.driver.defects import REMEDY, defect
 from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
 from ebbtide.storage.doctor.gpu import GpuReading, read_gpu
 from ebbtide.storage.doctor.machine import Machine
 
 CHECKPOINT_MAJOR = 570  # first branch that can freeze a process with NVML open, which PyTorch's always have
-LOCK_CRASHES = "610.57.04"  # locking kills a process with several threads (issue 58)
-KILL_HANGS = "595.71.05"  # killing a process that was restored hung the whole host (issue 53)
 _DRIVER = "/proc/driver/nvidia/version"
 _MPS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "nvidia-cuda-mps"})  # comm is cut at 15 letters
 _UPGRADE = f"install driver {CHECKPOINT_MAJOR} or a later one on the node"
@@ -41,10 +41,11 @@ def _driver(gpu: GpuReading, said: Capabilities | None) -> Fact:
     version = gpu.version or "of unknown version"
     if said is not None:
         what = f"driver {version} ({said.driver or 'none'})"
-        if said.why_not_checkpoint:
+        if said.why_not_checkpoint and not defect(version):  # that is told on its own
             what = f"driver {version} cannot freeze processes: {said.why_not_checkpoint}"
             return Fact("gpu.driver", what, "the driver, by the helper", gpu.version, _BLOCKED, _UPGRADE)
-        return Fact("gpu.driver", f"{what} can freeze processes", "the driver, by the helper", gpu.version)
+        can = "is of a branch that can freeze processes" if defect(version) else "can freeze processes"
+        return Fact("gpu.driver", f"{what} {can}", "the driver, by the helper", gpu.version)
     if not gpu.major:
         remedy = f"look on the host: cat {_DRIVER}"
         return Fact("gpu.driver", "the driver's version cannot be read", _DRIVER, None, _BLOCKED, remedy)
@@ -78,13 +79,8 @@ def _modes(machine: Machine) -> Iterator[Fact]:
 
 
 def _defects(machine: Machine, gpu: GpuReading) -> Iterator[Fact]:
-    if gpu.version == LOCK_CRASHES:
-        what = f"driver {LOCK_CRASHES} kills processes with several threads when it freezes them"
-        yield Fact("gpu.defect", what, _DRIVER, gpu.version, _BLOCKED, "install a later driver")
-    if gpu.version == KILL_HANGS:
-        what = f"with driver {KILL_HANGS}, killing a process that was frozen once can hang the machine"
-        remedy = "install a later driver; until then such a process is frozen again before it is killed"
-        yield Fact("gpu.defect", what, _DRIVER, gpu.version, remedy=remedy)
+    if why := defect(gpu.version or ""):
+        yield Fact("gpu.defect", why, _DRIVER, gpu.version, _BLOCKED, REMEDY)
     if machine.uname().machine == "aarch64":
         what = "on aarch64, drivers up to 580 do not freeze processes, and for later ones nobody has shown it"
         yield Fact("gpu.arch", what, "uname", "aarch64", _BLOCKED, "use x86_64 nodes for jobs that shall park in place")

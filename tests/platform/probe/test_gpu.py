@@ -7,6 +7,7 @@ import pytest
 
 from ebbtide.probe.fact import Fact
 from ebbtide.probe.gpu import gpu_facts
+from ebbtide.snapshot.driver.defects import defect
 from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
 from ebbtide.storage.doctor.machine import Machine, Uname
@@ -34,7 +35,14 @@ def test_a_node_without_a_gpu_says_only_that(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "holds"),
-    [("550.54.14", False), ("565.57.01", False), ("570.86.10", True), ("580.95.05", True), ("610.57.04", False)],
+    [
+        ("550.54.14", False),
+        ("565.57.01", False),
+        ("570.86.10", True),
+        ("580.95.05", True),
+        ("595.71.05", False),
+        ("610.57.04", False),
+    ],
 )
 def test_the_branch_of_the_driver_decides(tmp_path: Path, version: str, holds: bool) -> None:
     facts = about(machines.machine(node(tmp_path, version)))
@@ -64,9 +72,15 @@ def test_clients_of_mps_cannot_be_frozen(tmp_path: Path) -> None:
     assert blocks(about(machines.machine(tree))["gpu.mps"])
 
 
-def test_a_dangerous_driver_is_told_of_and_not_refused(tmp_path: Path) -> None:
-    defect = about(machines.machine(node(tmp_path, "595.71.05")))["gpu.defect"]
-    assert not defect.hinders and defect.remedy
+@pytest.mark.parametrize("version", ["595.71.05", "610.57.04"])
+def test_a_driver_that_harms_what_it_freezes_is_told_of_once_and_with_what_mends_it(
+    tmp_path: Path, version: str
+) -> None:
+    """The helper refuses it too, and then says the same."""
+    machine = machines.machine(node(tmp_path, version))
+    for said in (None, Capabilities("", defect(version)), Capabilities("CUDA 13.2")):
+        blocking = {name: fact.remedy for name, fact in about(machine, said).items() if blocks(fact)}
+        assert blocking == {"gpu.defect": "install a later driver"}
 
 
 def test_aarch64_is_not_promised(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-_KERNEL = Path("/proc/driver/nvidia")
+KERNEL = Path("/proc/driver/nvidia")
 
 
 class NoCuda(Exception):
@@ -29,7 +29,7 @@ class CudaLibrary:
         cuda_version: the newest CUDA that the driver speaks: 1000 x major + 10 x minor.
     """
 
-    def __init__(self, kernel: Path = _KERNEL) -> None:
+    def __init__(self, kernel: Path = KERNEL) -> None:
         """Load and start it.
 
         Args:
@@ -77,7 +77,7 @@ class CudaLibrary:
     def describe(self) -> str:
         """Both versions, for people."""
         major, minor = divmod(self.cuda_version, 1000)
-        return f"CUDA {major}.{minor // 10}, kernel driver {self._kernel_version()}"
+        return f"CUDA {major}.{minor // 10}, kernel driver {self.kernel_version() or 'unknown'}"
 
     def devices(self) -> list[Any]:
         """All GPUs that this process sees."""
@@ -100,10 +100,11 @@ class CudaLibrary:
             return ""
         return f"this process sees {seen} of {shown} GPUs: start it without CUDA_VISIBLE_DEVICES"
 
-    def _kernel_version(self) -> str:
+    def kernel_version(self) -> str:
+        """Of the kernel's part, which has the driver's version; "" if it is unknown."""
         try:
             text = (self._kernel / "version").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return "unknown"
+            return ""
         found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
-        return found.group() if found else "unknown"
+        return found.group() if found else ""

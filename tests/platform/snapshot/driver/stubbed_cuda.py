@@ -126,6 +126,33 @@ def test_a_process_that_is_gone_is_said_to_be_gone(driver: CudaDriver) -> None:
             ask()
 
 
+def test_a_process_that_does_not_use_cuda_is_refused(
+    driver: CudaDriver, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_NO_CUDA", str(pid))
+    with pytest.raises(DriverRefused, match="CUDA_ERROR_INVALID_VALUE; it may not use CUDA"):
+        driver.state(pid)
+
+
+def test_it_says_what_each_gpu_is(driver: CudaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert driver.capabilities().gpus == dict.fromkeys(GPUS, "NVIDIA Stub 0")
+    monkeypatch.setenv("STUB_NO_NAME", "1")
+    assert CudaDriver(CudaLibrary()).capabilities().gpus == {}
+
+
+def test_what_comes_from_another_machine_gets_the_map_that_was_made_for_it(
+    driver: CudaDriver, pid: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STUB_LOG", "1")
+    driver.lock(pid, 1000)
+    driver.checkpoint(pid)
+    there = [f"GPU-20000000-0000-0000-0000-00000000000{index}" for index in range(5, 7)]
+    with pytest.raises(DriverRefused, match="no GPU GPU-nowhere"):
+        driver.restore(pid, {there[0]: "GPU-nowhere"})
+    driver.restore(pid, {there[0]: GPUS[1], there[1]: GPUS[0]})
+    assert capfd.readouterr().err.splitlines()[-2:] == ["pair 5->1 of 2", "pair 6->0 of 2"]
+
+
 def test_a_call_that_blocks_leaves_the_interpreter_to_others(
     driver: CudaDriver, pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,3 +309,13 @@ def test_a_driver_that_does_not_start_is_none(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(NoCuda, match="does not start: CUDA result 999"):
         CudaLibrary()
     assert not find_driver().capabilities().can_checkpoint
+
+
+@pytest.mark.parametrize(("version", "safe"), [("595.71.05", False), ("610.57.04", False), ("580.95.05", True)])
+def test_a_driver_that_harms_what_it_freezes_is_not_used(tmp_path: Path, version: str, safe: bool) -> None:
+    (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release\n")
+    found = find_driver(tmp_path)
+    assert isinstance(found, CudaDriver) is safe
+    if not safe:
+        why = found.capabilities().why_not_checkpoint
+        assert version in why and why.endswith("install a later driver")
