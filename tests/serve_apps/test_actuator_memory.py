@@ -261,7 +261,7 @@ async def test_an_arbiter_that_starts_amid_a_change_of_the_kind_carries_it_throu
 async def test_a_change_of_the_kind_that_is_taken_back_waits_for_the_gateway_that_leaves(serve: Serve) -> None:
     """It serves until its streams end, and looks as if it were there."""
     hands = ServeActuator()
-    await a_gateway_runs(hands, serve)
+    await a_gateway_runs(hands, serve, per_node=False)
     for per_node in (True, False, False):
         with pytest.raises(SeatRefused, match="has not left yet"):
             await hands.start_gateway(settings(per_node=per_node))
@@ -269,6 +269,15 @@ async def test_a_change_of_the_kind_that_is_taken_back_waits_for_the_gateway_tha
     serve.left()
     await hands.start_gateway(settings(per_node=False))
     assert serve.deployed == [GATEWAY_APP] * 2
+
+
+async def test_gateways_of_the_other_kind_that_turn_up_beside_the_right_ones_are_seen(serve: Serve) -> None:
+    hands = ServeActuator()
+    await a_gateway_runs(hands, serve, per_node=True)
+    serve.targets[GATEWAY_APP], serve.actors[GATEWAY_APP] = 1, ["somebody's"]
+    with pytest.raises(SeatRefused):
+        await hands.start_gateway(settings(per_node=True))
+    assert serve.deleted == {GATEWAY_APP}
 
 
 async def test_a_deletion_that_serves_controller_has_not_heard_is_sent_again(serve: Serve) -> None:
