@@ -264,6 +264,13 @@ def test_gateways_are_told_their_parts_of_the_limits_in_the_order_of_their_nodes
     assert told(again, second) == [LimitShare(1, 2), LimitShare(0, 2)], "one that was restarted has the same place"
 
 
+def test_a_gateway_whose_late_report_comes_after_a_long_silence_is_one_of_those_that_share(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(with_gateways(loop))
+    loop.reports.started_s = clock.now_s() - 60.0
+    loop.reports.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, replace(GATEWAY, seq=GATEWAY.seq + 1))
+    assert arbiter.report_gateway(GATEWAY).share == LimitShare(0, 1)
+
+
 def test_an_arbiter_that_has_not_heard_all_gateways_leaves_them_the_parts_that_they_have(loop: FakeLoop) -> None:
     """It would tell each that comes first that it is the only one, and that the whole limit is its own."""
     arbiter = an_arbiter(with_gateways(loop))
