@@ -1,7 +1,7 @@
 """The ceiling: what fio reaches on the same files, with buffers in huge pages.
 
 Debian's fio, io_uring, O_DIRECT. Huge pages matter: with 4 KiB pages fio itself came to 0.36 to 0.50 of that
-(docs/measured.md, What the design rests on), since a request is cut into as many pieces as it has pages.
+(docs/measured.md, "What the design rests on"), since a request is cut into as many pieces as it has pages.
 """
 
 import json
@@ -56,7 +56,7 @@ def read(files: Sequence[Path], *, huge: bool) -> Ceiling:
     """Read all of ``files``, one after the other."""
     names = ":".join(str(path).replace(":", "\\:") for path in files)
     total = sum(path.stat().st_size for path in files)
-    # 1 MiB x 16 was the fastest of three, by 1 % (docs/measured.md, What the design rests on)
+    # 1 MiB x 16 was the fastest of three, by 1 % (docs/measured.md, "What the design rests on")
     return _fio("read", total, huge, f"--filename={names}", "--file_service_type=sequential", "--bs=1M", "--iodepth=16")
 
 

@@ -33,15 +33,15 @@ Load = Callable[[], Tensors]
 
 OURS, OURS_UNHASHED, OURS_FRESH = "ebbtide", "ebbtide, not hashed", "ebbtide, fresh memory"
 SAFETENSORS, FAST, RUNAI, KVIKIO = "safetensors", "fastsafetensors", "runai streamer", "kvikio"
-# What it is given matters little: 1 to 16 threads with 1 to 16 MiB came to 2.94 to 3.26 GB/s (docs/measured.md, What
-# the design rests on). 16 MiB are what ours asks for at once.
+# What it is given matters little: 1 to 16 threads with 1 to 16 MiB came to 2.94 to 3.26 GB/s (docs/measured.md, "What
+# the design rests on"). 16 MiB are what ours asks for at once.
 KVIKIO_THREADS, KVIKIO_TASK_BYTES = 4, 16 << 20
 _modes: dict[str, int] = {}
 _kept: list[Any] = []  # what lends out the memory of its tensors
 
 
 def ours(weights: Weights, *, verify: bool = True, fresh: bool = False) -> Load:
-    """The store's own reader; into memory that the process has already, as a replica has, or into fresh memory."""
+    """The store's own reader; into memory that the process has already, or fresh, as a new replica's is on a CPU."""
     root = Path(weights.store)
     transport = PosixTransport(process_pool(), traffic=node_traffic(root, TrafficClass.SERVE_LOAD))
     store = ObjectStore.at(root, transport, who="benchmark")

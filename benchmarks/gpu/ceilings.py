@@ -1,7 +1,8 @@
 """What the machine can do at best: the link to the device, and the storage, each alone.
 
 The storage's loop is written anew here, of nothing but ``os.preadv``: it shares no code with what it is the measure of,
-except for the memory, since without huge pages that were touched before no loop is a ceiling (docs/measured.md).
+except for the memory, since without huge pages that were touched before no loop is a ceiling (docs/measured.md, "What
+the design rests on").
 """
 
 import json

@@ -1,12 +1,12 @@
 """Three hashes of a chunk, each for one question.
 
-- *quick* (xxh3, 64 bits; 0.03 CPU s/GB, docs/measured.md): are these the bytes that belong here? Asked at every read.
-  Its seed is made of the object's salt, the file's name and the chunk's offset, so that right bytes in a wrong place
-  fail as well, even under an index that was mixed up with them.
+- *quick* (xxh3, 64 bits; 0.019 CPU s/GB from a core's cache and 0.046 from memory, docs/measured.md, "Storage"): are
+  these the bytes that belong here? Asked at every read. Its seed is made of the object's salt, the file's name and the
+  chunk's offset, so that right bytes in a wrong place fail as well, even under an index that was mixed up with them.
 - *device* (a sum of products; a GPU computes it at the speed of its memory): the same question for bytes that never
   pass through host memory.
 - *content* (SHA-256, or xxh3 with 128 bits): are these the same bytes as those? Names files and objects, without salt
-  or place. SHA-256 costs more CPU than the fastest disk (0.6 CPU s/GB), so training state, which we write ourselves
+  or place. SHA-256 costs more CPU than the fastest disk (0.56 CPU s/GB), so training state, which we write ourselves
   and nobody imports, takes xxh3-128.
 
 The device hash is ``seed + length + sum(word[i] * key[i])`` modulo 2^64, over the chunk's 32-bit words (signed, little

@@ -1,7 +1,7 @@
 """How many requests to keep in flight: found by trying, since no constant is right for a laptop's disk and for Lustre.
 
 Too few leave the link idle; too many make a shared filesystem slower for all (eight threads per GPU ran four times
-slower than four on one Lustre, see docs/measured.md). The knee between them moves with the load of others.
+slower than four on one Lustre: cudf #17185). The knee between them moves with the load of others.
 
 A limit is judged by what it moves, and a larger one only kept if it is worth its price: 25 % more requests must move
 7 % more bytes (``PRICE``). Rounds of requests are compared: at the present limit, one step above, one step below. While

@@ -7,8 +7,8 @@ Done block by block: the products take twice the memory of the words, and a bloc
 
 Cost, an estimate that no GPU has confirmed: for each byte of data about 3 bytes are read from memory (the word and
 its key), and the products go through the cache. At 3 TB/s that is 1 ms for a GB, against 40 ms for its way over PCIe
-5.0; each chunk adds some 50 us for starting kernels and waiting, which other threads' chunks hide. On a CPU: 0.3 CPU
-s/GB with numpy (``docs/measured.md``), more here.
+5.0; each chunk adds some 50 us for starting kernels and waiting, which other threads' chunks hide. On a CPU: 0.39 CPU
+s/GB with numpy (one core of a busy machine, one chunk again and again), more here.
 """
 
 import torch

@@ -1,7 +1,8 @@
 """A whole file into one arena that was touched before, to make views of: the fastest way into host memory.
 
 Whole-file requests into memory that is aligned like the file need no copy but that of the last few bytes; reading
-tensor by tensor to wherever they fall was 0.5 to 0.8 as fast at ten times the CPU (docs/measured.md).
+tensor by tensor to wherever they fall was 0.5 to 0.8 as fast at ten times the CPU (docs/measured.md, "What the design
+rests on").
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,9 @@
 
 Why: the first touch of memory costs more than reading the bytes that go into it, and requests into 4 KiB pages are cut
 small by the block layer. The same reads into a fresh buffer reached 0.18 of the storage's speed, into 4 KiB pages
-0.74, into memory like this 0.98 to 1.04 (docs/measured.md). So memory is never given back: an `Arena` is made once and
-used again and again. That also makes late writes harmless: a request that hangs may still write into it tomorrow.
+0.74, into memory like this 0.99 (docs/measured.md, "What the design rests on"). So memory is never given back: an
+`Arena` is made once and used again and again. That also makes late writes harmless: a request that hangs may still
+write into it tomorrow.
 
 Not guaranteed: huge pages (`Arena.huge_bytes` says what came; the kernel may be told ``never``, or be short of them).
 In a forked child the memory does not exist: writes by the device into pages shared with a child are a known hazard of

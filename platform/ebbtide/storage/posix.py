@@ -1,9 +1,9 @@
 """The transport of plain files: direct reads and writes from a few threads, into memory that is kept for ever.
 
-`os.preadv` is enough: in a probe, four threads with requests of 4 MiB and one with 16 MiB came to 0.98 to 1.04 of
-fio's ceiling, as kvikio and io_uring did (docs/measured.md). What matters are large requests past the page cache into
-huge pages that were touched before. The page cache is used where it has the bytes already, and where the filesystem
-refuses direct requests; the report says so.
+`os.preadv` is enough: in a probe, four threads with requests of 4 MiB came to 0.99 of fio's ceiling and one with 16 MiB
+to 1.01, kvikio and io_uring to 0.98 to 1.04. What matters are large requests past the page cache into huge pages that
+were touched before. The page cache is used where it has the bytes already, and where the filesystem refuses direct
+requests; the report says so.
 
 Not guaranteed: that memory is left alone after `TransferTimeout`, or after an interrupt (Ctrl-C). A request that hangs
 in the kernel cannot be taken back. Buffers of the pool are then buried. Memory given as ``into`` is kept alive, but it
@@ -12,7 +12,7 @@ any other error, and after success, nothing is written any more.
 
 Without ``traffic`` also not: fairness between transfers, or a bound on all threads together.
 
-Source: open(2) O_DIRECT; docs/measured.md for the numbers.
+Source: open(2) O_DIRECT; docs/measured.md, "What the design rests on", for the numbers.
 """
 
 import errno
@@ -35,8 +35,8 @@ from ebbtide.storage.spans import Spans
 from ebbtide.storage.traffic import MOST, Traffic
 from ebbtide.storage.transport import CHUNK_BYTES, Consume, Fill, Range
 
-# Four threads reach the ceiling with 4 MiB requests already, and more were slower on a shared filesystem
-# (docs/measured.md; cudf #17185: 8 threads per GPU took four times as long as 4 on Lustre).
+# Four threads reach the ceiling with 4 MiB requests already (docs/measured.md, "What the design rests on"); on a shared
+# filesystem others have seen more of them to be slower (cudf #17185: 8 threads per GPU took four times as long as 4).
 DEFAULT_THREADS = 4
 # Transfers that may hang in the kernel before new ones are turned away at once: each holds threads for ever.
 MOST_STUCK = 32

@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.storage import libc
 
 # Reading a share s through the cache takes s/12 + (1-s)/0.8 seconds per GB (warm and cold buffered reads), directly
-# 1/3.1: equal at s = 0.8 (docs/measured.md).
+# 1/3.1: equal at s = 0.8 (docs/measured.md, "What the design rests on").
 RESIDENT_SHARE = 0.8
 
 _NO_ANSWER = frozenset({errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL})

@@ -4,7 +4,8 @@ Why chunks and a callback: whoever needs the bytes (a hash, a copy to a device, 
 the next chunk is on its way, in the thread that fetched it and while it is still in that core's cache.
 
 A *chunk* is at most ``CHUNK_BYTES`` and starts at a multiple of it in the file: the unit of requests, of hashes and of
-repair alike. 16 MiB: cuFile's largest direct request, and flat between 4 and 16 MiB in measurements (docs/measured.md).
+repair alike. 16 MiB: cuFile's largest direct request, and as fast as 4 MiB in measurements (docs/measured.md, "What the
+design rests on").
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,9 @@
 """A copy of a state in host memory, so that it can be written while training goes on with the original.
 
 The memory comes from arenas that live as long as the process: touched once, and used again for the next copy, which
-then allocates nothing. (The first touch of memory costs more than writing it out, docs/measured.md.) It goes back by
-itself when the last tensor in it is gone. Tensors that are the same memory stay so in the copy.
+then allocates nothing. (The first touch of memory can cost more than writing it out: docs/measured.md, "What the design
+rests on".) It goes back by itself when the last tensor in it is gone. Tensors that are the same memory stay so in the
+copy.
 
 Not guaranteed: that a state which is changed by another thread meanwhile is copied as of one moment.
 """
