@@ -84,6 +84,7 @@ def _settings(plan: JobPlan) -> SessionSettings:
         seed=section.seed,
         micro_batch_max=section.micro_batch,
         checkpoint_every_s=section.checkpoint_every_s,
+        keep_checkpoints=section.keep_checkpoints,
         bucket_cap_mb=section.bucket_cap_mb,
         in_place=section.in_place,
         meeting_root=_meeting_root(plan),

@@ -73,6 +73,11 @@ class JobSection(Section):
     checkpoint_every_s: Seconds = Field(
         60, description="Seconds between two published checkpoints. Default 60: what a crash may cost."
     )
+    keep_checkpoints: Count = Field(
+        2,
+        description="Newest checkpoints that stay. Default 2: the one that counts, and one that a slow reader may "
+        "still have open.",
+    )
     cpus_per_worker: float = Field(
         1, ge=0, le=4096, description="Logical CPUs of one worker. Default 1: its main thread."
     )
