@@ -59,6 +59,27 @@ class Ways:
     ranks_here: int = 1
 
 
+@contextmanager
+def turn_to_load(settings: LoadSettings, rank: int, *, record: StartRecord, say: Say) -> Iterator[None]:
+    """One of the pool's turns to read weights, in whatever way; after ``TURN_S`` it goes anyway."""
+    if not settings.loaders:
+        yield
+        return
+    terms = LoadTerms(f"{this_process()}, rank {rank}", settings.loaders, TURN_S)
+    said: list[str] = []
+
+    def waits(why: str) -> None:
+        if not said:
+            say(f"rank {rank} waits for its turn to load: {why}")
+        said.append(why)
+
+    with loading(settings.store / TURNS, terms, on_wait=waits) as place:
+        if place.why:
+            record.reasons.append(f"rank {rank}: {place.why}")
+            say(record.reasons[-1])
+        yield
+
+
 class RankLoad:
     """One load of one model; for one thread."""
 
@@ -77,7 +98,7 @@ class RankLoad:
             StorageError: the checkpoint is damaged or cannot be read.
             Exception: what the engine's own loading raises.
         """
-        with self._turn(ways.facts.rank):
+        with turn_to_load(self._settings, ways.facts.rank, record=self._record, say=self._say):
             began_s = time.monotonic()
             used, transfer = "", None
             if asked == FLAT:
@@ -91,25 +112,6 @@ class RankLoad:
             if not used:
                 used, transfer = self._by_checkpoint(model, ways)
             self._record.add(used, transfer, time.monotonic() - began_s)
-
-    @contextmanager
-    def _turn(self, rank: int) -> Iterator[None]:
-        """One of the pool's turns to load; after ``TURN_S`` it goes anyway."""
-        if not self._settings.loaders:
-            yield
-            return
-        terms = LoadTerms(f"{this_process()}, rank {rank}", self._settings.loaders, TURN_S)
-        said: list[str] = []
-
-        def waits(why: str) -> None:
-            if not said:
-                self._say(f"rank {rank} waits for its turn to load: {why}")
-            said.append(why)
-
-        with loading(self._settings.store / TURNS, terms, on_wait=waits) as place:
-            if place.why:
-                self._tell(f"rank {rank}: {place.why}")
-            yield
 
     def _named(self, model: nn.Module, facts: EngineFacts) -> tuple[FlatKey, Layout]:
         try:

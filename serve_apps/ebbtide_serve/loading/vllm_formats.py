@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.held import HELD
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.process_store import ProcessStore, process_store
-from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, RankLoad, Ways
+from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, RankLoad, Ways, turn_to_load
 from ebbtide_serve.loading.record import LOGGER, OWN, RECORD
 from ebbtide_serve.loading.settings import split_settings
 from ebbtide_serve.loading.sources import SourcesRead
@@ -57,6 +58,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
         super().__init__(dataclasses.replace(load_config, load_format="auto", model_loader_extra_config=rest))
         self._read = SourcesRead()
         self._device = torch.device("cpu")  # where the model's loader gets its tensors
+        self._has_turn = False  # of all ranks that load
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:
         """Fill the parameters; called by vLLM between making the model and repacking.
@@ -68,9 +70,10 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
         why_own = self._why_own(model_config.model)
         if why_own or self._settings is None:
             self._tell(why_own)
-            began_s = time.monotonic()
-            super().load_weights(model, model_config)
-            RECORD.add(OWN, None, time.monotonic() - began_s)
+            with self._turn():
+                began_s = time.monotonic()
+                self._load_in_turn(model, model_config)
+                RECORD.add(OWN, None, time.monotonic() - began_s)
         else:
             facts = _facts(model, model_config)
             if not facts.quantizes_online:
@@ -86,8 +89,25 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
 
     def _load_checkpoint(self, model: nn.Module, model_config: Any) -> tuple[str, TransferReport | None]:
         self._read = SourcesRead()
-        super().load_weights(model, model_config)
+        self._load_in_turn(model, model_config)
         return self._read.outcome()
+
+    def _load_in_turn(self, model: nn.Module, model_config: Any) -> None:
+        self._has_turn = True
+        try:
+            super().load_weights(model, model_config)
+        finally:
+            self._has_turn = False
+
+    def get_all_weights(self, model_config: Any, model: nn.Module) -> Generator[tuple[str, torch.Tensor], None, None]:
+        """The tensors of all sources; vLLM asks for it within a load, which has its turn, and when it reloads."""
+        with nullcontext() if self._has_turn else self._turn():
+            yield from super().get_all_weights(model_config, model)
+
+    def _turn(self) -> AbstractContextManager[None]:
+        if self._settings is None:
+            return nullcontext()
+        return turn_to_load(self._settings, get_tensor_model_parallel_rank(), record=RECORD, say=self._say)
 
     def _get_weights_iterator(self, source: Any) -> Generator[tuple[str, torch.Tensor], None, None]:
         """The tensors of one source; vLLM asks for it when it loads and when it reloads.
