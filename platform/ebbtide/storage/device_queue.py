@@ -134,16 +134,21 @@ def queue_for(device: torch.device | str) -> DeviceQueue:
 
 
 class Pinning:
-    """Page-locks memory of a pool (see `memory.Register`); without success it is used all the same.
+    """Page-locks memory (see `memory.Register`); without success it is used all the same.
 
     Attributes:
         why_not: why some of it is not page-locked, in words; empty if all is.
     """
 
-    def __init__(self, runtime: Callable[[], Any] | None = None) -> None:
-        """``runtime`` gives the CUDA runtime; torch's, if None."""
+    def __init__(self, runtime: Callable[[], Any] | None = None, take_up: Callable[[], object] | None = None) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            runtime: gives the CUDA runtime; torch's, if None.
+            take_up: has CUDA hand out an error that nobody has seen; raises it. By a kernel, if None.
+        """
         self.why_not = ""
-        self._runtime = runtime or torch.cuda.cudart
+        self._runtime, self._take_up = runtime or torch.cuda.cudart, take_up or _launch
 
     def __call__(self, address: int, size_bytes: int) -> None:
         """Page-lock ``size_bytes`` from ``address`` on."""
@@ -151,10 +156,17 @@ class Pinning:
             runtime = self._runtime()
             status = runtime.cudaHostRegister(address, size_bytes, _PORTABLE)
             if int(status):
+                # CUDA keeps it for whoever launches the next kernel: an innocent step of a training job.
+                with contextlib.suppress(RuntimeError, AssertionError):
+                    self._take_up()
                 raise RuntimeError(f"cudaHostRegister gives error {int(status)}")
         except (RuntimeError, AssertionError) as error:  # torch raises either where CUDA does not start
             self.why_not = f"host memory is not page-locked: {' '.join(str(error).split())}"
             logger.warning("%s; copies to the device will be slow", self.why_not)
+
+
+def _launch() -> None:
+    torch.ones(1, device="cuda")
 
 
 def pinned_pool(count: int = DEFAULT_COUNT, *, pinning: Pinning | None = None) -> tuple[BufferPool, str]:

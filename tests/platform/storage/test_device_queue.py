@@ -39,6 +39,18 @@ def test_a_refusal_is_told_and_the_pool_works_all_the_same(caplog: pytest.LogCap
     assert buffer is not None and len(buffer.memory) == CHUNK_BYTES
 
 
+def test_an_error_of_registering_is_not_left_for_the_next_kernel() -> None:
+    asked: list[str] = []
+
+    def take_up() -> None:
+        asked.append("a kernel")
+        raise RuntimeError("CUDA error: out of memory")
+
+    Pinning(lambda: Runtime(2), take_up)(0, 4096)
+    Pinning(lambda: Runtime(), take_up)(0, 4096)
+    assert asked == ["a kernel"]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_cuda_the_reason_is_torchs() -> None:
     pinning = Pinning()

@@ -6,6 +6,7 @@ from typing import NoReturn
 import torch
 
 from ebbtide.storage.arenas import Arenas
+from ebbtide.storage.device_queue import Pinning
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide_train.session import rng
@@ -27,7 +28,7 @@ def checkpoint(member: Member) -> None:
     go_on_if_it_counts(member)
     assert member.tracked is not None
     states = rng_states(member)
-    copies = _copies.setdefault(os.getpid(), HostCopies(Arenas()))
+    copies = host_copies(member.device)
     if member.tracked.split:
         beside = member.group.beside()
         parts = copied_parts({**member.tracked.state(), "rng": states}, beside, copies)
@@ -39,6 +40,14 @@ def checkpoint(member: Member) -> None:
             member.durability.failed(error)  # training goes on; it is tried again when the next one is due
         else:
             member.durability.begin(copy.state, version(member))
+
+
+def host_copies(device: torch.device) -> HostCopies:
+    """Those of this process; page-locked for a GPU, since training waits for the copy from there."""
+    pid = os.getpid()
+    if pid not in _copies:
+        _copies[pid] = HostCopies(Arenas(register=Pinning() if device.type == "cuda" else None))
+    return _copies[pid]
 
 
 def commit(member: Member) -> str:
