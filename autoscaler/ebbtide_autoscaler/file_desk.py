@@ -1,6 +1,7 @@
 """Where the pool's file is changed: it is journaled, then it is in force.
 
-All that follows from it is made to hold tick by tick (``agree``, ``gateway_keeper``).
+All that follows from it is made to hold tick by tick (``agree``, ``gateway_keeper``). Only how much of the shared
+directory may be taken is left there just before, for whoever uses the directory (``storage.limits``).
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 from ebbtide.config.root import PoolFile
+from ebbtide.storage.errors import StorageError
+from ebbtide.storage.limits import leave_limits
 from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.journal import CONFIGS_KEPT
 from ebbtide_autoscaler.key_desk import KeyDesk, Write
@@ -53,6 +56,10 @@ class FileDesk:
         text = config.model_dump_json(by_alias=True)
         self._keys.book.with_file(settings.file_keys(config)[0])  # raises before anything is written
         async with self._changing:
+            try:
+                await asyncio.to_thread(leave_limits, self._shared_dir, config.pool.storage)
+            except StorageError as error:
+                raise ValueError(f"the file cannot be put into force: {error}") from error
             if text != self.json:
                 await self._write({"type": "config", "at_s": time.time(), "config": text})
                 self.mode_since_s = time.time() if config.pool.mode != self.mode else self.mode_since_s

@@ -28,6 +28,7 @@ from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.late_lease import LateLeases
 from ebbtide.storage.leases import SharedLeases
+from ebbtide.storage.limits import limits_of
 from ebbtide.storage.models.fitting import shown
 from ebbtide.storage.models.left_behind import left_behind
 from ebbtide.storage.models.local_source import LocalSource
@@ -170,9 +171,12 @@ class Preparation:
         root, who = self._wish.shared_dir / STORE, f"endpoint {self._wish.name}"
 
         def at_root() -> ObjectStore:
-            traffic = node_traffic(root, TrafficClass.SERVE_LOAD)  # a start waits for it, an import too
+            limits = limits_of(self._wish.shared_dir)
+            # A start waits for it, an import too.
+            traffic = node_traffic(root, TrafficClass.SERVE_LOAD, limits.bytes_per_s)
             leases = LateLeases(SharedLeases(StorePaths(root).leases, who=who), _log.warning)
-            return ObjectStore.at(root, PosixTransport(BufferPool(_BUFFERS), traffic=traffic), leases=leases)
+            transport = PosixTransport(BufferPool(_BUFFERS), traffic=traffic)
+            return ObjectStore.at(root, transport, leases=leases, budget=limits.models)
 
         return Bounded()("open", root, STORE_ANSWERS_S, at_root)
 
@@ -243,8 +247,9 @@ class Preparation:
     def _publish_caches(self) -> str:
         assert self._store is not None, "checked by who calls"
         assert self._fingerprint is not None, "checked by who calls"
-        root = self._store.paths.root
-        later = PosixTransport(BufferPool(_BUFFERS), traffic=node_traffic(root, TrafficClass.PREFETCH))
+        rate = limits_of(self._wish.shared_dir).bytes_per_s
+        traffic = node_traffic(self._store.paths.root, TrafficClass.PREFETCH, rate)
+        later = PosixTransport(BufferPool(_BUFFERS), traffic=traffic)
         background = ObjectStore(replace(self._store.ports, transport=later))
         found, why = publish(background, self._fingerprint, self._caches, self._restored)
         if self._restored.suspect is not None:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from ebbtide.agent.process import started_ticks
+from ebbtide.config.storage import StorageSection
 from ebbtide.storage import shared_files
 from ebbtide.storage.leases import of_object
+from ebbtide.storage.limits import leave_limits
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
@@ -124,6 +126,17 @@ async def test_vllms_own_way_is_given_a_directory_and_no_store(store: ObjectStor
     plain = directory(tmp_path)
     made, stages = await prepared(tmp_path, str(plain), weights="engine", caches=False)
     assert (made.settings(), stages) == (EngineSettings("small", str(plain), {"max_model_len": 64}), ["model"])
+
+
+async def test_a_directory_for_which_the_pool_has_no_room_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    leave_limits(tmp_path / "shared", StorageSection(models_max=1000, bytes_per_s_per_node=10**9))
+    made, _ = await prepared(tmp_path, str(directory(tmp_path)))
+    told = made.settings()
+    transport: Any = made._store.ports.transport if made._store is not None else None
+    made.close()
+    assert told.weights is None and "raise pool.storage.models_max" in told.why_own
+    assert transport._traffic.rates.budget.bytes_per_s == 10**9
 
 
 async def test_a_directory_is_brought_into_the_store_at_first_use(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide.config.storage import StorageSection
 from ebbtide.ledger.log import EpochLog
 from ebbtide.storage.errors import Refused
+from ebbtide.storage.limits import LIMITS, leave_limits
 from ebbtide.storage.training.cleaning import of_checkpoint
 from ebbtide.storage.training.deciding import go_on_from, runs
 from ebbtide.storage.training.places import CheckpointId, RunPaths
@@ -53,6 +55,22 @@ def test_the_newest_is_read_with_what_it_is_of_and_the_last_two_are_kept(tmp_pat
     assert loaded(store) == 4 == durable_step(tmp_path)
     assert store.ref(ref.id) == ref
     assert checkpoints(tmp_path) == ["e1/step-3", "e1/step-4"]
+
+
+def test_a_job_stays_within_what_the_pool_allows_and_goes_on_when_that_is_more(tmp_path: Path) -> None:
+    leave_limits(tmp_path, StorageSection(checkpoints_max_per_job=1 << 10, keep_free=1))
+    store = CheckpointStore(tmp_path / "train" / "job")
+    store.begin(1)
+    with pytest.raises(CheckpointFailed, match=r"keep_checkpoints.*raise pool\.storage\.checkpoints_max_per_job"):
+        publish(store, 1)
+    assert store.newest() is None
+    leave_limits(tmp_path, StorageSection(checkpoints_max_per_job=1 << 30, keep_free=1))
+    publish(store, 1)
+    (tmp_path / LIMITS).unlink()
+    (tmp_path / LIMITS).mkdir()  # nobody can tell now
+    publish(store, 2)
+    assert store._checkpoints.keeping.budget.max_bytes == 1 << 30 and loaded(store) == 2
+    store.close()
 
 
 def test_one_that_somebody_reads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from ebbtide.cli.transfer_bar import TransferBar
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.reader import identity, survey
 from ebbtide.storage.leases import this_process
+from ebbtide.storage.limits import limits_of
 from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.training.checkpoints import Listed, RunCheckpoints
 from ebbtide.storage.training.deciding import go_on_from
@@ -174,4 +175,5 @@ def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
 
 
 def _checkpoints(paths: RunPaths, kind: TrafficClass = TrafficClass.SCRUB) -> RunCheckpoints:
-    return RunCheckpoints(paths, TrainingPorts(FirstUse(paths.directory, kind), leases=run_leases(paths)))
+    transport = FirstUse(paths.directory, kind, limits_of(paths.shared_dir).bytes_per_s)
+    return RunCheckpoints(paths, TrainingPorts(transport, leases=run_leases(paths)))

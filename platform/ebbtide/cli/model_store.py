@@ -22,6 +22,7 @@ from ebbtide.storage.buffers import process_pool
 from ebbtide.storage.doctor.deadline import NoAnswer, within
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
+from ebbtide.storage.limits import Limits, limits_of
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
@@ -66,6 +67,12 @@ class StoreOptions:
         except NoPool as error:
             raise BadInput(f"{error}; or name its directory with --shared-dir") from error
 
+    def limits(self) -> Limits:
+        """Those of the file that was named; else those in force. Reads the shared directory."""
+        if self.pool_file is not None:
+            return Limits.of(load(self.pool_file).pool.storage)
+        return limits_of(self.root().parent)
+
 
 def store_options(command: CommandT) -> CommandT:
     """Adds the options that name the store; the command gets them as ``where``, a `StoreOptions`."""
@@ -105,7 +112,8 @@ def open_store(where: StoreOptions, *, make: bool = False, kind: TrafficClass = 
             raise BadInput(f"there is no directory {root.parent}")
         if not make and not StorePaths(root).marker.exists():
             raise BadInput(f"no models are in {root.parent} yet; bring one in: ebbtide models import SOURCE")
-        return ObjectStore.at(root, FirstUse(root, kind))
+        limits = where.limits()
+        return ObjectStore.at(root, FirstUse(root, kind, limits.bytes_per_s), budget=limits.models)
 
     try:
         with told():
@@ -131,16 +139,16 @@ def told() -> Iterator[None]:
 class FirstUse:
     """A transport that is made when the first byte is moved: its buffers take a moment, and most commands need none."""
 
-    def __init__(self, root: Path, kind: TrafficClass) -> None:
-        """``root``: on the filesystem that it moves bytes of, in the class ``kind``."""
-        self._root, self._kind = root, kind
+    def __init__(self, root: Path, kind: TrafficClass, bytes_per_s: int | None) -> None:
+        """``root``: on the filesystem that it moves bytes of, in the class ``kind``; for the rest `node_traffic`."""
+        self._class = root, kind, bytes_per_s
         self._lock = threading.Lock()
         self._transport: Transport | None = None
 
     def _made(self) -> Transport:
         with self._lock:
             if self._transport is None:
-                self._transport = PosixTransport(process_pool(), traffic=node_traffic(self._root, self._kind))
+                self._transport = PosixTransport(process_pool(), traffic=node_traffic(*self._class))
             return self._transport
 
     def read(

@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from ebbtide.config.scalars import Count, CountOrZero, RelativePath, SizeBytes, Slug
 from ebbtide.config.section import Section
+from ebbtide.config.storage import StorageSection
 
 
 def _slots(value: object) -> object:
@@ -54,8 +55,12 @@ class PoolSection(Section):
     )
     loaders_max: Count = Field(
         8,
-        description="Ranks of replicas that read weights at once, over all nodes; others wait for their turn. "
-        "Default 8: what a shared filesystem feeds at full speed; more would only make all of them late.",
+        description="Ranks of replicas that read weights at once, over all nodes; others wait for their turn. What "
+        "vLLM reads from a directory in its own way is not counted. Default 8: what a shared filesystem feeds at full "
+        "speed; more would only make all of them late.",
+    )
+    storage: StorageSection = Field(
+        StorageSection(), description="How much of the shared directory may be taken, and how fast."
     )
 
     @field_validator("slots", "num_cpus")

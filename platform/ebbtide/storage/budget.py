@@ -17,24 +17,11 @@ from ebbtide.storage.collecting import survey, tree_bytes, written_bytes
 from ebbtide.storage.durable import is_real_directory, read_small, telling
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.garbage import Fate, Grace, Verdict, plan
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.names import Attempt
 from ebbtide.storage.ports import StorePorts
 
 RESERVATION = ".reserved"  # in a work directory; no name that `names` lets through
-GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much the store may take.
-
-    Attributes:
-        max_bytes: of all that is in it; None for no bound but the filesystem's.
-        keep_free_bytes: what must stay free on the filesystem for others, such as logs and the ledger.
-    """
-
-    max_bytes: int | None = None
-    keep_free_bytes: int = GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +45,24 @@ def lack_bytes(room: Room, budget: Budget) -> int:
     """How many bytes are missing for all reservations; 0 if there is room for them."""
     to_come = max(0, room.reserved_bytes - room.written_bytes)
     on_filesystem = to_come + budget.keep_free_bytes - room.free_bytes if to_come else 0
-    if budget.max_bytes is None:
-        return max(0, on_filesystem)
-    in_budget = room.stored_bytes + max(room.reserved_bytes, room.written_bytes) - budget.max_bytes
-    return max(0, on_filesystem, in_budget)
+    return max(0, on_filesystem, _over_budget(room, budget))
+
+
+def what_to_change(room: Room, budget: Budget, maximum: str) -> str:
+    """In words: what in the pool's file, put into force anew, would give room; empty where nothing there would.
+
+    Args:
+        maximum: the key that bounds what is stored.
+    """
+    if _over_budget(room, budget) > 0:
+        return f"raise pool.storage.{maximum}"
+    is_kept = not lack_bytes(room, Budget(budget.max_bytes, keep_free_bytes=0))
+    return "lower pool.storage.keep_free" if is_kept else ""
+
+
+def _over_budget(room: Room, budget: Budget) -> int:
+    taken = room.stored_bytes + max(room.reserved_bytes, room.written_bytes)
+    return 0 if budget.max_bytes is None else taken - budget.max_bytes
 
 
 def measure(ports: StorePorts) -> Room:
@@ -86,16 +87,13 @@ def measure(ports: StorePorts) -> Room:
     return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
 
 
-def reserve(
-    ports: StorePorts, attempt: Attempt, size_bytes: int, budget: Budget, *, grace: Grace | None = None
-) -> None:
-    """Set room aside for a work directory; a second time replaces the first.
+def reserve(ports: StorePorts, attempt: Attempt, size_bytes: int, *, grace: Grace | None = None) -> None:
+    """Set room aside for a work directory, in the store's budget; a second time replaces the first.
 
     Args:
         ports: of the store.
         attempt: whose work directory, which must be there.
         size_bytes: of all that will be in it.
-        budget: what the store may take.
         grace: of the collector, for telling what it would free.
 
     Raises:
@@ -103,15 +101,17 @@ def reserve(
     """
     path = ports.paths.work(attempt) / RESERVATION
     ports.disk.write(path, b"%d\n" % size_bytes)
-    room = measure(ports)
+    room, budget = measure(ports), ports.budget
     if lack := lack_bytes(room, budget):
         ports.disk.remove(path)
         verdicts = plan(survey(ports, judge=False), grace or Grace())
         limit = "no budget" if budget.max_bytes is None else f"budget {_shown(budget.max_bytes)}"
+        change = what_to_change(room, budget, "models_max")
         raise NoRoom(
             f"no room for {_shown(size_bytes)} in {ports.paths.root}: {_shown(lack)} are missing "
             f"({_shown(room.free_bytes)} free, {_shown(budget.keep_free_bytes)} of it kept for others; "
             f"{_shown(room.stored_bytes)} stored, {limit}). {what_to_collect(verdicts, lack)}"
+            + (f" Or {change} in the pool's file: ebbtide up" if change else "")
         )
 
 

@@ -1,7 +1,8 @@
 """One book of bandwidth for all processes of this user on this node that use one filesystem, and the way into it.
 
 Not guaranteed: that filesystems are told apart which the kernel shows as one device, or seen as one which are mounted
-twice; and anything among containers that do not share ``/dev/shm``.
+twice; anything among containers that do not share ``/dev/shm``; and a budget among processes that were told different
+ones, such as those that began before it was changed.
 """
 
 import os
@@ -14,22 +15,24 @@ from ebbtide.storage.traffic import Traffic
 
 _BOOKS = Path("/dev/shm")  # node-local, in memory, gone with the boot: what a book must be
 
-_made: dict[tuple[int, Path, TrafficClass], Traffic] = {}  # by process id too: a forked child makes its own
+# By process id too: a forked child makes its own.
+_made: dict[tuple[int, Path, TrafficClass, int | None], Traffic] = {}
 _making = threading.Lock()
 
 
-def node_traffic(root: Path, kind: TrafficClass) -> Traffic:
+def node_traffic(root: Path, kind: TrafficClass, bytes_per_s: int | None = None) -> Traffic:
     """A class's way to the filesystem that ``root`` lies on: the same one whenever this process asks.
 
     Args:
         root: need not exist yet; then the directory that it will be made in counts.
         kind: what the bytes are moved for.
+        bytes_per_s: what the node may move of it, all together (`limits`); None: whatever it gives.
     """
     book = book_of(root)
     with _making:
-        key = os.getpid(), book, kind
+        key = os.getpid(), book, kind, bytes_per_s
         if key not in _made:
-            _made[key] = Traffic(Rates(Budget(None), shelf=NodeShelf(book)), kind)
+            _made[key] = Traffic(Rates(Budget(bytes_per_s), shelf=NodeShelf(book)), kind)
         return _made[key]
 
 

@@ -27,6 +27,7 @@ from ebbtide.storage.durable import Disk, is_real_directory, read_small, telling
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
 from ebbtide.storage.index import check_chunk_bytes
 from ebbtide.storage.leases import Leases, SharedLeases, of_object
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import Kind, Manifest, hashing_for
 from ebbtide.storage.names import ObjectId, attempt, object_id
 from ebbtide.storage.opening import open_contents, read_manifest
@@ -54,7 +55,14 @@ class ObjectStore:
 
     @classmethod
     def at(
-        cls, root: Path, transport: Transport, *, leases: Leases | None = None, disk: Disk | None = None, who: str = ""
+        cls,
+        root: Path,
+        transport: Transport,
+        *,
+        leases: Leases | None = None,
+        disk: Disk | None = None,
+        who: str = "",
+        budget: Budget | None = None,
     ) -> Self:
         """Open the store at ``root``, and make it if there is none.
 
@@ -64,13 +72,15 @@ class ObjectStore:
             leases: heartbeat files below ``root`` if None.
             disk: makes the small changes.
             who: of the leases, for people; host and process if empty.
+            budget: what the store may take; all but what others need by default.
 
         Raises:
             Refused: the directory holds something else, or a newer store.
             NoRoom, TransferFailed: it cannot be made.
         """
         paths, disk = StorePaths(root), disk or Disk()
-        ports = StorePorts(paths, transport, leases or SharedLeases(paths.leases, who=who), disk)
+        leases = leases or SharedLeases(paths.leases, who=who)
+        ports = StorePorts(paths, transport, leases, disk, budget or Budget())
         if not _is_store(paths.marker):
             disk.make_directory(root)
             # Looked at again: another process may have made the store meanwhile, and be at work in it.

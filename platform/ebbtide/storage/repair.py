@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ebbtide.storage.budget import Budget, reserve
+from ebbtide.storage.budget import reserve
 from ebbtide.storage.durable import storage_error
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.leases import of_object, of_work
@@ -46,22 +46,14 @@ class Repaired:
     source_bytes: int
 
 
-def repair(
-    ports: StorePorts,
-    wanted: str,
-    damage: Sequence[Damage],
-    sources: Mapping[str, Path],
-    *,
-    budget: Budget | None = None,
-) -> Repaired:
+def repair(ports: StorePorts, wanted: str, damage: Sequence[Damage], sources: Mapping[str, Path]) -> Repaired:
     """Mend an object.
 
     Args:
-        ports: of the store.
+        ports: of the store; in its budget must be room for a copy of the largest damaged file.
         wanted: the object's id.
         damage: what `scrub` found.
         sources: for each damaged file a good copy of it; for one of which only the index is damaged, none is needed.
-        budget: what the store may take, a copy of the largest damaged file included.
 
     Raises:
         Refused: a source is missing, or is no copy of the file; that file is as it was.
@@ -83,7 +75,7 @@ def repair(
         ports.disk.make_directory(work)
         # One file at a time: each copy takes the place of what it mends before the next is begun.
         largest = max((manifest.file(file_name).size_bytes for file_name in names), default=0)
-        reserve(ports, name, largest, budget or Budget())
+        reserve(ports, name, largest)
         for file_name in names:
             entry = manifest.file(file_name)
             file, _ = look_at(directory, manifest, found, entry)

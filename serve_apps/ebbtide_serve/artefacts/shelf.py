@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.storage.budget import Budget, reserve
+from ebbtide.storage.budget import reserve
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
 from ebbtide.storage.flight import Leading, Terms, fly
 from ebbtide.storage.holding import DEFAULT_PACE
@@ -101,7 +101,6 @@ def publish(
     source: Path,
     restored: Restored,
     *,
-    budget: Budget | None = None,
     others_s: float = OTHERS_S,
 ) -> tuple[ObjectId | None, str]:
     """Publish a directory that a healthy engine has filled, if that is worth it; once however many try.
@@ -109,7 +108,6 @@ def publish(
     Args:
         source: the directory; what the engine writes meanwhile makes this try fail.
         restored: what was in it at first. An artefact that is suspect is taken out of the store.
-        budget: what the store may take.
         others_s: how long to watch another process that is at it.
 
     Returns:
@@ -125,7 +123,7 @@ def publish(
             return None, "the engine keeps no caches"
         if restored.object is not None and total <= (1 + ADDED_SHARE) * restored.bytes:
             return None, f"object {restored.object} has nearly all of it"
-        work = _Work(store, made, files, restored, budget or Budget())
+        work = _Work(store, made, files, restored)
         return fly(
             store.paths.root / FLIGHTS,
             made.ref_name,
@@ -143,7 +141,6 @@ class _Work:
     made: Fingerprint
     files: list[Found]
     restored: Restored
-    budget: Budget
 
     def look(self) -> ObjectId | None:
         """What somebody else published in the meantime."""
@@ -172,7 +169,7 @@ class _Work:
         fill = bundle_fill(plan, self.files)
 
         with self.store.publication(Kind.ARTEFACT, dict(self.made.facts), attempt_name=attempt) as publication:
-            reserve(self.store.ports, publication.attempt, plan.file_bytes, self.budget)
+            reserve(self.store.ports, publication.attempt, plan.file_bytes)
             publication.add(publication.staging.write(NAME, plan.file_bytes, fill))
             if name := changed(self.files):
                 raise StorageError(f"{name} was written while it was being kept; the next start tries again")

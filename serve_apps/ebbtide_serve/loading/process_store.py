@@ -19,6 +19,7 @@ from ebbtide.storage.device import DeviceTransport
 from ebbtide.storage.errors import NotPublished
 from ebbtide.storage.late_lease import LateLeases
 from ebbtide.storage.leases import SharedLeases
+from ebbtide.storage.limits import limits_of
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
@@ -81,7 +82,8 @@ def _made_at(root: Path) -> ProcessStore:
     if not StorePaths(root).marker.exists():
         raise NotPublished(f"{root} is no store: there is no {StorePaths(root).marker}")
     pool = BufferPool(_HOST_BUFFERS)
-    load, prefetch = (node_traffic(root, kind) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH))
+    rate = limits_of(root.parent).bytes_per_s  # a pool's store lies in its shared directory
+    load, prefetch = (node_traffic(root, kind, rate) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH))
     leases = LateLeases(SharedLeases(StorePaths(root).leases), _log.warning)
     store = ObjectStore.at(root, PosixTransport(pool, threads=_HOST_BUFFERS, traffic=load), leases=leases)
     later = PosixTransport(pool, threads=_HOST_BUFFERS, traffic=prefetch)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ebbtide.storage.budget import Budget, reserve
+from ebbtide.storage.budget import reserve
 from ebbtide.storage.errors import Corrupt, NotPublished, StorageError
 from ebbtide.storage.flight import Leading, Terms, fly
 from ebbtide.storage.holding import DEFAULT_PACE
@@ -67,7 +67,6 @@ def publish_flat(
     store: ObjectStore,
     call: Call,
     *,
-    budget: Budget | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock_s: Callable[[], float] = time.monotonic,
     patience_s: float = PATIENCE_S,
@@ -78,7 +77,6 @@ def publish_flat(
     Args:
         store: as this process reaches it.
         call: to the ranks of this replica's engine.
-        budget: what the store may take.
         patience_s: for the slowest rank.
         others_s: how long to watch somebody else who is at it.
 
@@ -87,7 +85,7 @@ def publish_flat(
     """
     why = "its publication was cut off"
     try:
-        outcome = _published(_Work(store, call, budget or Budget(), sleep, clock_s, patience_s), others_s)
+        outcome = _published(_Work(store, call, sleep, clock_s, patience_s), others_s)
         why = outcome.why or f"object {outcome.object} is published"
     finally:
         _give_back(call, why, sleep)
@@ -157,7 +155,6 @@ class _Work:
 
     store: ObjectStore
     call: Call
-    budget: Budget
     sleep: Callable[[float], None]
     clock_s: Callable[[], float]
     patience_s: float
@@ -179,7 +176,7 @@ class _Work:
         attempt = f"flat-{held.key['model'][:16]}-{leading.attempt}-{time.time_ns():x}"
         uses = [held.key["model"]]
         with self.store.publication(Kind.FLAT, held.key, uses=uses, attempt_name=attempt) as publication:
-            reserve(self.store.ports, publication.attempt, held.size_bytes, self.budget)
+            reserve(self.store.ports, publication.attempt, held.size_bytes)
             self.call("ebbtide_flat_stage", attempt)
             publication.add(*self._entries(leading, held))
             leading.confirm()

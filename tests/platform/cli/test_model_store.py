@@ -15,7 +15,9 @@ from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.model_store import FirstUse, StoreOptions, complete_models, open_store, told
 from ebbtide.cli.stand_ins import COMPLETE_VARIABLE
 from ebbtide.client.cluster import ClusterRecord, save_cluster
+from ebbtide.config.storage import StorageSection
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, WaitTimeout
+from ebbtide.storage.limits import leave_limits
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.traffic import Traffic
@@ -69,6 +71,19 @@ def test_only_an_import_makes_a_store(home: Path) -> None:
     open_store(StoreOptions(home, None, None))
 
 
+def test_what_is_in_force_bounds_the_store_and_so_does_a_file_that_is_named(home: Path) -> None:
+    shared = home / "shared"
+    shared.mkdir()
+    (home / "pool.yaml").write_text("pool: {name: p, shared_dir: shared, storage: {models_max: 2 TB}}\n")
+    options = StoreOptions(shared, None, None), StoreOptions(None, None, home / "pool.yaml")
+    for where, max_bytes in zip(options, (None, 2 * 10**12), strict=True):
+        assert open_store(where, make=True).ports.budget.max_bytes == max_bytes
+    leave_limits(shared, StorageSection(models_max=10**12, bytes_per_s_per_node=10**9))
+    for where, max_bytes in zip(options, (10**12, 2 * 10**12), strict=True):
+        assert open_store(where).ports.budget.max_bytes == max_bytes
+    assert [where.limits().bytes_per_s for where in options] == [10**9, None]
+
+
 def test_a_directory_of_something_else_is_left_alone(home: Path) -> None:
     (home / "store").mkdir()
     (home / "store" / "precious").write_text("x")
@@ -87,7 +102,7 @@ def test_a_store_of_a_newer_version_is_left_alone(home: Path) -> None:
 def test_a_directory_that_hangs_is_told_and_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
 
-    def hang(*_: object) -> ObjectStore:
+    def hang(*_: object, **__: object) -> ObjectStore:
         end.wait(60)
         raise AssertionError
 
@@ -114,21 +129,21 @@ def test_errors_have_their_exit_codes(error: StorageError, kind: type[click.Clic
 
 
 def test_buffers_are_made_when_the_first_byte_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    made: list[tuple[str, float | None]] = []
 
     class Transport:
         def __init__(self, _pool: object, *, traffic: Traffic) -> None:
-            made.append(traffic.kind.name)
+            made.append((traffic.kind.name, traffic.rates.budget.bytes_per_s))
 
         def read(self, *_: object, **__: object) -> None: ...
 
     monkeypatch.setattr(model_store, "PosixTransport", Transport)
     monkeypatch.setattr(model_store, "process_pool", lambda: None)
-    transport = FirstUse(tmp_path, TrafficClass.PREFETCH)
+    transport = FirstUse(tmp_path, TrafficClass.PREFETCH, 10**9)
     assert made == []
     for _ in range(2):
         transport.read(tmp_path, [Range(0, 1)], lambda offset, memory: None, deadline_s=1)
-    assert made == ["PREFETCH"]
+    assert made == [("PREFETCH", 10**9)]
 
 
 # ---- completion

@@ -116,6 +116,36 @@ GOLDEN: list[tuple[str, str, str, list[str]]] = [
         ['4:25: pool.host_memory_per_node: expected a number of bytes or a size such as "8 GiB" or "64 MiB"'],
     ),
     (
+        "less room than any size",
+        "slots: 3",
+        "slots: 3\n  storage: {models_max: lots, checkpoints_max_per_job: 0}",
+        [
+            '4:25: pool.storage.models_max: expected a number of bytes or a size such as "8 GiB" or "64 MiB"',
+            "4:56: pool.storage.checkpoints_max_per_job: must be greater than 0",
+        ],
+    ),
+    (
+        "bytes per second in gigabytes",
+        "slots: 3",
+        "slots: 3\n  storage:\n    bytes_per_s_per_node: 2",
+        [
+            "5:27: pool.storage.bytes_per_s_per_node: 2 bytes per second are less than one chunk, which has 16777216: "
+            "no replica would start in time"
+        ],
+    ),
+    (
+        "no checkpoint to keep",
+        "micro_batch: 4",
+        "micro_batch: 4\n    keep_checkpoints: 0",
+        ["18:23: jobs[0].keep_checkpoints: must be greater than or equal to 1"],
+    ),
+    (
+        "a bound of the store where the pool's are",
+        "slots: 3",
+        "slots: 3\n  keep_free: 1 TB",
+        ["4:3: pool.keep_free: unknown key 'keep_free' (it belongs in pool.storage)"],
+    ),
+    (
         "sized and joined",
         "slots: 3",
         "slots: 3\n  ray_address: auto",

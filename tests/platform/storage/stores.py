@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished
 from ebbtide.storage.garbage import Grace, plan
 from ebbtide.storage.leases import Lease
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import FileEntry, Kind
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.object_store import ObjectStore
@@ -27,6 +29,7 @@ from ebbtide.storage.transport import Transport
 CHUNK = 64 << 10
 POOL = BufferPool(4, CHUNK)
 KEY = {"model": "org/model", "dtype": "bfloat16"}
+ROOMY = Budget(keep_free_bytes=0)
 
 
 class HeldForEver:
@@ -65,8 +68,14 @@ class LocalLeases:
 def store_at(
     root: Path, *, transport: Transport | None = None, disk: Disk | None = None, leases: LocalLeases | None = None
 ) -> ObjectStore:
-    """A store with leases of its own."""
-    return ObjectStore.at(root, transport or PosixTransport(POOL, threads=2), leases=leases or LocalLeases(), disk=disk)
+    """A store with leases of its own, that takes all there is."""
+    transport = transport or PosixTransport(POOL, threads=2)
+    return ObjectStore.at(root, transport, leases=leases or LocalLeases(), disk=disk, budget=ROOMY)
+
+
+def within(store: ObjectStore, budget: Budget) -> ObjectStore:
+    """The same store, that may take only so much."""
+    return ObjectStore(replace(store.ports, budget=budget))
 
 
 def stock_tensors(content: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

@@ -11,16 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.budget import RESERVATION, Budget, Room, lack_bytes, measure, reserve, what_to_collect
+from ebbtide.storage.budget import RESERVATION, Room, lack_bytes, measure, reserve, what_to_change, what_to_collect
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.garbage import Fate, Verdict
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import Kind
 from tests.platform.storage.failing_calls import CountedCalls
-from tests.platform.storage.stores import CHUNK, KEY, NO_GRACE, leftovers, publish_model, random_bytes, store_at
+from tests.platform.storage.stores import (
+    CHUNK,
+    KEY,
+    NO_GRACE,
+    ROOMY,
+    leftovers,
+    publish_model,
+    random_bytes,
+    store_at,
+    within,
+)
 
 SIZES = st.integers(0, 1000)
-ROOMY = Budget(keep_free_bytes=0)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +51,20 @@ def test_what_is_missing(room: Room, budget: Budget, lack: int) -> None:
     assert lack_bytes(room, budget) == lack
 
 
+@pytest.mark.parametrize(
+    ("room", "budget", "what"),
+    [
+        (Room(1000, 60, 0, 41), Budget(100, 0), "raise pool.storage.models_max"),
+        (Room(10, 60, 0, 41), Budget(100, 0), "raise pool.storage.models_max"),  # it is the first that is in the way
+        (Room(100, 60, 0, 91), Budget(None, 10), "lower pool.storage.keep_free"),
+        (Room(100, 0, 0, 101), Budget(None, 10), ""),  # a full disk is no matter of words in a file
+    ],
+)
+def test_what_is_to_be_changed_is_named(room: Room, budget: Budget, what: str) -> None:
+    assert lack_bytes(room, budget) > 0
+    assert what_to_change(room, budget, "models_max") == what
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.builds(Room, SIZES, SIZES, SIZES, SIZES), st.builds(Budget, st.none() | SIZES, SIZES), SIZES)
 def test_more_room_never_lacks_more_and_what_lacks_is_enough(room: Room, budget: Budget, more: int) -> None:
@@ -57,7 +81,7 @@ def test_room_is_measured_and_reserved_until_the_work_ends(tmp_path: Path) -> No
     stored = measure(store.ports).stored_bytes
     assert stored > 262_144
     with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
-        reserve(store.ports, work.attempt, 100_000, ROOMY)
+        reserve(store.ports, work.attempt, 100_000)
         assert measure(store.ports).reserved_bytes == 100_000
         work.add(work.staging.write_bytes("a.safetensors", random_bytes(150_000)))
         room = measure(store.ports)
@@ -71,37 +95,40 @@ def test_room_is_measured_and_reserved_until_the_work_ends(tmp_path: Path) -> No
 def test_a_refusal_says_what_is_missing_and_what_could_go_and_reserves_nothing(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store)
-    budget = Budget(max_bytes=1_000_000, keep_free_bytes=0)
+    tight = within(store, Budget(max_bytes=1_000_000, keep_free_bytes=0))
     with store.publication(Kind.MODEL, KEY) as work:
         with pytest.raises(NoRoom, match=r"no room for 2\.0 MB .* 1\.3 MB are missing .*budget 1\.0 MB") as told:
-            reserve(store.ports, work.attempt, 2_000_000, budget)
+            reserve(tight.ports, work.attempt, 2_000_000)
         assert "would free 0 bytes, which is not enough. The largest that it keeps: " in str(told.value)
         assert "named by org/model:latest" in str(told.value)
+        assert str(told.value).endswith("Or raise pool.storage.models_max in the pool's file: ebbtide up")
         assert measure(store.ports).reserved_bytes == 0
-        reserve(store.ports, work.attempt, 500_000, budget)
-        reserve(store.ports, work.attempt, 100_000, budget)
+        reserve(tight.ports, work.attempt, 500_000)
+        reserve(tight.ports, work.attempt, 100_000)
         assert measure(store.ports).reserved_bytes == 100_000
     store.refs.delete("org/model", "latest")
     freed = r"Collecting garbage would free 266\d\d\d bytes\."
     with store.publication(Kind.MODEL, KEY) as work, pytest.raises(NoRoom, match=freed):
-        reserve(store.ports, work.attempt, 800_000, budget, grace=NO_GRACE)
+        reserve(tight.ports, work.attempt, 800_000, grace=NO_GRACE)
     assert leftovers(store) == []
 
 
 def test_the_free_space_of_the_filesystem_counts(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
-    with store.publication(Kind.MODEL, KEY) as work, pytest.raises(NoRoom, match="kept for others"):
-        reserve(store.ports, work.attempt, 1, Budget(keep_free_bytes=1 << 60))
+    with (
+        store.publication(Kind.MODEL, KEY) as work,
+        pytest.raises(NoRoom, match=r"kept for others.*lower pool\.storage\.keep_free"),
+    ):
+        reserve(within(store, Budget(keep_free_bytes=1 << 60)).ports, work.attempt, 1)
 
 
 def test_those_who_reserve_at_once_never_get_more_than_there_is(tmp_path: Path) -> None:
-    store = store_at(tmp_path / "store")
-    budget = Budget(max_bytes=350_000, keep_free_bytes=0)
+    store = within(store_at(tmp_path / "store"), Budget(max_bytes=350_000, keep_free_bytes=0))
 
     def ask(number: int) -> bool:
         with store.publication(Kind.MODEL, KEY, attempt_name=f"a{number}", keep=True) as work:
             try:
-                reserve(store.ports, work.attempt, 100_000, budget)
+                reserve(store.ports, work.attempt, 100_000)
             except NoRoom:
                 return False
             return True
@@ -116,7 +143,7 @@ def test_a_file_of_full_length_that_is_hardly_written_is_still_to_come(tmp_path:
     """Where nothing can be allocated ahead, files get their length first and their bytes later."""
     store = store_at(tmp_path / "store")
     with store.publication(Kind.MODEL, KEY, attempt_name="first") as work:
-        reserve(store.ports, work.attempt, 100_000_000, ROOMY)
+        reserve(store.ports, work.attempt, 100_000_000)
         path = store.paths.work(work.attempt) / "a.safetensors"
         path.write_bytes(b"x" * 10_000)
         os.truncate(path, 100_000_000)
@@ -133,7 +160,7 @@ def test_holes_that_whoever_reserved_does_not_mean_to_fill_are_not_to_come(tmp_p
         path.touch()
         os.truncate(path, 100_000_000)
         assert measure(store.ports).reserved_bytes == 100_000_000, "nobody has said anything"
-        reserve(store.ports, work.attempt, 1000, ROOMY)
+        reserve(store.ports, work.attempt, 1000)
         assert measure(store.ports).reserved_bytes == 1000
         path.write_bytes(random_bytes(10_000))
         with path.open("r+b") as file:
@@ -153,9 +180,9 @@ def test_a_refusal_on_a_full_quota_says_what_could_go(tmp_path: Path) -> None:
             return super().open(path, flags, mode)
 
     with store.publication(Kind.MODEL, KEY) as work:
-        crowded = store_at(tmp_path / "store", disk=Disk(OnlyReservations()))
+        crowded = within(store_at(tmp_path / "store", disk=Disk(OnlyReservations())), Budget(max_bytes=1_000_000))
         with pytest.raises(NoRoom, match="Collecting garbage would free 266"):
-            reserve(crowded.ports, work.attempt, 800_000, Budget(max_bytes=1_000_000), grace=NO_GRACE)
+            reserve(crowded.ports, work.attempt, 800_000, grace=NO_GRACE)
 
 
 def test_a_reservation_that_makes_no_sense_counts_for_nothing(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.config.storage import StorageSection
 from ebbtide.storage import node_traffic as node
+from ebbtide.storage.limits import leave_limits
 from ebbtide.storage.node_traffic import book_of, node_traffic
 from ebbtide.storage.rate_book import TrafficClass
+from ebbtide.storage.traffic import Traffic
 from ebbtide_train.session.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[3]
@@ -29,6 +32,16 @@ def test_every_transport_of_ours_is_made_for_a_class(maker: str) -> None:
     assert made and without == []
 
 
+def test_every_way_of_ours_to_a_filesystem_is_told_how_fast_the_pool_may_go() -> None:
+    told = []
+    for path in (path for top in ("platform", "serve_apps", "train_jobs") for path in (ROOT / top).rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "node_traffic":
+                starred = any(isinstance(one, ast.Starred) for one in call.args)
+                told.append((str(path.relative_to(ROOT)), starred or len(call.args) == 3))
+    assert len(told) >= 4 and all(is_told for _, is_told in told), told
+
+
 def test_a_book_belongs_to_a_filesystem_though_the_directory_is_not_there_yet(tmp_path: Path) -> None:
     assert book_of(tmp_path / "not" / "yet") == book_of(tmp_path)
     (tmp_path / "file").write_bytes(b"")
@@ -45,8 +58,12 @@ def test_what_was_found_for_a_class_is_kept_as_long_as_the_process(
     assert node_traffic(tmp_path / "below", TrafficClass.SERVE_LOAD) is load
     scrub = node_traffic(tmp_path, TrafficClass.SCRUB)
     assert scrub is not load and scrub.kind is TrafficClass.SCRUB
+    slow = node_traffic(tmp_path, TrafficClass.SERVE_LOAD, 10**9)
+    assert (load.rates.budget.bytes_per_s, slow.rates.budget.bytes_per_s) == (None, 10**9)
 
 
-def test_a_job_writes_its_checkpoints_in_their_class(tmp_path: Path) -> None:
-    ports = CheckpointStore(tmp_path / "run")._checkpoints.ports
-    assert ports.transport._traffic.kind is TrafficClass.CHECKPOINT_WRITE  # type: ignore[attr-defined]
+def test_a_job_writes_its_checkpoints_in_their_class_as_fast_as_the_pool_may(tmp_path: Path) -> None:
+    leave_limits(tmp_path, StorageSection(bytes_per_s_per_node=10**9))
+    ports = CheckpointStore(tmp_path / "train" / "run")._checkpoints.ports
+    traffic: Traffic = ports.transport._traffic  # type: ignore[attr-defined]
+    assert (traffic.kind, traffic.rates.budget.bytes_per_s) == (TrafficClass.CHECKPOINT_WRITE, 10**9)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.budget import Budget, measure
+from ebbtide.storage.budget import measure
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
 from ebbtide.storage.leases import of_object
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.names import COMMIT, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
@@ -32,6 +33,7 @@ from tests.platform.storage.stores import (
     overwrite,
     publish_model,
     store_at,
+    within,
 )
 
 FILE = "model.safetensors"
@@ -244,10 +246,11 @@ def test_a_repair_for_which_the_budget_is_too_small_is_not_begun(
     small = Budget(max_bytes=stored + SIZE - 1, keep_free_bytes=0)
     for budget in (small, Budget(keep_free_bytes=1 << 60)):
         with pytest.raises(NoRoom, match=f"no room for {SIZE} bytes in {store.paths.root}"):
-            repair(store.ports, object_id, damage, sources, budget=budget)
+            repair(within(store, budget).ports, object_id, damage, sources)
         assert {path.name: path.read_bytes() for path in place.iterdir()} == before and leftovers(store) == []
     # One file after the other: a copy of the largest is all that is there at a time.
-    repair(store.ports, object_id, damage, sources, budget=Budget(max_bytes=stored + SIZE, keep_free_bytes=0))
+    enough = within(store, Budget(max_bytes=stored + SIZE, keep_free_bytes=0))
+    repair(enough.ports, object_id, damage, sources)
     assert model_is_right(store) and leftovers(store) == []
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.errors import Superseded
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ref_name, tag
 from ebbtide.storage.object_store import ObjectStore
@@ -16,7 +16,7 @@ from ebbtide_serve.artefacts import shelf
 from ebbtide_serve.artefacts.bundle import gather
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
 from ebbtide_serve.artefacts.shelf import NAME, TAG, Restored, publish, restore
-from tests.platform.storage.stores import leftovers, overwrite, publish_model, store_at
+from tests.platform.storage.stores import leftovers, overwrite, publish_model, store_at, within
 from tests.serve_apps.artefacts.test_bundle import TREE, read, write
 
 WANTED = Fingerprint({"model": "m", "version torch": "2.13.0"})
@@ -118,7 +118,7 @@ class Overtaken:
 def test_whoever_was_overtaken_publishes_nothing(store: ObjectStore, used: Path) -> None:
     leader: Any = Overtaken()
     with pytest.raises(Superseded):
-        shelf._Work(store, WANTED, gather(used), NOTHING, Budget()).lead(leader)
+        shelf._Work(store, WANTED, gather(used), NOTHING).lead(leader)
     assert store.list_objects() == [] and store.refs.list() == [] and not leftovers(store)
 
 
@@ -205,7 +205,7 @@ def test_files_that_change_while_they_are_kept_are_not_published(
 
 
 def test_no_room_is_a_reason(store: ObjectStore, used: Path) -> None:
-    found, why = publish(store, WANTED, used, NOTHING, budget=Budget(max_bytes=10))
+    found, why = publish(within(store, Budget(max_bytes=10)), WANTED, used, NOTHING)
     assert found is None
     assert "no room for" in why
     assert not leftovers(store)

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.config.storage import StorageSection
 from ebbtide.storage.errors import NotPublished, TransferTimeout
+from ebbtide.storage.limits import leave_limits
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.rate_book import TrafficClass
+from ebbtide.storage.traffic import Traffic
 from ebbtide_serve.loading import process_store as module
 from ebbtide_serve.loading.process_store import process_store
 from tests.platform.storage.stores import store_at
@@ -37,6 +41,15 @@ def test_a_process_has_one_for_each_store_and_a_forked_child_makes_its_own(
         child.setattr(os, "getpid", lambda: 2**22 + 1)
         assert process_store(tmp_path / "a") is not one
     assert process_store(tmp_path / "a") is one
+
+
+def test_a_rank_reads_and_writes_as_fast_as_the_pool_may(tmp_path: Path) -> None:
+    store_at(tmp_path / "store")
+    leave_limits(tmp_path, StorageSection(bytes_per_s_per_node=10**9))
+    made = process_store(tmp_path / "store")
+    for one, kind in ((made.store, TrafficClass.SERVE_LOAD), (made.background, TrafficClass.PREFETCH)):
+        traffic: Traffic = one.ports.transport._traffic  # type: ignore[attr-defined]
+        assert (traffic.kind, traffic.rates.budget.bytes_per_s) == (kind, 10**9)
 
 
 def test_a_store_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.errors import Superseded, TransferFailed
 from ebbtide.storage.flight import file_name
 from ebbtide.storage.holding import claim
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.names import ObjectId
 from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, _together, _Work, publish_flat
-from tests.platform.storage.stores import leftovers, overwrite
+from tests.platform.storage.stores import leftovers, overwrite, within
 from tests.serve_apps.loading.small_model import publish_small, reach
 from tests.serve_apps.loading.test_rank_load import Rank, call_to
 
@@ -162,7 +162,7 @@ def test_of_many_replicas_one_publishes(store: ProcessStore) -> None:
 
 
 def test_no_room_is_a_reason(store: ProcessStore, ranks: list[Rank]) -> None:
-    outcome = publish_flat(store.store, call_to(ranks), budget=Budget(max_bytes=1000))
+    outcome = publish_flat(within(store.store, Budget(max_bytes=1000)), call_to(ranks))
     assert "no room for" in outcome.why
     assert nothing_is_left(store, ranks)
 
@@ -270,7 +270,7 @@ def test_whoever_was_overtaken_publishes_nothing_and_sets_nothing_aside(
     if learns == "check":
         monkeypatch.setattr(held_module, "stage", lambda *_: hangs.wait(30))
     leader: Any = Overtaken(learns)
-    work = _Work(store.store, call_to(second), Budget(), lambda _: time.sleep(0.01), time.monotonic, 20.0)
+    work = _Work(store.store, call_to(second), lambda _: time.sleep(0.01), time.monotonic, 20.0)
     with pytest.raises(Superseded):
         work.lead(leader, _together([one.held.state() for one in second]))
     assert (set_aside(store), store.store.refs.list()) == (0, before)

@@ -19,6 +19,7 @@ from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.reader import identity, survey
 from ebbtide.storage.buffers import process_pool
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, Superseded
+from ebbtide.storage.limits import Limits, limits_of
 from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.rate_book import TrafficClass
@@ -61,16 +62,38 @@ class CheckpointStore:
     def __init__(self, run_dir: Path, *, keep: int = 2) -> None:
         """Nothing is read or made yet. ``keep``: how many of the newest stay."""
         self._paths = RunPaths(run_dir, run_dir.name)
-        self._keep = keep
+        self._keep, self._limits = keep, Limits()
         self._running = ExitStack()
         self.epoch: int | None = None  # of this gang, once it has begun
 
     @cached_property
     def _checkpoints(self) -> RunCheckpoints:
-        """Made at first use: its buffers take memory."""
-        traffic = node_traffic(self._paths.directory, TrafficClass.CHECKPOINT_WRITE)
+        """Made at first use: its buffers take memory.
+
+        They are not page-locked: one that takes the place of a buried one may be made while this process is off its
+        GPU, and a call to CUDA would wait until it is back.
+        """
+        rate = self._look_up_limits().bytes_per_s
+        traffic = node_traffic(self._paths.directory, TrafficClass.CHECKPOINT_WRITE, rate)
         ports = TrainingPorts(PosixTransport(process_pool(), traffic=traffic), leases=run_leases(self._paths))
-        return RunCheckpoints(self._paths, ports, Keeping(Retention(keep_last=self._keep)))
+        return RunCheckpoints(self._paths, ports, self._keeping())
+
+    def _to_write(self) -> RunCheckpoints:
+        """With the limits as they are now: a gang that found no room goes on as soon as it was given some."""
+        self._look_up_limits()
+        self._checkpoints.keeping = self._keeping()
+        return self._checkpoints
+
+    def _keeping(self) -> Keeping:
+        return Keeping(Retention(keep_last=self._keep), self._limits.checkpoints)
+
+    def _look_up_limits(self) -> Limits:
+        """As they were, where they cannot be told: all ranks must go on, or none."""
+        try:
+            self._limits = limits_of(self._paths.shared_dir)
+        except StorageError as error:
+            _logger.warning("what the pool allows its jobs is taken to be as before: %s", error)
+        return self._limits
 
     def begin(self, lease_epoch: int, ledger: str = "") -> CheckpointId | None:
         """Say that the gang of a lease has begun; for its first rank, before the others read.
@@ -119,7 +142,7 @@ class CheckpointStore:
                 time.sleep(_LOOK_S)
 
     def _present_ledger(self) -> str:
-        directory = self._paths.directory.parents[1] / "ledger"
+        directory = self._paths.shared_dir / "ledger"
         try:
             return identity(directory, survey(directory))
         except (LedgerUnusable, OSError) as error:
@@ -196,7 +219,7 @@ class CheckpointStore:
         except Refused as error:
             raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
         try:
-            self._checkpoints.save(state, epoch=ref.epoch, step=ref.step, note=ref.note())
+            self._to_write().save(state, epoch=ref.epoch, step=ref.step, note=ref.note())
         except Superseded as error:
             raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
         except StorageError as error:
@@ -205,7 +228,7 @@ class CheckpointStore:
     def publish_together(self, group: Group, parts: Parts, ref: Ref) -> None:
         """The same for a state that is split over the ranks; all of them call it. Raises alike on all of them."""
         try:
-            save_together(self._checkpoints, group, parts, ref)
+            save_together(self._to_write(), group, parts, ref)
         except CheckpointFailed as error:
             raise type(error)(f"cannot commit step {ref.step}: {error}") from error
 

@@ -211,7 +211,7 @@ class _Import:
 
     def _copy(self, leading: Leading, checkpoint: Checkpoint, publication: Publication) -> _Made:
         terms, ports, began_s = self._terms, self._store.ports, time.monotonic()
-        reserve(ports, publication.attempt, _needed_bytes(checkpoint, terms.chunk_bytes), terms.budget)
+        reserve(ports, publication.attempt, _needed_bytes(checkpoint, terms.chunk_bytes))
         tally = Tally(leading, checkpoint.size_bytes, self._observe)
         place = Workplace(ports, publication.staging, tally, terms.stretch_bytes)
         entries: list[FileEntry] = []

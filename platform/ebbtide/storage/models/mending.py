@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ebbtide.storage.budget import Budget, reserve
+from ebbtide.storage.budget import reserve
 from ebbtide.storage.chunks import cut
 from ebbtide.storage.container import SUFFIX
 from ebbtide.storage.durable import telling
@@ -71,7 +71,7 @@ def mend(
         store: where.
         target: the model.
         source: where good bytes are; None: where it was imported from, if that is on record.
-        terms: of an import, should one be needed; its budget is the store's.
+        terms: of an import, should one be needed.
         told: see there.
 
     Raises:
@@ -79,7 +79,7 @@ def mend(
         NotPublished: there is no such model.
         NoRoom, TransferFailed: files that were repaired before stay repaired.
     """
-    tell, budget = told or _nobody, terms.budget if terms else Budget()
+    tell = told or _nobody
     tell("looking for damage")
     try:
         manifest = store.manifest(target)
@@ -101,13 +101,13 @@ def mend(
             held.callback(_remove, store, work)
             store.ports.disk.make_directory(work)
             wanted = {file: _in_chunks(manifest, manifest.file(file), damage) for file in needed}
-            reserve(store.ports, name, sum(one.length for parts in wanted.values() for one in parts), budget)
+            reserve(store.ports, name, sum(one.length for parts in wanted.values() for one in parts))
             for file, parts in wanted.items():
                 copies[file] = _fetch(checkpoint, manifest.file(file), parts, work)
         tell("writing good chunks")
         where = checkpoint.source.where if checkpoint else ""
         try:
-            done = repair(store.ports, target, damage, copies, budget=budget)
+            done = repair(store.ports, target, damage, copies)
         except Refused as error:
             raise Refused(f"{where} does not hold what was published as object {target}: {error}") from error
     return Mended(tuple(map(str, damage)), done.files, done.source_bytes, where)

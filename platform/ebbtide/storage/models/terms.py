@@ -1,9 +1,8 @@
 """What one asks of an import, and what came of it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.holding import DEFAULT_PACE
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.models.shard_writer import STRETCH_BYTES
@@ -55,7 +54,6 @@ class ImportTerms:
     Attributes:
         who: for people, shown to those that wait; host and process if empty.
         deadline_s: how long to wait for others. A day: a terabyte over a slow link.
-        budget: what the store may take.
         chunk_bytes: length of the chunks that are hashed and repaired.
         stretch_bytes: of one transfer.
         pace: of claims; the same for all that import into a store.
@@ -63,7 +61,6 @@ class ImportTerms:
 
     who: str = ""
     deadline_s: float = 86400.0
-    budget: Budget = field(default_factory=Budget)
     chunk_bytes: int = CHUNK_BYTES
     stretch_bytes: int = STRETCH_BYTES
     pace: Pace = DEFAULT_PACE

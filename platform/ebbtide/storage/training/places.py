@@ -75,6 +75,11 @@ class RunPaths:
     directory: Path
     run: str
 
+    @property
+    def shared_dir(self) -> Path:
+        """Of the pool that it belongs to."""
+        return self.directory.parent.parent
+
     def epoch(self, number: int) -> Path:
         """What one gang wrote."""
         return self.directory / f"e{number}"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.leases import Leases
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.training.retention import Retention
 from ebbtide.storage.transport import Transport
 

@@ -13,10 +13,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebbtide.storage.budget import GIB, Budget, Room, lack_bytes
+from ebbtide.storage.budget import Room, lack_bytes, what_to_change
 from ebbtide.storage.collecting import tree_bytes
 from ebbtide.storage.durable import Disk, read_small, telling
 from ebbtide.storage.errors import StorageError
+from ebbtide.storage.limits import GIB, Budget
 from ebbtide.storage.training.places import RunPaths
 from ebbtide.storage.training.survey import epochs, temporaries
 
@@ -67,10 +68,13 @@ def lack_in_words(room: Room, budget: Budget, paths: RunPaths, size_bytes: int) 
     if not lack:
         return ""
     limit = "no budget" if budget.max_bytes is None else f"a budget of {_gib(budget.max_bytes)}"
+    change = what_to_change(room, budget, "checkpoints_max_per_job")
+    remedy = f", or {change} in the pool's file: ebbtide up" if change else ""
     return (
         f"no room for a checkpoint of {_gib(size_bytes)} in {paths.directory}: {_gib(lack)} are missing "
         f"({_gib(room.free_bytes)} free, {_gib(budget.keep_free_bytes)} of it kept for others; this run has "
-        f"{_gib(room.stored_bytes)} stored, and {limit}); free some space, keep fewer checkpoints, or raise the budget"
+        f"{_gib(room.stored_bytes)} stored, and {limit}); free some space, or keep fewer checkpoints "
+        f"(keep_checkpoints of the job){remedy}"
     )
 
 

@@ -23,7 +23,7 @@ from ebbtide.storage.posix import PosixTransport
 from tests.platform.storage.models import counted_filesystem
 from tests.platform.storage.models.counted_filesystem import CountedFileSystem
 from tests.platform.storage.models.made import PACE, TERMS
-from tests.platform.storage.stores import CHUNK
+from tests.platform.storage.stores import CHUNK, ROOMY
 
 
 def say(**what: object) -> None:
@@ -45,7 +45,7 @@ def observe(progress: ImportProgress) -> None:
 def shared_store(root: Path) -> ObjectStore:
     """A store with leases that beat, as several processes need them."""
     transport = PosixTransport(BufferPool(4, CHUNK), threads=2)
-    return ObjectStore.at(root, transport, leases=SharedLeases(StorePaths(root).leases, pace=PACE))
+    return ObjectStore.at(root, transport, leases=SharedLeases(StorePaths(root).leases, pace=PACE), budget=ROOMY)
 
 
 def main() -> None:

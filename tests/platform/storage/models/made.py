@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.lease import Pace
 from ebbtide.storage.models.importing import import_model
 from ebbtide.storage.models.local_source import LocalSource
@@ -23,9 +22,7 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 # Half of stale_after_s must be longer than a busy machine ever keeps a ready process waiting.
 PACE = Pace(beat_s=0.1, stale_after_s=5.0, answer_s=10.0)
-TERMS = ImportTerms(
-    deadline_s=120.0, budget=Budget(keep_free_bytes=0), chunk_bytes=CHUNK, stretch_bytes=4 * CHUNK, pace=PACE
-)
+TERMS = ImportTerms(deadline_s=120.0, chunk_bytes=CHUNK, stretch_bytes=4 * CHUNK, pace=PACE)
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, TransferFailed, TransferTimeout
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.models import sources
 from ebbtide.storage.models.local_source import LocalSource
@@ -30,7 +30,7 @@ from ebbtide.storage.object_store import ObjectStore
 from tests.platform.storage.failing_calls import failing_at
 from tests.platform.storage.models.http_server import served
 from tests.platform.storage.models.made import TERMS, assert_same, bring, make_checkpoint, stored_arrays
-from tests.platform.storage.stores import CHUNK, collect_all, leftovers, store_at
+from tests.platform.storage.stores import CHUNK, collect_all, leftovers, store_at, within
 
 FIRST = "model-00001-of-00002.safetensors"
 # A failure that may pass is tried again after a pause; tests that mean one try take one.
@@ -395,9 +395,9 @@ def test_nothing_of_a_vague_source_is_mixed_with_an_earlier_attempt(store: Objec
 
 def test_room_is_asked_for_before_the_first_byte(store: ObjectStore, folder: Path) -> None:
     source = Tampered(folder)
-    terms = dataclasses.replace(TERMS, budget=Budget(max_bytes=100_000, keep_free_bytes=0))
-    with pytest.raises(NoRoom, match="no room for"):
-        bring(store, source, terms=terms)
+    tight = within(store, Budget(max_bytes=100_000, keep_free_bytes=0))
+    with pytest.raises(NoRoom, match=r"no room for .* Or raise pool\.storage\.models_max in the pool's file"):
+        bring(tight, source)
     assert source.reads == 0 and nothing_is_there(store) and leftovers(store) == []
 
 

@@ -4,21 +4,20 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.budget import Budget, measure
+from ebbtide.storage.budget import measure
 from ebbtide.storage.errors import NoRoom, Refused
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.mending import mend
-from ebbtide.storage.models.terms import ImportTerms
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.scrub import damage_of
 from tests.platform.storage.models.made import TERMS, Arrays, assert_same, bring, make_checkpoint, stored_arrays
-from tests.platform.storage.stores import CHUNK, leftovers, store_at
+from tests.platform.storage.stores import CHUNK, leftovers, store_at, within
 
 FIRST = "model-00001-of-00002.safetensors"
 
@@ -181,14 +180,14 @@ def test_mending_takes_room_for_what_is_fetched_and_one_copy_and_no_more(
     before, stored = path.read_bytes(), measure(store.ports).stored_bytes
     assert len(before) > 3 * CHUNK
 
-    def terms(room_bytes: int) -> ImportTerms:
-        return replace(TERMS, budget=Budget(max_bytes=stored + room_bytes, keep_free_bytes=0))
+    def tight(room_bytes: int) -> ObjectStore:
+        return within(store, Budget(max_bytes=stored + room_bytes, keep_free_bytes=0))
 
     for too_small in (CHUNK - 1, len(before)):
         with pytest.raises(NoRoom, match="no room for"):
-            mend(store, model, terms=terms(too_small))
+            mend(tight(too_small), model)
         assert path.read_bytes() == before and leftovers(store) == []
-    mend(store, model, terms=terms(len(before) + 2 * CHUNK))
+    mend(tight(len(before) + 2 * CHUNK), model)
     assert is_whole(store, model, arrays)
 
 

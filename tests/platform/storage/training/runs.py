@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.leases import Leases
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.training.checkpoints import RunCheckpoints

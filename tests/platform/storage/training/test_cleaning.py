@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.budget import Budget
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom, NotPublished, TransferFailed
+from ebbtide.storage.limits import Budget
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
@@ -302,7 +302,9 @@ def test_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
         read = write
 
     run = make_run(tmp_path, budget=Budget(max_bytes=100_000, keep_free_bytes=0), transport=NoWrite())
-    with pytest.raises(NoRoom, match=r"no room for a checkpoint of .* are missing .* raise the budget"):
+    with pytest.raises(
+        NoRoom, match=r"no room for a checkpoint of .* are missing .*pool\.storage\.checkpoints_max_per_job"
+    ):
         run.save({"x": state_at(1, rows=400)}, epoch=1, step=1)
     assert leftovers(run) == [] and run.newest() is None
 
