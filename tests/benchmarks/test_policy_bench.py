@@ -23,8 +23,20 @@ def test_bars_keep_their_ids_and_a_part_that_is_no_week_adds_its_name() -> None:
     assert [(one["bar"], one.get("met")) for one in found["bars"]] == [
         ("goodput_64", True),
         ("goodput_64:64-flat", False),
-        ("sim_week_64_s", None),
+        ("sim_week_64_s", True),
     ]
+
+
+def test_slots_with_two_occupants_are_one_bar_for_all_parts() -> None:
+    parts = {"64-week": a_part(64, double_allocated_gpu_s=0.0), "64-burst": a_part(64, double_allocated_gpu_s=2.0)}
+    bars = [one for one in merged(parts)["bars"] if one["bar"].startswith("double")]
+    assert bars == [{"bar": "double_allocated_gpu_s", "value": 2.0, "at_most": 0.0, "met": False}]
+
+
+def test_figures_and_inputs_of_each_part_are_kept() -> None:
+    found = merged({"64-week": a_part(64), "512-week": a_part(512)})
+    assert found["policies"]["512-week"] == {"ebbtide": {}} and found["inputs"]["64-week"]["slots"] == 64
+    assert found["seeds"] == {"64-week": 5, "512-week": 5}
 
 
 def test_a_contradiction_is_kept_with_its_part() -> None:
@@ -34,5 +46,5 @@ def test_a_contradiction_is_kept_with_its_part() -> None:
 
 def test_a_part_of_a_week_tells_what_a_week_would_take_and_that_it_was_none() -> None:
     found = merged({"512-week": a_part(512, 48.0)})
-    assert found["bars"] == [{"bar": "sim_week_512_s", "value": 24.5}]
+    assert found["bars"] == [{"bar": "sim_week_512_s", "value": 24.5, "at_most": 20.0, "met": False}]
     assert found["parts"]["512-week"]["hours"] == 48.0 and found["parts"]["512-week"]["policies"] == 1
