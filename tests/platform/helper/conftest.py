@@ -1,20 +1,17 @@
 """CRIU for the tests of this folder, or why there is none."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu.program import Criu, NoCriu, find
+from ebbtide.helper.criu.program import Criu
+from tests.criu import criu_or_skip
 
 
 @pytest.fixture(scope="session")
 def criu() -> Criu:
     """One that works here; tests that need it are skipped, with the reason, where none does."""
-    found = find(os.environ, Path(__file__).parents[3])
-    if isinstance(found, NoCriu):
-        pytest.skip(found.why)
-    return found
+    return criu_or_skip()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu.program import Criu, NoCriu, find
+from ebbtide.helper.criu.program import Criu, NoCriu
 from ebbtide.probe import acts, rehearsal
 from ebbtide.probe.rehearsal import Act, RehearsalFailed, evict_and_back, size_to_move, spill_and_back
 from ebbtide.probe.rehearsal_child import digest, rehearse, tracked
@@ -16,6 +16,7 @@ from ebbtide.probe.rehearsal_criu import image_and_back
 from ebbtide.snapshot.rates_file import read_rates
 from ebbtide.snapshot.tiers import Lane
 from ebbtide.storage.doctor.machine import Machine
+from tests.criu import criu_or_skip
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -121,13 +122,6 @@ def test_nothing_measured_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert "no shared directory" in done[1].words and not (tmp_path / "run").exists()
 
 
-def this_criu() -> Criu:
-    found = find(Machine().environ, Path(__file__).parents[3])
-    if isinstance(found, NoCriu):
-        pytest.skip(found.why)
-    return found
-
-
 def living(folder: Path) -> list[str]:
     """Processes whose working directory lies in ``folder``."""
     found = []
@@ -142,7 +136,7 @@ def living(folder: Path) -> list[str]:
 
 
 def test_a_process_becomes_an_image_and_comes_back(tmp_path: Path) -> None:
-    act = image_and_back(this_criu(), tmp_path, 4 * MIB)
+    act = image_and_back(criu_or_skip(), tmp_path, 4 * MIB)
     assert not act.failed and "bit for bit" in act.words and set(act.rates) == {Lane.CRIU_OUT, Lane.CRIU_BACK}
     assert list(tmp_path.iterdir()) == [] and living(tmp_path) == []
 

@@ -12,10 +12,10 @@ import pytest
 
 from ebbtide.client.messages import Want
 from ebbtide.helper.client import Helper
-from ebbtide.helper.criu.program import NoCriu, find
 from ebbtide_train.interactive.helper_port import HelperSnapshots
 from ebbtide_train.interactive.keeper import End
 from ebbtide_train.interactive.states import KeeperState
+from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check
 from tests.train_jobs.interactive.kept import Kept, chain, lease, until
 
@@ -24,10 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def criu() -> Path:
-    found = find(os.environ, ROOT)
-    if isinstance(found, NoCriu):
-        pytest.skip(f"CRIU cannot run here: {found.why}")
-    return found.path
+    return criu_or_skip().path
 
 
 class Running:
