@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 LOCK_MS = 30_000
-EXTENT = "extent"
 _ATTEMPT_S = 120.0
 
 
@@ -78,13 +78,13 @@ def privileges(pid: int) -> dict[str, str]:
 
 
 def _attempt(words: list[str], pid: int) -> str:
-    return _run([*words, sys.executable, "-m", "benchmarks.gpu.freeze", str(pid)]) or "works"
+    return answer([*words, sys.executable, "-m", "benchmarks.gpu.freeze", str(pid)]) or "works"
 
 
-def _run(command: list[str]) -> str:
-    """What it says at its end."""
+def answer(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """What a program says at its end, or that it does not work and why, in words."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ATTEMPT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ATTEMPT_S, check=False, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"not known: {error}"[:300]
     said = (done.stdout + (done.stderr if done.returncode else "")).strip().splitlines()
@@ -101,36 +101,11 @@ def _status() -> dict[str, str]:
     return found | {"ptrace_scope": yama.read_text().strip() if yama.exists() else "there is no yama"}
 
 
-def cufile_on_extent(pid: int) -> str:
-    """Whether cuFile registers memory that the driver maps for custom storage, in words. ``pid`` is lost by it."""
-    return _run([sys.executable, "-m", "benchmarks.gpu.freeze", str(pid), EXTENT])
-
-
-def _extent(freezer: Freezer, pid: int) -> str:
-    freezer.driver.lock(pid, LOCK_MS)
-    operation = freezer.driver.open_checkpoint(pid)
-    cufile: Any = import_module("cuda.bindings.cufile")
-    cufile.driver_open()
-    answers = []
-    for extent in operation.extents:
-        try:
-            cufile.buf_register(extent.pointer, extent.size_bytes, 0)
-            cufile.buf_deregister(extent.pointer)
-            answers.append(f"registers {extent.size_bytes} bytes at once")
-        except Exception as error:  # noqa: BLE001 - whatever it says is the answer
-            answers.append(f"refuses {extent.size_bytes} bytes: {error}")
-    return "; ".join(answers) or "the driver maps nothing"
-
-
 def main() -> None:
-    """``PID``: lock it and unlock it. ``PID extent``: map its memory, and offer it to cuFile."""
+    """``PID``: lock it and unlock it."""
     pid = int(sys.argv[1])
     try:
-        freezer = find()
-        if EXTENT in sys.argv[2:]:
-            print(_extent(freezer, pid))
-        else:
-            freezer.try_lock(pid)
+        find().try_lock(pid)
     except Exception as error:  # outermost: for people
         raise SystemExit(f"{type(error).__name__}: {error}") from error
 

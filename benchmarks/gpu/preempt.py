@@ -27,7 +27,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.gpu import freeze
+from benchmarks.gpu import extent, freeze
 from benchmarks.gpu.nvml import Gpu, Unreadable
 from benchmarks.gpu.preempt_child import (
     ABOUT,
@@ -62,16 +62,24 @@ GOALS = {
     "gpu_evict_vs_link": (">= 0.8 of page-locked copies over the link", 0.8),
     "gpu_restore_vs_link": (">= 0.8 of page-locked copies over the link", 0.8),
     "gpu_free_vs_driver": (">= 5 x sooner than the driver alone", 5.0),
+    "gpu_loss_bit_equal": ("1: after each resume the next loss is that of an undisturbed run, bit for bit", 1.0),
 }
+LOSS_EQUAL = "next loss as undisturbed"
 
 
 @dataclass(slots=True)
 class Found:
-    """What came of it: values by case and metric, and what a reader must know."""
+    """What came of it: values by case and metric, and what a reader must know.
+
+    Attributes:
+        missing: what this machine does not have, or what did not come to an end.
+        wrong: state that was not the same afterwards. Then nothing else counts.
+    """
 
     values: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     notes: dict[str, object] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -131,7 +139,10 @@ def _one(role: str, case: str, child: Child, watch: Watch, found: Found, referen
     asked_s = time.monotonic()
     story = child.told(COME, Event.LOSS)
     found.values[case, f"{role}: asked to running", "s"].append(story.at_s[Event.RUNNING] - asked_s)
-    found.notes[f"{case}, {role}: loss after it came back"] = "as undisturbed" if story.loss == reference else "OTHER"
+    equal = story.loss == reference
+    found.values[case, f"{role}: {LOSS_EQUAL}", "ratio"].append(float(equal))
+    if not equal:
+        found.wrong[f"{case}, {role}"] = f"the loss after it came back is {story.loss}, undisturbed it is {reference}"
 
 
 def _freeze_and_thaw(role: str, case: str, child: Child, watch: Watch, found: Found, decided_s: float) -> None:
@@ -158,10 +169,12 @@ def bars_of(values: Mapping[tuple[str, str, str], Sequence[float]], *, dry: bool
         return {case: median(v) for (case, name, _), v in values.items() if name == metric and v}
 
     ours, theirs = medians(FREE_OURS), medians(FREE_DRIVER)
+    equal = [one for (_, name, _), found in values.items() if name.endswith(LOSS_EQUAL) for one in found]
     worst = {
         "gpu_evict_vs_link": min(medians(f"{EVICTED}, {SHARE}").values(), default=None),
         "gpu_restore_vs_link": min(medians(f"{RESTORED}, {SHARE}").values(), default=None),
         "gpu_free_vs_driver": min((theirs[case] / ours[case] for case in ours if case in theirs), default=None),
+        "gpu_loss_bit_equal": min(equal, default=None),
     }
     bars = []
     for name, (goal, least) in GOALS.items():
@@ -209,22 +222,26 @@ def measure(arguments: argparse.Namespace) -> tuple[Found, str]:
 
 
 def _ask_cufile(watch: Watch, found: Found, arguments: argparse.Namespace) -> None:
-    """Whether it moves bytes here at all, and whether it takes memory that the driver maps for custom storage."""
+    """Whether it moves bytes here at all, and those that the driver maps for custom storage: to a file and back."""
     if arguments.dry_run_cpu:
         return
     with tempfile.TemporaryDirectory(prefix="ebbtide-gpu-preempt-", dir=arguments.directory) as scratch:
         found.notes["cuFile"] = probe_gds(20.0, directory=Path(scratch)).why
-    if watch.freezer is None or not watch.freezer.custom_storage:
-        found.missing["cuFile on custom storage"] = "this driver has none"
-        return
-    with Child(WHOLE, DRY_BYTES, "cuda") as child:
-        child.until(Event.READY)
-        found.notes["cuFile on custom storage"] = freeze.cufile_on_extent(child.pid)
-        child.kill()
+        if watch.freezer is None or not watch.freezer.custom_storage:
+            found.missing["cuFile on custom storage"] = "this driver has none"
+            return
+        for direct in (True, False):
+            what = f"cuFile on custom storage, {'directly' if direct else 'through the CPU, if need be'}"
+            with Child(WHOLE, DRY_BYTES, "cuda") as child:
+                child.until(Event.READY)
+                found.notes[what] = said = extent.ask(child.pid, Path(scratch), direct=direct)
+                child.kill()
+            if extent.WrongBytes.__name__ in said:
+                found.wrong[what] = said
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print and write the result."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and write the result; gives the exit code: 1 if any state was not the same afterwards."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.preempt", description=__doc__)
     parser.add_argument("--dry-run-cpu", action="store_true", help="small, on the CPU: shows only that it runs")
     parser.add_argument("--gb", type=float, nargs="+", default=SIZES_GB, help="sizes of the state in 10^9 bytes")
@@ -243,7 +260,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows,
         bars_of(found.values, dry=dry),
     )
-    document |= {"hardware": words, "versions": _versions(), "missing": found.missing, "notes": found.notes}
+    document |= {"hardware": words, "versions": _versions(), "wrong": found.wrong}
+    document |= {"missing": found.missing, "notes": found.notes}
     for one in rows:
         print(f"{one.case:8} {one.metric:48} {one.median:10.3f} {one.unit:5} ({one.min:.3f} .. {one.max:.3f})")
     for name, why in (found.missing | {key: str(note) for key, note in found.notes.items()}).items():
@@ -251,6 +269,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for bar in bars_of(found.values, dry=dry):
         print(f"{'met   ' if bar.met else 'MISSED'} {bar.bar}: {bar.value} (goal {bar.goal})")
     print(write(document, given.out or (Path("out") if dry else RESULTS)))
+    for name, why in found.wrong.items():
+        print(f"WRONG: {name}: {why}", file=sys.stderr)
+    return 1 if found.wrong else 0
 
 
 def _versions() -> dict[str, str]:
@@ -264,4 +285,4 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
