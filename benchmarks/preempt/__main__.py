@@ -36,8 +36,9 @@ def size(folder: Path, *, size_bytes: int, rounds: int) -> Measured:
     criu, why = image.find(os.environ, Path.cwd())
     if criu is None:
         missing[contest.CRIU] = why
-    found = contest.run(folder, size_bytes, rounds, criu)
-    sizes = {"state_bytes": size_bytes, "rounds": rounds, "threads": 1}
+    with fio.huge_pages() as huge:
+        found = contest.run(folder, size_bytes, rounds, criu, huge=huge)
+    sizes = {"state_bytes": size_bytes, "rounds": rounds, "threads": 1, "huge_pages": huge}
     return Measured(judge.rows_of(found), judge.bars_of(found), judge.gaps_of(found, missing), sizes)
 
 

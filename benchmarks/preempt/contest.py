@@ -71,8 +71,8 @@ def after_kill(saver: str) -> str:
     return f"{saver}, kill, restart"
 
 
-def run(folder: Path, size_bytes: int, rounds: int, criu: Path | None) -> Contest:
-    """Let all run; who fails once is out, and the reason stands in the result."""
+def run(folder: Path, size_bytes: int, rounds: int, criu: Path | None, *, huge: bool = False) -> Contest:
+    """Let all run; who fails once is out, and the reason stands in the result. ``huge``: fio's buffers can be."""
     everyone = contenders(size_bytes, criu)
     names = list(everyone)
     found = Contest({name: Series() for name in names}, size_bytes)
@@ -80,7 +80,7 @@ def run(folder: Path, size_bytes: int, rounds: int, criu: Path | None) -> Contes
     progress = Progress("turn", [1.0] * rounds * len(names))
     for number in range(rounds):
         if not fio.missing():
-            found.ceilings.append(fio.write(folder, size_bytes, huge=False))
+            found.ceilings.append(fio.write(folder, size_bytes, huge=huge))
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             print(progress.begins(f"round {number + 1}, {name}"), flush=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.bulk import fio
 from benchmarks.bulk.fio import Ceiling
 from benchmarks.preempt import __main__ as preempt
-from benchmarks.preempt import contest, image, judge, steady
+from benchmarks.preempt import contest, evictions, image, judge, steady
 from benchmarks.preempt.bound import costs, upper_95
 from benchmarks.preempt.contest import CRIU, EVICTION, OURS, RESTART, Contest, Series, after_kill
 from benchmarks.preempt.events import Event, Story, spans
@@ -90,6 +90,19 @@ def test_rows_have_every_span_and_the_share_of_the_storage() -> None:
     assert rows[OURS, "written, to the storage's ceiling"] == 0.5
     assert (RESTART, "slot free to durable") not in rows, "it was durable before it went"
     assert rows[after_kill(DCP_ASYNC), "safe point to staged"] == pytest.approx(0.3)
+
+
+def test_rows_have_every_figure_that_eviction_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its share of memcpy into fresh pages is what excuses a restore that is slower than memcpy."""
+    told: dict[str, list[float]] = {}
+    monkeypatch.setattr(evictions, "figure", lambda name, value: told.setdefault(name, []).append(value))
+    evictions.measure(tmp_path, 2_000_000)
+    found = contest_of()
+    found.series[EVICTION] = Series([Story(figures=told)])
+    rows = {one.metric: (one.n, one.unit) for one in judge.rows_of(found) if one.case == EVICTION}
+    assert rows.keys() == told.keys()
+    assert rows["memcpy into fresh pages, GB/s"] == (evictions.CYCLES, "GB/s")
+    assert rows["restore, share of memcpy into fresh pages"] == (evictions.CYCLES, "ratio")
 
 
 def test_a_story_takes_the_first_of_an_event_and_passes_over_what_others_print() -> None:
