@@ -15,6 +15,7 @@ from ebbtide.helper.adopting import adopt_orphans
 from ebbtide.helper.criu.machine import this_machine
 from ebbtide.helper.criu.program import NoCriu, find, look_at
 from ebbtide.helper.errors import HelperUnusable
+from ebbtide.helper.gpu_tree import gpus_of
 from ebbtide.helper.journal import Journal
 from ebbtide.helper.operation import Tool, Workplace
 from ebbtide.helper.server import Server
@@ -42,16 +43,16 @@ def main(
         path = helper_socket(pool, peer_uid)
     path = path.absolute()
     state = path.with_name(path.name + ".state")
+    driver = BoundedDriver(FakeDriver(fake_driver) if fake_driver else find_driver())
     program = look_at(criu) if criu else find(os.environ, Path.cwd())
-    tool = program if isinstance(program, NoCriu) else Tool(program, this_machine(program.version))
+    tool = program if isinstance(program, NoCriu) else Tool(program, this_machine(program.version, gpus_of(driver)))
     try:
         disk = Disk()
         place = Workplace(Journal(state, disk), disk, state / "runs")
         disk.make_directory(place.runs)
     except (HelperUnusable, StorageError) as error:
         sys.exit(f"ebbtide helper: {error}")
-    driver = FakeDriver(fake_driver) if fake_driver else find_driver()
-    service = Service(place, tool, BoundedDriver(driver))
+    service = Service(place, tool, driver)
     adopt_orphans()
     service.settle_all(lambda text: print(f"settled: {text}", flush=True))
     server = Server(service, path, frozenset({os.geteuid()} | ({peer_uid} if peer_uid is not None else set())))

@@ -63,6 +63,13 @@ class Entry:
     story: tuple[Line, ...] = ()
     under_way: tuple[Line, ...] = ()
 
+    @property
+    def gpus(self) -> Mapping[str, str]:
+        """Where it was taken off its GPUs, if its processes came from an image and have not been put back yet: what
+        each GPU of that machine was, by uuid. Empty: on this one."""
+        found: Mapping[str, str] = self.story[0].facts.get("gpus", {}) if self.story else {}
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Book:
@@ -100,7 +107,8 @@ def _after(entry: Entry | None, line: Line, under_way: tuple[Line, ...]) -> Entr
     """The entry after a line that is allowed; None: it is gone."""
     is_new = line.op is Op.REGISTER or (line.op, line.step) == (Op.REVIVE, Step.DONE)
     if is_new:
-        born: tuple[Line, ...] = (line.model_copy(update={"op": Op.REGISTER, "step": Step.DONE, "facts": {}}),)
+        facts = {"gpus": line.facts["gpus"]} if "gpus" in line.facts else {}
+        born: tuple[Line, ...] = (line.model_copy(update={"op": Op.REGISTER, "step": Step.DONE, "facts": facts}),)
         return _entry(line, Standing.LIVE, story=born)
     if line.op is Op.FORGET or (entry is None and line.step in ENDS):
         return None
@@ -121,10 +129,17 @@ def _after(entry: Entry | None, line: Line, under_way: tuple[Line, ...]) -> Entr
         return replace(entry, standing=STANDING[before.op, before.step], image_dir=image_dir, under_way=())
     standing = STANDING.get((line.op, line.step), entry.standing)
     story = (*entry.story, *entry.under_way, line) if is_dumped else entry.story
+    if (line.op, line.step) == (Op.RESTORE, Step.DONE):
+        story = tuple(_at_home(one) for one in story)
     return replace(
         entry, standing=standing, story=story, under_way=under_way,
         image_dir="" if standing is Standing.LIVE else image_dir,
     )  # fmt: skip
+
+
+def _at_home(line: Line) -> Line:
+    """It is on GPUs of this machine from now on."""
+    return line.model_copy(update={"facts": {key: fact for key, fact in line.facts.items() if key != "gpus"}})
 
 
 def _entry(

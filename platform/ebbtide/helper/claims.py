@@ -19,6 +19,11 @@ class Claims:
         """What is under way on ``key``; "": nothing."""
         return self._held.get(key, "")
 
+    def all(self) -> dict[str, str]:
+        """What is under way, by workload and image."""
+        with self._turn:
+            return dict(self._held)
+
     @contextmanager
     def claim(self, keys: Iterable[str], what: str) -> Iterator[None]:
         """Hold all of ``keys`` for the block.

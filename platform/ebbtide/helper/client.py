@@ -20,6 +20,7 @@ from ebbtide.helper.messages import (
     Dump,
     Facts,
     Forget,
+    Hindrances,
     Lock,
     Register,
     Reply,
@@ -44,7 +45,9 @@ class Workload:
         standing: ``live``, ``dumping``, ``dumped`` or ``reviving``.
         alive: its root process is there, and is the same one.
         image_dir: where its image is, if it is dumped or on the way; else "".
-        driver: where the GPU driver says that it is; "" where there is no driver, or it was not asked.
+        driver: where the GPU driver says that all its processes are which use a GPU: ``running``, ``locked``,
+            ``checkpointed``, ``failed``; ``unused``: none does; ``mixed: ...``: not all the same; ``unknown...``. ""
+            where there is no driver, or no process.
         busy: the verb that is under way on it; "": none.
     """
 
@@ -57,6 +60,21 @@ class Workload:
     image_dir: str = ""
     driver: str = ""
     busy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InTheWay:
+    """What would be in the way of taking a workload aside, as far as it can be seen from outside.
+
+    Attributes:
+        gpu: as `Workload.driver`; "": the driver has nothing to take off here.
+        unclear: why the driver cannot take it off its GPU; "": nothing is known of.
+        image: what is in the way of an image of it, each with what would work; empty: nothing.
+    """
+
+    gpu: str
+    unclear: str
+    image: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +126,11 @@ class Helper:
         found = self._ask(Dump, verb="dump", name=name, image_dir=str(image_dir))
         return Image(found["name"], Path(found["image_dir"]), found["image_bytes"])
 
+    def hindrances(self, name: str) -> InTheWay:
+        """What would be in the way of taking it aside; nothing is touched."""
+        found = self._ask(Hindrances, verb="hindrances", name=name)
+        return InTheWay(found["gpu"], found["unclear"], tuple(found["image"]))
+
     def revive(self, image_dir: Path) -> Workload:
         """Make processes of an image, with the pids they had; the image stays."""
         return Workload(**self._ask(Revive, verb="revive", image_dir=str(image_dir)))
@@ -117,7 +140,8 @@ class Helper:
         self._ask(Discard, verb="discard", image_dir=str(image_dir))
 
     def facts(self) -> dict[str, Any]:
-        """What this helper can do: ``criu`` or ``why_not_criu``, ``driver`` with its capabilities, ``workloads``."""
+        """What this helper can do: ``criu`` or ``why_not_criu``, ``driver`` with its capabilities. Whom it knows, as
+        ``workloads``; what is under way, by workload and image, as ``busy``."""
         return self._ask(Facts, verb="facts")
 
     def _ask(self, kind: type[Request], **fields: Any) -> dict[str, Any]:

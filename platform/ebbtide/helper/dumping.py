@@ -15,7 +15,7 @@ from ebbtide.helper.book import Entry
 from ebbtide.helper.criu.connections import holders_elsewhere, sockets_of
 from ebbtide.helper.criu.image import IMAGES, Manifest, Process, hashed_files, read_manifest, seal
 from ebbtide.helper.criu.needs import needs_of
-from ebbtide.helper.criu.objections import Ends, Objection, objections, pipes, socket_inodes
+from ebbtide.helper.criu.objections import Ends, Objection, objections, pipes, socket_inodes, without_gpus
 from ebbtide.helper.criu.proc_tree import Tree, descendants, look_at
 from ebbtide.helper.criu.program import INET, Held, why_it_failed
 from ebbtide.helper.errors import HelperUnusable, Refused, Undone
@@ -38,16 +38,41 @@ def check_dump(tool: Tool, entry: Entry, image_dir: Path) -> Tree:
     Raises:
         Refused: something is.
     """
-    if entry.standing is not Standing.LIVE:
-        raise Refused(f"{entry.name} is {entry.standing.value} at {entry.image_dir}", "revive it, or discard its image")
+    _must_be_live(entry)
     check_way(image_dir)
     if os.path.lexists(image_dir):
         raise Refused(f"something is at {image_dir} already", "discard it, or name another folder")
+    tree, found = _look(tool, entry)
+    if found:
+        raise Refused(f"{entry.name} cannot be dumped: " + "; ".join(map(str, found)), OTHER_TIER)
+    check_room(image_dir, tree.own_bytes)
+    return tree
+
+
+def hindrances(tool: Tool, entry: Entry, *, off_gpu: bool) -> list[str]:
+    """What is in the way of an image of a workload, without regard to where that would be; nothing is touched.
+
+    Args:
+        off_gpu: the driver would take it off its GPUs first: what it has open of them is not in the way.
+
+    Raises:
+        Refused: it has no processes, or they cannot be looked into.
+    """
+    _must_be_live(entry)
+    return [str(one) for one in _look(tool, entry, off_gpu=off_gpu)[1]]
+
+
+def _must_be_live(entry: Entry) -> None:
+    if entry.standing is not Standing.LIVE:
+        raise Refused(f"{entry.name} is {entry.standing.value} at {entry.image_dir}", "revive it, or discard its image")
+
+
+def _look(tool: Tool, entry: Entry, *, off_gpu: bool = False) -> tuple[Tree, tuple[Objection, ...]]:
     try:
         if entry.boot != boot_id() or not is_alive(entry.pid, entry.started):
             raise ProcessLookupError(entry.pid)
         tree = look_at(entry.pid)
-        found = _objections(tree, tool)
+        found = _objections(without_gpus(tree) if off_gpu else tree, tool)
     except (ProcessLookupError, FileNotFoundError):
         raise Refused(
             f"process {entry.pid} of {entry.name} has ended", "forget it, and register what runs now"
@@ -58,10 +83,7 @@ def check_dump(tool: Tool, entry: Entry, image_dir: Path) -> Tree:
         ) from None
     if tree.root.started != entry.started:
         raise Refused(f"process {entry.pid} of {entry.name} has ended", "forget it, and register what runs now")
-    if found:
-        raise Refused(f"{entry.name} cannot be dumped: " + "; ".join(map(str, found)), OTHER_TIER)
-    check_room(image_dir, tree.own_bytes)
-    return tree
+    return tree, found
 
 
 def dump(place: Workplace, tool: Tool, entry: Entry, image_dir: Path) -> Manifest:

@@ -29,7 +29,7 @@ class _Request(BaseModel):
 
 
 class Register(_Request):
-    """Make a process known; again with the same process is no error."""
+    """Make a process tree known by its root; again with the same process is no error."""
 
     verb: Literal["register"]
     name: Name
@@ -52,7 +52,7 @@ class State(_Request):
 
 
 class Lock(_Request):
-    """Let the work of all these processes on their GPUs end, and keep them off."""
+    """Let all work of these workloads on their GPUs end, and keep them off: every process of them that uses one."""
 
     deadline_s = _DRIVER_S
     verb: Literal["lock"]
@@ -94,6 +94,13 @@ class Dump(_Request):
     image_dir: Folder
 
 
+class Hindrances(_Request):
+    """What would be in the way of taking a workload aside; nothing is touched."""
+
+    verb: Literal["hindrances"]
+    name: Name
+
+
 class Revive(_Request):
     """Make processes of an image."""
 
@@ -117,7 +124,7 @@ class Facts(_Request):
 
 
 DriverRequest = Lock | Checkpoint | Restore | Unlock
-Request = Register | Forget | State | DriverRequest | Dump | Revive | Discard | Facts
+Request = Register | Forget | State | DriverRequest | Dump | Hindrances | Revive | Discard | Facts
 _ADAPTER: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="verb")])
 
 

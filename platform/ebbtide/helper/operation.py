@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +79,11 @@ class Operation:
         with suppress(StorageError):
             self.place.disk.remove_tree(self.run)
 
-    def note_revived(self, pid: int, started: int, generation: int) -> None:
-        """The last line of a revival: from here on these are the workload's processes."""
+    def note_revived(self, pid: int, started: int, generation: int, gpus: Mapping[str, str]) -> None:
+        """The last line of a revival: from here on these are the workload's processes, taken off these GPUs."""
         now = {"pid": pid, "started": started, "generation": generation, "boot": boot_id()}
-        self.place.journal.write(self._line(Step.DONE, {}).model_copy(update=now))
+        facts = {"gpus": dict(gpus)} if gpus else {}
+        self.place.journal.write(self._line(Step.DONE, facts).model_copy(update=now))
 
     def _line(self, step: Step, facts: dict[str, Any]) -> Line:
         return self.first.model_copy(update={"step": step, "facts": facts, "at_s": self.place.now_s()})

@@ -31,7 +31,7 @@ def check_revive(image_dir: Path, tool: Tool) -> Manifest:
     if odd := manifest.machine.objections(tool.machine):
         raise Refused(
             f"image {image_dir} cannot be brought back here: " + "; ".join(odd),
-            "use a node like the one it was made on, or a portable checkpoint",
+            f"use {manifest.machine.wanted()}; or start from a portable checkpoint",
         )
     if taken := _taken(manifest):
         raise Refused(
@@ -119,9 +119,10 @@ def conclude(operation: Operation, manifest: Manifest, code: int | None, runner_
     root = manifest.processes[0].pid
     started = started_ticks(root) or 0  # 0: it has ended since
     generation = max(operation.first.generation, manifest.generation) + 1
-    operation.note(Step.RESTORED, revived_pid=root, revived_started=started, revived_generation=generation)
+    gpus = dict(manifest.machine.gpu.chips) if manifest.machine.gpu else {}
+    operation.note(Step.RESTORED, revived_pid=root, revived_started=started, revived_generation=generation, gpus=gpus)
     operation.clear_run()
-    operation.note_revived(root, started, generation)
+    operation.note_revived(root, started, generation, gpus)
     return operation.place.journal.book.entries[manifest.name]
 
 

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from ebbtide.helper.book import Entry
 from ebbtide.helper.claims import Claims
 from ebbtide.helper.criu.program import NoCriu
 from ebbtide.helper.discarding import check_discard, discard
-from ebbtide.helper.dumping import dump
+from ebbtide.helper.dumping import OTHER_TIER, dump, hindrances
 from ebbtide.helper.errors import Refused
+from ebbtide.helper.gpu_tree import GpuTree, look_at_gpus
 from ebbtide.helper.gpu_verbs import move_all, stand
 from ebbtide.helper.messages import (
     Checkpoint,
@@ -27,6 +28,7 @@ from ebbtide.helper.messages import (
     Dump,
     Facts,
     Forget,
+    Hindrances,
     Lock,
     Register,
     Request,
@@ -41,6 +43,7 @@ from ebbtide.helper.settling import settle
 from ebbtide.helper.steps import Op, Standing, Step
 from ebbtide.helper.wire import Peer
 from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.snapshot.driver.states import ProcessState
 from ebbtide.storage.errors import StorageError
 
 _REGISTER = "register it, with pid and start time"
@@ -69,7 +72,7 @@ class Service:
 
             def work(lines: Any = lines, held: ExitStack = held) -> None:
                 try:
-                    tell(settle(self._place, lines, lambda pid: stand(self._driver, (pid,))[pid]))
+                    tell(settle(self._place, lines, self._stands))
                 except (StorageError, OSError) as error:
                     self._unsettled.append(held)  # still claimed: nobody may begin anything on what is not settled
                     tell(f"{lines[-1].name}: not settled, and busy until the helper is started again: {error}")
@@ -98,6 +101,8 @@ class Service:
                 return self._move(peer, request)
             case Dump():
                 return self._dump(peer, request)
+            case Hindrances():
+                return self._hindrances(peer, request)
             case Revive():
                 return self._revive(peer, request)
             case Discard():
@@ -138,11 +143,14 @@ class Service:
 
     def _state(self, peer: Peer, names: list[str]) -> list[dict[str, Any]]:
         entries = [self._known(peer, name) for name in names]
-        living = [one.pid for one in entries if _lives(one)]
-        stands = stand(self._driver, living) if not self._no_driver() else {}
-        return [
-            {**_shown(one), "driver": stands.get(one.pid, ""), "busy": self._claims.who(one.name)} for one in entries
-        ]
+        busy = {one.name: self._claims.who(one.name) for one in entries}  # first: what is read after it, stands
+        stands = stand(self._driver, entries) if not self._no_driver() else {}
+        return [{**_shown(one), "driver": stands.get(one.name, ""), "busy": busy[one.name]} for one in entries]
+
+    def _stands(self, name: str) -> str:
+        """Where the driver has one workload; "": there is no driver, or no process of it."""
+        entry = self._place.journal.book.entries.get(name)
+        return "" if entry is None or self._no_driver() else stand(self._driver, (entry,))[name]
 
     def _known(self, peer: Peer, name: str) -> Entry:
         entry = self._place.journal.book.entries.get(name)
@@ -174,8 +182,26 @@ class Service:
         tool = self._criu()
         with self._claims.claim({request.name, request.image_dir}, request.verb):
             entry = self._known(peer, request.name)
+            gpu = self._gpu_of(entry)
+            if on := [user for user in gpu.users if user.state is not ProcessState.CHECKPOINTED]:
+                raise Refused(
+                    f"{entry.name} cannot be dumped: process {on[0].pid} is on a GPU ({gpu.word})",
+                    f"take it off first: lock and checkpoint, by the driver; or {OTHER_TIER}",
+                )
+            # What no process of it uses is nothing that the image depends on.
+            tool = tool if gpu.users else replace(tool, machine=tool.machine.model_copy(update={"gpu": None}))
             manifest = dump(self._place, tool, entry, Path(request.image_dir))
             return {"name": entry.name, "image_dir": request.image_dir, "image_bytes": manifest.image_bytes}
+
+    def _gpu_of(self, entry: Entry) -> GpuTree:
+        return GpuTree(entry.name, entry.pid) if self._no_driver() else look_at_gpus(self._driver, (entry,))[0]
+
+    def _hindrances(self, peer: Peer, request: Hindrances) -> dict[str, Any]:
+        entry = self._known(peer, request.name)
+        gpu = self._gpu_of(entry)
+        criu, uses = self._tool, bool(gpu.users)
+        why = [criu.why] if isinstance(criu, NoCriu) else hindrances(criu, entry, off_gpu=uses)
+        return {"gpu": gpu.word if gpu.users else "", "unclear": gpu.unclear, "image": why}
 
     def _revive(self, peer: Peer, request: Revive) -> dict[str, Any]:
         tool, image_dir = self._criu(), Path(request.image_dir)
@@ -215,6 +241,7 @@ class Service:
             "why_not_criu": criu.why if isinstance(criu, NoCriu) else "",
             "driver": asdict(self._driver.driver.capabilities()),
             "workloads": sorted(self._place.journal.book.entries),
+            "busy": self._claims.all(),
         }
 
 

@@ -8,7 +8,7 @@ dump     it does not                                  the processes run on, what
 revive   CRIU says that it came to its end well       the processes count, DONE
 revive   it does not                                  what is half made is killed, UNDONE
 discard  -                                            the removal goes on (removing again is harmless), DONE
-driver   where the driver says the process stands     that is written down, READ BACK
+driver   where the driver says its processes stand    that is written down, READ BACK
 ======== ============================================ ==================================================
 
 A CRIU that still runs is waited for first, however long it takes: it is never killed at its work.
@@ -32,13 +32,13 @@ _WHY = "the helper was killed meanwhile"
 _ROUND_S = 60.0
 
 
-def settle(place: Workplace, lines: Sequence[Line], ask_driver: Callable[[int], str]) -> str:
+def settle(place: Workplace, lines: Sequence[Line], ask_driver: Callable[[str], str]) -> str:
     """Bring one operation to its end.
 
     Args:
         place: where.
         lines: of the operation, from the journal, oldest first.
-        ask_driver: where the process with this pid stands, in the driver's words.
+        ask_driver: where the workload of this name stands, in the driver's words.
 
     Returns:
         What was found, for people.
@@ -53,7 +53,7 @@ def settle(place: Workplace, lines: Sequence[Line], ask_driver: Callable[[int], 
         remove_image(place.disk, Path(last.facts["image_dir"]))
         operation.note(Step.DONE)
         return f"{last.name}: its image is gone"
-    state = ask_driver(last.pid)
+    state = ask_driver(last.name)
     operation.note(Step.READ_BACK, state=state)
     return f"{last.name}: {last.op.value} was under way, the driver says {state}"
 
@@ -84,7 +84,10 @@ def _settle_revive(operation: Operation, last: Line) -> str:
     if last.step is Step.RESTORED:
         operation.clear_run()
         operation.note_revived(
-            last.facts["revived_pid"], last.facts["revived_started"], last.facts["revived_generation"]
+            last.facts["revived_pid"],
+            last.facts["revived_started"],
+            last.facts["revived_generation"],
+            last.facts.get("gpus", {}),  # a helper of before has not written it
         )
         return f"{last.name}: revived"
     try:

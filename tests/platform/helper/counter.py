@@ -1,6 +1,7 @@
 """A process that counts into a file, for ever or up to a number: what was lost or repeated can be seen in the file.
 
-usage: python -I -S counter.py FILE [LAST [EXTRA]]   EXTRA: child, pipe, socketpair, listen, udp; several with commas
+usage: python -I -S counter.py FILE [LAST [EXTRA [USERS]]]   EXTRA: child, pipe, socketpair, listen, udp, gpu; several
+with commas. With gpu a child of it uses the GPU of the fake driver whose folder USERS is.
 
 With tcp or tcp6 each number goes to a child and back, over a connection of the loopback device, before it is written.
 """
@@ -15,6 +16,10 @@ extra = sys.argv[3].split(",") if len(sys.argv) > 3 else []
 if "child" in extra and os.fork() == 0:
     while True:
         time.sleep(0.01)
+if "gpu" in extra and os.fork() == 0:
+    with open(f"{sys.argv[4]}/{os.getpid()}", "w"):
+        while True:
+            time.sleep(0.01)
 if "pipe" in extra:
     keep.append(os.pipe())
 if "socketpair" in extra:

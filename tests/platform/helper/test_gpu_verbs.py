@@ -1,16 +1,16 @@
 """The driver's verbs through a real helper with a fake driver: all or none, journaled, read back after a kill."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ebbtide.helper import gpu_verbs
 from ebbtide.helper.errors import Lost, Refused, Undone
-from ebbtide.helper.messages import Checkpoint, Lock, Restore
+from ebbtide.helper.messages import Checkpoint, DriverRequest, Lock, Restore, Unlock
+from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
-from ebbtide.snapshot.driver.gang import Pace
-from ebbtide.snapshot.driver.gang_plan import Verb
+from ebbtide.snapshot.driver.port import GpuMap
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import entry_of
 from tests.platform.helper.trees import Running, counting, helping, wait_until
@@ -60,32 +60,36 @@ def test_a_gang_goes_off_its_gpus_and_back_all_or_none(folder: Path) -> None:
             helper.lock(RANKS)
 
 
-def test_the_driver_is_asked_as_the_request_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
+class Noting(FakeDriver):
+    """Notes what it is given beside the process."""
 
-    def noting(verb: Verb, driver: object, pids: tuple[int, ...], *, pace: Pace, gpu_maps: object) -> None:
-        asked.append((verb, pids, pace.lock_s, gpu_maps))
+    def __init__(self, state_file: Path) -> None:
+        super().__init__(state_file)
+        self.given: list[object] = []
 
-    monkeypatch.setattr(gpu_verbs, "move", noting)
-    driver: Any = None
+    def lock(self, pid: int, timeout_ms: int) -> None:
+        self.given.append(timeout_ms)
+        super().lock(pid, timeout_ms)
+
+    def restore(self, pid: int, gpu_map: GpuMap) -> None:
+        self.given.append(gpu_map)
+        super().restore(pid, gpu_map)
+
+
+def test_the_driver_is_asked_as_the_request_says(folder: Path) -> None:
+    driver = Noting(folder / "driver")
+    lock = Lock(verb="lock", names=["a"], timeout_ms=1500)
+    off, on = Checkpoint(verb="checkpoint", names=["a"]), Unlock(verb="unlock", names=["a"])
+    moved = Restore(verb="restore", names=["a"], gpu_map={"GPU-1": "GPU-2"})
+    back = Restore(verb="restore", names=["a"])
+    asked: list[DriverRequest] = [lock, off, moved, on, lock, off, back, on]
     with counting(folder) as tree:
-        for request in (
-            Lock(verb="lock", names=["a"], timeout_ms=1500),
-            Checkpoint(verb="checkpoint", names=["a"]),
-            Restore(verb="restore", names=["a"], gpu_map={"GPU-1": "GPU-2"}),
-            Restore(verb="restore", names=["a"]),
-        ):
-            place = workplace(folder / str(len(asked)))
-            gpu_verbs.move_all(place, driver, request, [entry_of(tree)])
-            assert place.journal.book.open_operations() == ()
-            place.journal.close()
-    pids, usual_s = (tree.pid,), Pace().lock_s
-    assert asked == [
-        (Verb.LOCK, pids, 1.5, None),
-        (Verb.CHECKPOINT, pids, usual_s, None),
-        (Verb.RESTORE, pids, usual_s, {tree.pid: {"GPU-1": "GPU-2"}}),
-        (Verb.RESTORE, pids, usual_s, None),
-    ]
+        for place, request in enumerate(asked):
+            here = workplace(folder / str(place))
+            gpu_verbs.move_all(here, BoundedDriver(driver), request, [entry_of(tree)])
+            assert here.journal.book.open_operations() == ()
+            here.journal.close()
+    assert driver.given == [1500, {"GPU-1": "GPU-2"}, 1500, {}]
 
 
 def test_a_helper_that_died_at_the_driver_reads_back_and_does_nothing_again(folder: Path) -> None:

@@ -74,6 +74,10 @@ BAD_IMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda i: rewrite(i, lambda f: f["machine"]["cpu_flags"].append("avx9")),  # type: ignore[index]
         "this processor lacks avx9",
     ),
+    "no gpu driver": (
+        lambda i: rewrite(i, lambda f: f["machine"].update(gpu={"driver": "CUDA 13.0", "chips": {"GPU-1": "H100"}})),  # type: ignore[attr-defined]
+        "made with CUDA 13.0, and no GPU driver here.*use a node with .*CUDA 13.0 and H100",
+    ),
     "another build": (
         lambda i: rewrite(i, lambda f: f["needs"]["builds"].update({"/bin/sh": "build 00"})),  # type: ignore[index]
         "/bin/sh is another build",

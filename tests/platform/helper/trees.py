@@ -4,19 +4,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.helper.client import Helper, Workload
 from ebbtide.helper.criu.program import Criu
+from ebbtide.snapshot.driver.fake_users import users_of
 
 WAIT_S = 30.0
 _COUNTER = Path(__file__).with_name("counter.py")
+_FAMILY = Path(__file__).with_name("gpu_family.py")
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -82,6 +85,54 @@ def counting(folder: Path, *words: str, **how: Any) -> Iterator[Counting]:
         process.wait()
 
 
+@dataclass
+class Family:
+    """A tree whose root uses no GPU; ``users`` of it do, in the order in which they began."""
+
+    process: subprocess.Popen[str]
+    started: int
+    users: list[int]
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def more(self, word: str) -> int:
+        """One more, see `gpu_family`; its pid."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with self.turn:
+            self.process.stdin.write(f"{word}\n")
+            self.process.stdin.flush()
+            pid = int(self.process.stdout.readline())
+        if word != "idle":
+            self.users.append(pid)
+        return pid
+
+
+@contextmanager
+def gpu_family(fake: Path, *words: str) -> Iterator[Family]:
+    """A process session, to which only those of its processes use the fake driver's GPU that these words ask for."""
+    users_of(fake).mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_FAMILY), str(users_of(fake))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    started = started_ticks(process.pid)
+    assert started is not None
+    family = Family(process, started, [])
+    try:
+        for word in words:
+            family.more(word)
+        yield family
+    finally:
+        end(process.pid)
+        process.wait()
+
+
 def end(pid: int) -> None:
     """Kill a session that a test has started."""
     with suppress(ProcessLookupError):
@@ -96,7 +147,7 @@ class Running:
     helper: Helper
     socket: Path
 
-    def register(self, tree: Counting, name: str = "session/a") -> Workload:
+    def register(self, tree: "Counting | Family", name: str = "session/a") -> Workload:
         return self.helper.register(name, tree.pid, tree.started)
 
 

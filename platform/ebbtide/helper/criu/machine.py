@@ -1,8 +1,9 @@
-"""What of a machine an image depends on: kernel, processor, CRIU. And what of its files.
+"""What of a machine an image depends on: kernel, processor, CRIU, its GPUs if it uses one. And what of its files.
 
 The rule for all is the same: what was not tried is refused. An image goes back to the same kernel release and the same
 CRIU, to a processor that can do at least the same, and to the very builds of programs and libraries that the tree had
-mapped (code is not in the image).
+mapped (code is not in the image). If processes of it were taken off a GPU, the driver's own part of them is in the
+image too: it goes back to the same driver, on a machine that has the chips of the one where it was made.
 """
 
 import os
@@ -20,14 +21,34 @@ _PT_NOTE, _NT_GNU_BUILD_ID = 4, 3  # elf(5)
 _MOST_NOTES_BYTES = 1 << 16
 
 
+class Gpus(BaseModel):
+    """What processes that were taken off a GPU depend on.
+
+    Attributes:
+        driver: its versions, of the CUDA part and of the kernel's.
+        chips: what each GPU of the machine is, by uuid.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    driver: str
+    chips: dict[str, str]
+
+
 class Machine(BaseModel):
-    """Where an image was made, or is to be brought back."""
+    """Where an image was made, or is to be brought back.
+
+    Attributes:
+        gpu: of an image, None: no process of it uses a GPU (or it was made before this was kept); of a machine, None:
+            it has no driver that takes processes off GPUs.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     criu: str
     kernel: str
     cpu_flags: tuple[str, ...]
+    gpu: Gpus | None = None
 
     def objections(self, here: "Machine") -> list[str]:
         """Why an image of this machine cannot be brought back on ``here``."""
@@ -38,11 +59,33 @@ class Machine(BaseModel):
             found.append(f"it was made on kernel {self.kernel}, here is {here.kernel}")
         if missing := sorted(set(self.cpu_flags) - set(here.cpu_flags)):
             found.append(f"this processor lacks {', '.join(missing[:8])}{' and more' if len(missing) > 8 else ''}")
+        if self.gpu is not None:
+            found += _gpu_objections(self.gpu, here.gpu)
         return found
 
+    def wanted(self) -> str:
+        """What a node must have for an image of this machine, for people."""
+        gpu = f", {self.gpu.driver} and {_kinds(self.gpu)}" if self.gpu is not None else ""
+        return f"a node with {self.kernel}, CRIU {self.criu}{gpu}, and a processor that can do as much"
 
-def this_machine(criu_version: str) -> Machine:
-    """The one that we run on."""
+
+def _gpu_objections(made: Gpus, here: Gpus | None) -> list[str]:
+    if here is None:
+        return [f"it was made with {made.driver}, and no GPU driver here puts processes back"]
+    found = []
+    if made.driver != here.driver:
+        found.append(f"it was made with {made.driver}, here is {here.driver}")
+    if set(made.chips.values()) - set(here.chips.values()):
+        found.append(f"it was made with {_kinds(made)}, here is {_kinds(here)}")
+    return found
+
+
+def _kinds(gpus: Gpus) -> str:
+    return " and ".join(sorted(set(gpus.chips.values()))) or "no GPU"
+
+
+def this_machine(criu_version: str, gpu: Gpus | None = None) -> Machine:
+    """The one that we run on; ``gpu``: what the driver says of it."""
     flags: set[str] = set()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -53,6 +96,7 @@ def this_machine(criu_version: str) -> Machine:
         criu=criu_version,
         kernel=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu_flags=tuple(sorted(flags)),
+        gpu=gpu,
     )
 
 

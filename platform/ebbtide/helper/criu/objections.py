@@ -6,7 +6,7 @@ node does not have it).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ebbtide.helper.criu.connections import Connection, Kind
 from ebbtide.helper.criu.proc_tree import Member, Opened, Tree
@@ -14,6 +14,7 @@ from ebbtide.helper.criu.proc_tree import Member, Opened, Tree
 DEVICES = frozenset({"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"})
 # What CRIU puts into an image, by the names of /proc/PID/fd.
 ANONYMOUS = frozenset({"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify"})
+_GPU = "/dev/nvidia"
 GHOST_LIMIT_BYTES = 1 << 20  # CRIU's own for deleted files that it carries along (--ghost-limit)
 
 
@@ -51,6 +52,20 @@ def socket_inodes(tree: Tree) -> frozenset[int]:
 def pipes(tree: Tree) -> frozenset[str]:
     """Names of all pipes that the tree has open."""
     return frozenset(one.target for m in tree.members for one in m.opened if one.target.startswith("pipe:["))
+
+
+def without_gpus(tree: Tree) -> Tree:
+    """A tree as it will be when the driver has taken it off its GPUs: then no process has one open any more."""
+    return Tree(
+        tuple(
+            replace(
+                member,
+                opened=tuple(one for one in member.opened if not one.target.startswith(_GPU)),
+                mapped=frozenset(name for name in member.mapped if not name.startswith(_GPU)),
+            )
+            for member in tree.members
+        )
+    )
 
 
 def objections(tree: Tree, ends: Ends, *, stopped: bool = False) -> tuple[Objection, ...]:
@@ -96,7 +111,7 @@ def _about_process(member: Member, stopped: bool) -> Iterator[Objection]:
     for name in sorted(member.mapped):
         if "io_uring" in name:
             yield _io_uring(who)
-        elif name.startswith("/dev/nvidia"):
+        elif name.startswith(_GPU):
             yield _on_gpu(who, name)
 
 
@@ -120,7 +135,7 @@ def _about_file(member: Member, one: Opened, ends: Ends, inodes: frozenset[int])
         yield Objection(
             f"{who} has the terminal {target} open", "let its output go to a file, its input from /dev/null"
         )
-    elif target.startswith("/dev/nvidia"):
+    elif target.startswith(_GPU):
         yield _on_gpu(who, target)
     elif target.startswith("/dev/") and not target.startswith("/dev/shm/") and target not in DEVICES:
         yield Objection(f"{who} has the device {target} open", "close it before")

@@ -18,7 +18,7 @@ from ebbtide.snapshot.driver.cuda_custom_storage import CudaOperation, HeldConte
 from ebbtide.snapshot.driver.cuda_judge import judge
 from ebbtide.snapshot.driver.cuda_library import CudaLibrary, CudaRefused
 from ebbtide.snapshot.driver.errors import DriverRefused, ProcessGone
-from ebbtide.snapshot.driver.gpu_map import completed
+from ebbtide.snapshot.driver.gpu_map import completed, moved_in
 from ebbtide.snapshot.driver.port import Capabilities, GpuMap
 from ebbtide.snapshot.driver.states import Call, ProcessState
 from ebbtide.snapshot.driver.who import started_ticks
@@ -33,6 +33,7 @@ class CudaDriver:
     def __init__(self, library: CudaLibrary) -> None:
         self._library = library
         self._contexts = HeldContexts(library)
+        self._chips = library.chips()
 
     def capabilities(self) -> Capabilities:
         """What this driver has. MIG, MPS and what single processes use is not looked at."""
@@ -47,7 +48,7 @@ class CudaDriver:
             remap = lib.why_gpus_are_hidden()
         if not lib.has("cuCheckpointOperationComplete", _CUSTOM_STORAGE):
             custom = f"{has} has no custom storage: that needs CUDA 13.4 in the driver and in cuda-bindings"
-        return Capabilities(has, checkpoint, custom, remap)
+        return Capabilities(has, checkpoint, custom, remap, self._chips)
 
     def state(self, pid: int) -> ProcessState:
         """See `Driver.state`. A process that does not use CUDA is refused."""
@@ -124,7 +125,9 @@ class CudaDriver:
         if why := self.capabilities().why_not_remap:
             raise DriverRefused(call.value, pid, why, "resume it on the GPUs that it had")
         try:
-            whole = completed(gpu_map, frozenset(self._library.gpu(device) for device in self._library.devices()))
+            here = frozenset(self._library.gpu(device) for device in self._library.devices())
+            # Names of another machine: the map is whole, and whoever made it knew that machine.
+            whole = completed(gpu_map, here) if set(gpu_map) <= here else moved_in(gpu_map, here)
         except (ValueError, CudaRefused) as error:
             raise DriverRefused(call.value, pid, str(error), "name GPUs of this machine, each at most once") from error
         pairs = [_pair(api, old, new) for old, new in sorted(whole.items())]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 KERNEL = Path("/proc/driver/nvidia")
+_NAME_BYTES = 256  # of a GPU; they have some 30 letters
 
 
 class NoCuda(Exception):
@@ -87,6 +88,14 @@ class CudaLibrary:
     def gpu(self, device: Any) -> str:
         """The uuid of a GPU, as NVML writes it."""
         return f"GPU-{uuid.UUID(bytes=bytes(self.ask(self.api.cuDeviceGetUuid(device)).bytes))}"
+
+    def chips(self) -> dict[str, str]:
+        """What each GPU is, by its uuid; empty if the driver does not say."""
+        try:
+            names = {self.gpu(one): self.ask(self.api.cuDeviceGetName(_NAME_BYTES, one)) for one in self.devices()}
+        except CudaRefused:
+            return {}
+        return {gpu: bytes(name).partition(b"\0")[0].decode(errors="replace") for gpu, name in names.items()}
 
     def why_gpus_are_hidden(self) -> str:
         """ "" if this process sees all GPUs that the kernel's part shows."""

@@ -3,11 +3,14 @@
 It touches no process; it only keeps the books, in a file that outlives the caller (see `fake_book`). Several of them
 over one file are one driver. What goes wrong, and when, is in a script (see `fake_script`).
 
-A process has a GPU memory if somebody made the file ``memory_of(pid)``; custom storage moves its bytes.
+Every process uses CUDA, unless a test says which do (see `fake_users`): the others are refused then, as in earnest.
+A process has a GPU memory if somebody made the file ``memory_of(pid)``; custom storage moves its bytes. GPUs there are
+none, unless the file ``machine_of(state_file)`` names some: JSON, ``{"driver": ..., "gpus": {uuid: chip}}``.
 
 What it does not show: that work on a GPU stops, and time.
 """
 
+import json
 import os
 import signal
 import time
@@ -17,6 +20,7 @@ from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, DriverUn
 from ebbtide.snapshot.driver.fake_book import opened
 from ebbtide.snapshot.driver.fake_operation import FakeOperation
 from ebbtide.snapshot.driver.fake_script import READ, Do, Rule, When, read_script, script_of
+from ebbtide.snapshot.driver.fake_users import held_by, users_of
 from ebbtide.snapshot.driver.port import Capabilities, GpuMap
 from ebbtide.snapshot.driver.states import Call, ProcessState, after, sources
 from ebbtide.snapshot.driver.who import started_ticks
@@ -35,11 +39,14 @@ class FakeDriver:
             capabilities: what to say about itself; by default, that it can do everything.
         """
         self._file = state_file
-        self._capabilities = capabilities or Capabilities(f"fake ({state_file})")
+        self._capabilities = capabilities
 
     def capabilities(self) -> Capabilities:
         """What it was told."""
-        return self._capabilities
+        if self._capabilities is not None:
+            return self._capabilities
+        machine = machine_of(self._file)
+        return Capabilities(**json.loads(machine.read_text())) if machine.exists() else Capabilities("fake")
 
     def state(self, pid: int) -> ProcessState:
         """See `Driver.state`."""
@@ -103,7 +110,13 @@ class FakeDriver:
         started = started_ticks(pid)
         if started is None:
             raise ProcessGone(call, pid, "there is no such process", "its GPU memory is free: settle its books")
-        return f"{pid}:{started}"
+        users = users_of(self._file)
+        if not users.is_dir():
+            return f"{pid}:{started}"
+        held = held_by(pid, users)
+        if held is None:
+            raise DriverRefused(call, pid, "CUDA_ERROR_INVALID_VALUE", "it does not use CUDA")
+        return f"{pid}:{held}"
 
     def _obey(self, call: str, pid: int, when: When) -> None:
         for rule in self._due(call, pid, when):
@@ -140,3 +153,8 @@ class FakeDriver:
                 with opened(self._file) as book:
                     book.set_state(who, ProcessState.FAILED)
                 raise DriverFailed(rule.call, pid, "it is FAILED now", "kill it")
+
+
+def machine_of(state_file: Path) -> Path:
+    """The file that says what a fake driver with this state file has: fields of `Capabilities`."""
+    return state_file.with_name(state_file.name + ".machine")

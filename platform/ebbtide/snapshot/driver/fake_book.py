@@ -22,7 +22,7 @@ class Book:
     """The content.
 
     Attributes:
-        states: by ``pid:start time``; whoever is not in it is RUNNING.
+        states: by pid and what else tells processes apart (see `fake_users`); whoever is not in it is RUNNING.
         gpus: the map of the last restore, by the same.
         seen: how many calls fitted each rule of the script, by its place.
         calls: what has changed a state, oldest first: ``[call, pid]``.

@@ -21,6 +21,7 @@ from ebbtide.snapshot.driver.errors import (
     GangLost,
     GangRefused,
     GangUnsettled,
+    ProcessGone,
     ProcessLost,
 )
 from ebbtide.snapshot.driver.gang_plan import WAYS, Step, Verb, goals_back, next_step
@@ -77,6 +78,7 @@ def move(
     *,
     pace: Pace | None = None,
     gpu_maps: Mapping[int, GpuMap] | None = None,
+    is_same: Callable[[int], bool] = lambda _pid: True,
 ) -> None:
     """Do ``verb`` for the processes of a gang; when this returns, the driver has confirmed it for each.
 
@@ -87,6 +89,7 @@ def move(
         pace: deadlines.
         gpu_maps: for restoring, by pid; who is not in it stays. Ranks that were restored before another was refused
             are checkpointed again, and then belong to their new GPUs: see `GangError.moved`.
+        is_same: whether a pid still is the process that is meant; asked right before each call about it.
 
     Raises:
         GangRefused: it did not work; all ranks are whole and where `WAYS` leads them back to.
@@ -95,7 +98,7 @@ def move(
     """
     if gpu_maps and verb not in (Verb.RESTORE, Verb.RESUME):
         raise ValueError(f"{verb.value} moves nothing to other GPUs")
-    mover = _Mover(verb, driver, pace or Pace(), gpu_maps or {})
+    mover = _Mover(verb, driver, pace or Pace(), gpu_maps or {}, is_same)
     mover.look(pids)
     began = {pid: state for pid, state in mover.seen.items() if state is not None}
     failed_at = mover.advance(dict.fromkeys(pids, WAYS[verb].goal), on_after_failure=False)
@@ -115,6 +118,7 @@ class _Mover:
     driver: BoundedDriver
     pace: Pace
     gpu_maps: Mapping[int, GpuMap]
+    is_same: Callable[[int], bool]
     seen: dict[int, ProcessState | None] = field(default_factory=dict)
     causes: dict[int, DriverError] = field(default_factory=dict)
     moved: list[int] = field(default_factory=list)
@@ -193,6 +197,16 @@ class _Mover:
         return failed
 
     def _ask(self, call: Call, pid: int) -> Callable[[], None]:
+        make = self._call(call, pid)
+
+        def ask() -> None:
+            if not self.is_same(pid):
+                raise ProcessGone(call.value, pid, "the process that was meant has ended", "its GPU memory is free")
+            make()
+
+        return ask
+
+    def _call(self, call: Call, pid: int) -> Callable[[], None]:
         driver = self.driver.driver
         match call:
             case Call.LOCK:

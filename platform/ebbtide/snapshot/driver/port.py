@@ -8,7 +8,7 @@ deadline on them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ebbtide.snapshot.driver.states import ProcessState
@@ -16,7 +16,8 @@ from ebbtide.snapshot.driver.states import ProcessState
 GpuMap = Mapping[str, str]
 """From the uuid of a GPU at the checkpoint to that of the GPU to restore onto (``GPU-<hex>``, as NVML writes them).
 
-GPUs that it does not name stay, or take the places that others left: see `gpu_map`. Empty: all stay.
+GPUs that it does not name stay, or take the places that others left: see `gpu_map`. Empty: all stay. Where it names one
+that is not of this machine, the process was checkpointed on another one: then it names all GPUs of that machine.
 """
 
 
@@ -29,12 +30,14 @@ class Capabilities:
         why_not_checkpoint: "" if processes can be locked, checkpointed, restored and unlocked.
         why_not_custom_storage: "" if their memory can be mapped to be copied by us.
         why_not_remap: "" if they can be restored onto other GPUs.
+        gpus: what each GPU of this machine is, such as ``NVIDIA H100 80GB HBM3``, by its uuid.
     """
 
     driver: str
     why_not_checkpoint: str = ""
     why_not_custom_storage: str = ""
     why_not_remap: str = ""
+    gpus: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def can_checkpoint(self) -> bool:

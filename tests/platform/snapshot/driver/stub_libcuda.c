@@ -1,7 +1,7 @@
 /* A libcuda.so.1 without a GPU, for the CUDA adapter's tests: the checkpoint calls of cuda.h 13.4 on pids, in memory.
  *
  * Settings from the environment: STUB_CUDA_VERSION (13040), STUB_GPUS (2), STUB_BYTES (4096, on each GPU),
- * STUB_LOCK_SLEEP_MS (0), STUB_FAIL ("lock=600,checkpoint=2": the call answers that and changes nothing;
+ * STUB_LOCK_SLEEP_MS (0), STUB_NO_CUDA (a pid that does not use CUDA), STUB_FAIL ("lock=600,checkpoint=2": the call answers that and changes nothing;
  * "checkpoint!=2": the process is FAILED afterwards). What it was told is printed by stub_log to stderr when
  * STUB_LOG is set. */
 #define _GNU_SOURCE
@@ -84,6 +84,10 @@ int cuDriverGetVersion(int *v) { *v = setting("STUB_CUDA_VERSION", 13040); retur
 int cuDeviceGetCount(int *n) { *n = gpus(); return OK; }
 int cuDeviceGet(int *d, int i) { *d = i; return OK; }
 int cuDeviceGetUuid_v2(Uuid *u, int d) { memset(u, 0, 16); u->bytes[0] = 0x10; u->bytes[15] = d; return OK; }
+int cuDeviceGetName(char *name, int length, int d) {
+    if (setting("STUB_NO_NAME", 0)) return INVALID_VALUE;
+    snprintf(name, length, "NVIDIA Stub %d", d / 2); return OK;
+}
 int cuDevicePrimaryCtxRetain(void **c, int d) {
     if (d == setting("STUB_NO_CONTEXT", -1)) return 2;
     retained[d]++; *c = (void *)(uintptr_t)(10 + d); return OK;
@@ -112,7 +116,7 @@ int cuGetErrorName(int e, const char **name) {
 }
 int cuCheckpointProcessGetState(int pid, int *out) {
     int *state = state_of(pid);
-    if (!state) return INVALID_VALUE;
+    if (!state || pid == setting("STUB_NO_CUDA", -1)) return INVALID_VALUE;
     *out = *state;
     return failing("state", state);
 }

@@ -333,3 +333,11 @@ def test_without_a_driver_nothing_is_touched(pids: tuple[int, ...]) -> None:
     assert not driver.capabilities().can_checkpoint
     with pytest.raises(GangRefused, match=r"no CUDA driver on this machine.*Nothing was touched"):
         move(Verb.PARK, BoundedDriver(driver), pids)
+
+
+def test_a_process_that_took_over_the_pid_of_a_rank_gets_no_call(tmp_path: Path, pids: tuple[int, ...]) -> None:
+    watched = Watched(FakeDriver(tmp_path / "book"), pids)
+    with pytest.raises(GangLost, match="the process that was meant has ended"):
+        move(Verb.PARK, BoundedDriver(watched), pids, is_same=lambda pid: pid != pids[1])
+    assert pids[1] not in {pid for _, pid in watched.asked}
+    assert [watched.state(pid) for pid in (pids[0], pids[2])] == [RUNNING] * 2

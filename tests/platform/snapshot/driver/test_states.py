@@ -1,13 +1,16 @@
 """The table of states has no hole: every state and call is decided, and nobody is stuck but in FAILED."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, ProcessGone
-from ebbtide.snapshot.driver.fake import FakeDriver
+from ebbtide.snapshot.driver.fake import FakeDriver, machine_of
+from ebbtide.snapshot.driver.fake_book import opened
 from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
+from ebbtide.snapshot.driver.fake_users import users_of
 from ebbtide.snapshot.driver.states import STEADY, TABLE, Call, ProcessState, after, sources
 from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers
@@ -72,3 +75,34 @@ def test_a_process_that_has_ended_is_gone_also_before_its_parent_asks(tmp_path: 
         for ask in (lambda: driver.state(target.pid), lambda: driver.lock(target.pid, 1000)):
             with pytest.raises(ProcessGone, match="its GPU memory is free"):
                 ask()
+
+
+def test_a_process_that_uses_no_cuda_is_refused_once_it_is_said_who_does(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    driver, folder = FakeDriver(book), users_of(book)
+    folder.mkdir()
+    with sleepers(1) as (other,), (folder / "device").open("w") as device:
+        user = subprocess.Popen(["sleep", "600"], pass_fds=[device.fileno()])
+        try:
+            assert driver.state(user.pid) is ProcessState.RUNNING
+            driver.lock(user.pid, 1000)
+            with opened(book) as read:
+                assert list(read.states) == [f"{user.pid}:device"], "as it would be known by an image's process"
+            for ask in (lambda: driver.state(other.pid), lambda: driver.lock(other.pid, 1000)):
+                with pytest.raises(DriverRefused, match="CUDA_ERROR_INVALID_VALUE"):
+                    ask()
+        finally:
+            user.kill()
+            user.wait()
+        with pytest.raises(ProcessGone):
+            driver.state(user.pid)
+
+
+def test_the_fake_says_of_its_machine_what_it_is_told(tmp_path: Path) -> None:
+    driver = FakeDriver(tmp_path / "book")
+    assert (driver.capabilities().driver, driver.capabilities().gpus) == ("fake", {})
+    machine_of(tmp_path / "book").write_text(
+        '{"driver": "CUDA 13.0", "gpus": {"GPU-1": "H100"}, "why_not_remap": "no"}'
+    )
+    has = driver.capabilities()
+    assert (has.driver, has.gpus, has.remap, has.can_checkpoint) == ("CUDA 13.0", {"GPU-1": "H100"}, False, True)
