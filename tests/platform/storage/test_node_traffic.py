@@ -2,6 +2,7 @@
 
 import ast
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,27 +20,29 @@ ROOT = Path(__file__).parents[3]
 MEASURES = {"platform/ebbtide/cli/doctor.py", "platform/ebbtide/probe/rehearsal.py"}
 
 
+@cache
+def calls() -> tuple[tuple[str, str, ast.Call], ...]:
+    """All calls in our sources of something by its bare name: where, and of what."""
+    paths = [path for top in ("platform", "serve_apps", "train_jobs") for path in (ROOT / top).rglob("*.py")]
+    return tuple(
+        (f"{path.relative_to(ROOT)}:{call.lineno}", call.func.id, call)
+        for path in sorted(paths)
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    )
+
+
 @pytest.mark.parametrize("maker", ["PosixTransport", "GdsTransport", "device_transport"])
 def test_every_transport_of_ours_is_made_for_a_class(maker: str) -> None:
-    made, without = 0, []
-    for path in sorted(path for top in ("platform", "serve_apps", "train_jobs") for path in (ROOT / top).rglob("*.py")):
-        where = str(path.relative_to(ROOT))
-        for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == maker:
-                made += 1
-                if where not in MEASURES and "traffic" not in {one.arg for one in call.keywords}:
-                    without.append(f"{where}:{call.lineno}")
+    made = [(where, {one.arg for one in call.keywords}) for where, name, call in calls() if name == maker]
+    without = [where for where, given in made if where.rpartition(":")[0] not in MEASURES and "traffic" not in given]
     assert made and without == []
 
 
 def test_every_way_of_ours_to_a_filesystem_is_told_how_fast_the_pool_may_go() -> None:
-    told = []
-    for path in (path for top in ("platform", "serve_apps", "train_jobs") for path in (ROOT / top).rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "node_traffic":
-                starred = any(isinstance(one, ast.Starred) for one in call.args)
-                told.append((str(path.relative_to(ROOT)), starred or len(call.args) == 3))
-    assert len(told) >= 4 and all(is_told for _, is_told in told), told
+    made = [(where, call.args) for where, name, call in calls() if name == "node_traffic"]
+    untold = [where for where, args in made if len(args) != 3 and not isinstance(args[0], ast.Starred)]
+    assert len(made) >= 4 and untold == []
 
 
 def test_a_book_belongs_to_a_filesystem_though_the_directory_is_not_there_yet(tmp_path: Path) -> None:
