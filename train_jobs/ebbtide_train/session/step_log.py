@@ -10,16 +10,20 @@ gangs go until ``KEPT_BYTES`` are left, and of ``gangs.jsonl`` the oldest half b
 job takes at most ``KEPT_BYTES + 2 * world * SEGMENT_BYTES + GANGS_BYTES``; 64 MiB are some 300,000 steps of one rank.
 
 Not guaranteed: lines of the last moments after a power failure (the log is not synced), and lines of steps that ended
-while the disk was full: training never fails for want of evidence.
+while the disk was full, or the last ones before a process was killed while the disk hung: training never fails, nor
+waits, for want of evidence.
 """
 
 import json
 import logging
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,8 @@ GANGS_BYTES = 1 << 20  # some 10,000 starts
 _NAME = re.compile(r"rank(\d+)-(\d+)-(\d+)-(\d+)\.jsonl")
 _TAIL_BYTES = 1 << 20  # more than any one line: ids of a global batch of 100 000 samples
 _AGAIN_S = 5.0  # a disk that was full is not asked at every step
+_PATIENCE_S = 0.5  # a line takes microseconds, on a network filesystem that is busy some milliseconds
+_MOST_WAITING = 10_000  # lines of some 300 bytes, while the disk hangs: a quarter of an hour at ten steps a second
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +68,11 @@ class GangLine:
 
 
 class StepLog:
-    """This process's files."""
+    """This process's files. A thread writes them: a shared directory that hangs may hold up no step.
+
+    While the directory answers, a step waits for its line, so that a process that is killed leaves one for each step
+    that it has finished. A step waits for at most ``_PATIENCE_S``, and not at all while lines of earlier steps wait.
+    """
 
     def __init__(self, run_dir: Path, *, rank: int, lease_epoch: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = run_dir / "steps"
@@ -74,31 +84,71 @@ class StepLog:
         self._not_before_s = 0.0
         self._torn = False
         self.missed = 0  # lines that could not be written
-        self._try(self._open)
+        self._lines: deque[bytes] = deque()  # that wait; the first one may be under way
+        self._changed = threading.Condition()
+        self._closed = False
+        self._writer = threading.Thread(target=self._write, name="step-log", daemon=True)
+        self._writer.start()
 
     def append(self, line: StepLine) -> None:
-        """Write one line; on a full or read-only disk the step goes on and the line is missing."""
+        """Write one line; on a full or read-only disk, or one that hangs, the step goes on.
+
+        A line that could not be written is missing; those that a disk which hangs keeps waiting come later.
+        """
         raw = (json.dumps({name: getattr(line, name) for name in StepLine.__slots__}) + "\n").encode()
-        if time.monotonic() < self._not_before_s or not self._try(lambda: self._append(raw)):
-            self.missed += 1
+        with self._changed:
+            if len(self._lines) >= _MOST_WAITING or self._closed:
+                self.missed += 1
+                return
+            caught_up = not self._lines
+            self._lines.append(raw)
+            self._changed.notify_all()
+            if caught_up:
+                self._changed.wait_for(lambda: not self._lines, _PATIENCE_S)
 
     def close(self) -> None:
-        """Close the file; idempotent."""
+        """Write what waits, but not for long, and close the file; idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._writer.join(_PATIENCE_S)
+
+    def _write(self) -> None:
+        self._try(self._open)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._closed)
+                if not self._lines:
+                    break
+                raw = self._lines[0]
+            written = time.monotonic() >= self._not_before_s and self._try(partial(self._append, raw))
+            with self._changed:
+                self.missed += not written
+                self._lines.popleft()
+                self._changed.notify_all()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _try(self, work: Any) -> bool:
+    def _try(self, work: Callable[[], None]) -> bool:
         try:
             work()
         except OSError as error:
             _logger.warning("lines of the step log in %s are missing: %s", self._folder, error)
             self._not_before_s = time.monotonic() + _AGAIN_S
+            self._let_go()  # a filesystem that turned read-only may have to be unmounted before it can be mended
             return False
         return True
 
     def _append(self, raw: bytes) -> None:
-        if self._fd < 0 or self._size >= self._segment_bytes:
+        if self._fd < 0:
+            self._open()
+        elif self._size >= self._segment_bytes:
+            self._let_go()
+            self._number, self._torn = self._number + 1, False
             self._open()
         if self._torn:
             raw = b"\n" + raw
@@ -110,12 +160,12 @@ class StepLog:
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{self._stem}-{self._number}.jsonl"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.close()
-        self._fd, self._size, self._torn = fd, 0, False
-        (self._folder / f"{self._stem}-{self._number - 2}.jsonl").unlink(missing_ok=True)
-        self._number += 1
+        self._fd = os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+        self._path(self._number - 2).unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{self._stem}-{number}.jsonl"
 
 
 def note_gang(run_dir: Path, line: GangLine, *, kept_bytes: int = KEPT_BYTES, gangs_bytes: int = GANGS_BYTES) -> None:
