@@ -44,6 +44,7 @@ from ebbtide_serve.vllm_sleep import VllmSleep, sleep_of
 REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
 
 
+ERROR_EVENT = 'data: {"error"'  # how vLLM's streams tell of what went wrong
 RANKS_ANSWER_S = 60.0  # the engine answers between two steps, and a step may be a long prefill
 
 
@@ -201,8 +202,22 @@ class VllmEngine:
         except REQUEST_ERRORS as error:
             return _whole(create_error_response(error))
         if isinstance(reply, AsyncGenerator):
-            return StreamReply(_as_bytes(reply))
+            return StreamReply(self._as_bytes(reply))
         return _whole(reply)
+
+    async def _as_bytes(self, events: AsyncGenerator[str, None]) -> AsyncGenerator[bytes, None]:
+        """vLLM's stream. If its engine process dies vLLM tells of it by an event like those for a bad request; that
+        would be the client's answer, also where nothing was sent yet and another replica could have given it.
+        """
+        try:
+            async for event in events:
+                if event.startswith(ERROR_EVENT) and (self._llm is None or self._llm.errored):
+                    raise EngineFailed("vLLM's engine process died in the middle of an answer")
+                yield event.encode()
+        except EngineDeadError as error:
+            raise EngineFailed(f"vLLM's engine process died in mid-stream: {error}") from error
+        finally:
+            await events.aclose()  # a hang-up must not wait for the garbage collector
 
     async def _answer(self, route: Route, body: bytes) -> Any:
         raw = json.loads(body, parse_int=_integer)
@@ -280,13 +295,3 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in problem["loc"])
     return f"{place}: {problem['msg']}" if place else str(problem["msg"])
-
-
-async def _as_bytes(events: AsyncGenerator[str, None]) -> AsyncGenerator[bytes, None]:
-    try:
-        async for event in events:
-            yield event.encode()
-    except EngineDeadError as error:
-        raise EngineFailed(f"vLLM's engine process died in mid-stream: {error}") from error
-    finally:
-        await events.aclose()  # a hang-up must not wait for the garbage collector

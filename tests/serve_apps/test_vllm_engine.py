@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -164,6 +165,52 @@ async def test_after_kill_9_of_the_replica_no_engine_process_is_left(replica: Re
     replica.kill()
     await until(lambda: gone(children), 5.0)
     assert probe(replica.lock_dir, SlotRef("n", SLOT_INDEX)) is None
+
+
+@pytest.mark.hunt  # short: test_process_engine.py kills the stand-in's, and so does engine x starting of the kill table
+async def test_after_kill_9_of_the_engine_process_itself_what_was_begun_ends_by_an_error_and_the_rest_may_go_elsewhere(
+    work_dir: Path, tiny_model: Path
+) -> None:
+    """The gateway sends what is answered by ``engine_failed`` to another replica, if no byte of an answer was there."""
+    replica = ReplicaUnderTest(ENGINE, work_dir, model_dir=str(tiny_model), args=ARGS)
+    children = []
+    try:
+        await replica.until_ready()
+        children = replica.children()
+        holder = probe(replica.lock_dir, SlotRef("n", SLOT_INDEX))
+        assert holder is not None and holder.pid in [child.pid for child in children]
+        words: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
+        messages = [{"role": "user", "content": "import this"}]
+        async with asyncio.TaskGroup() as users, aiohttp.ClientSession() as client:
+            body = {"model": "tiny", "prompt": "a", "stream": True} | words
+            async with client.post(replica.report["url"] + "/v1/completions", json=body, headers=HEADERS) as begun:
+                assert begun.status == 200 and (await begun.content.readline()).startswith(b"data: ")
+                os.kill(holder.pid, signal.SIGSTOP)
+                asked = [
+                    users.create_task(ask(replica, path, stream=stream, **prompt, **words))
+                    for path, prompt in (
+                        ("/v1/completions", {"prompt": "import"}),
+                        ("/v1/chat/completions", {"messages": messages}),
+                    )
+                    for stream in (False, True)
+                ]
+                await until(lambda: replica.report["inflight"] == 1 + len(asked), 30.0)
+                os.kill(holder.pid, signal.SIGKILL)
+                async with asyncio.timeout(30.0):
+                    rest = (await begun.content.read()).decode()
+        last = rest.strip().rpartition("data: ")[2]
+        assert "[DONE]" not in rest and json.loads(last)["error"]["message"], rest[-500:]
+        for answer in [*(task.result() for task in asked), await ask(replica, "/v1/completions", prompt="a")]:
+            status, text = answer
+            assert (status, json.loads(text)["error"]["code"]) == (503, "engine_failed"), text
+        url = replica.report["url"] + "/health"
+        async with aiohttp.ClientSession() as client, client.get(url, headers=HEADERS) as health:
+            assert health.status == 503, "by which Serve replaces it"
+        assert probe(replica.lock_dir, SlotRef("n", SLOT_INDEX)) is None
+        await until(lambda: gone(children), 10.0)
+        assert replica.process.poll() is None, "it lives to say so"
+    finally:
+        replica.clean_up(children)
 
 
 async def test_kill_9_while_the_engine_process_is_being_born_leaves_none_either(
