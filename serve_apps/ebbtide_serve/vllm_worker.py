@@ -89,6 +89,7 @@ class PoolGPUWorker(LoadCalls, SlotCalls, Worker):  # type: ignore[misc] # vLLM 
     def init_device(self) -> Any:
         """Lock the slot, then let vLLM take the device."""
         self.slot_lock = lock_slot(self.local_rank)
+        RECORD.rank = self.rank
         RECORD.reached("device")
         return super().init_device()
 
@@ -114,6 +115,7 @@ if current_platform.is_cpu():
         def init_device(self) -> Any:
             """Lock the slot, then let vLLM allocate."""
             self.slot_lock = lock_slot(self.local_rank)
+            RECORD.rank = self.rank
             RECORD.reached("device")
             return super().init_device()
 

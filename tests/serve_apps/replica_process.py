@@ -17,7 +17,7 @@ from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
 from ebbtide_serve.parent_watch import watch_children_from_birth
-from ebbtide_serve.preparation import Preparation, Wish
+from ebbtide_serve.preparation import LoadOptions, Preparation, Wish
 from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 
 
@@ -36,7 +36,8 @@ async def main() -> None:
     pid = os.getpid()
     started = started_ticks(pid)
     assert started is not None
-    lease = EngineLease(Lease("m/0", 7, (SlotRef("n", 1),)), Path(told["lock_dir"]), None)
+    slots = tuple(SlotRef("n", 1 + rank) for rank in range(told.get("ranks", 1)))
+    lease = EngineLease(Lease("m/0", 7, slots), Path(told["lock_dir"]), None)
     for_vllm = vllm_environment(Path(told["cache_dir"]), on_gpu=False)
     os.environ.update(for_vllm)
     os.environ[LEASE_VARIABLE] = lease.to_json()
@@ -59,10 +60,13 @@ async def main() -> None:
 
 def _preparation(told: dict[str, Any], environment: dict[str, str], pid: int, started: int) -> Preparation:
     """As the Serve deployment makes it."""
+    ranks = told.get("ranks", 1)
     wish = Wish(
         name="tiny",
         model=told["model_dir"],
-        args=told["args"],
+        args=({"tensor_parallel_size": ranks} if ranks > 1 else {}) | told["args"],
+        ranks=ranks,
+        options=LoadOptions(**told.get("load", {})),
         shared_dir=Path(told["shared_dir"]),
         cache_dir=Path(told["cache_dir"]),
     )
