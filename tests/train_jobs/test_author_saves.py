@@ -137,3 +137,12 @@ def test_other_threads_and_this_ones_own_saves_are_none_of_these() -> None:
     with ThreadPoolExecutor(1) as other:
         other.submit(int).result()
         assert author_saves.under_way() == []
+
+
+def test_a_thread_of_torchs_executor_counts_before_it_has_begun(go: threading.Event) -> None:
+    """It is there from the moment that a save was asked for."""
+    with ThreadPoolExecutor(1, thread_name_prefix="AsyncCheckpointExecutor") as executor:
+        executor.submit(go.wait)
+        found = author_saves.under_way()
+        go.set()
+    assert found == ["AsyncCheckpointExecutor_0"] and author_saves.under_way() == []

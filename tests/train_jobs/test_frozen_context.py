@@ -14,6 +14,7 @@ from ebbtide.client.messages import Lease, SlotRef, Want
 from ebbtide.helper.client import Helper
 from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
+from ebbtide.snapshot.driver.fake_users import users_of
 from ebbtide.snapshot.driver.states import ProcessState
 from ebbtide_train.control import GangPlan
 from ebbtide_train.frozen_context import FrozenContext
@@ -37,8 +38,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def driver(folder: Path) -> FakeDriver:
-    return FakeDriver(folder / "driver")
+def driver(folder: Path) -> Iterator[FakeDriver]:
+    """Of a GPU that this very process uses, and not the helper, which is its child here."""
+    (users := users_of(folder / "driver")).mkdir()
+    with (users / "mine").open("w"):
+        yield FakeDriver(folder / "driver")
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ def test_a_new_gang_sweeps_what_earlier_ones_left_and_nothing_else(tmp_path: Pat
     other = folder_of(settings(tmp_path, epoch=7, incarnation="a"))
     for folder in (mine, other):
         folder.mkdir(parents=True)
-        for name in ("6-0", "7-0", "8-0", "word-6-3.json", "word-7-1.json", "notes"):
+        for name in ("6-0", "7-0", "8-0", "word-6-3.json", "word-7-1.json", "off-6-1-0", "off-7-1-0", "notes"):
             (folder / name).touch()
     sweep(settings(tmp_path, epoch=7))
-    assert sorted(path.name for path in mine.iterdir()) == ["7-0", "8-0", "notes", "word-7-1.json"]
+    assert sorted(path.name for path in mine.iterdir()) == ["7-0", "8-0", "notes", "off-7-1-0", "word-7-1.json"]
     assert not other.exists()
 
 

@@ -146,6 +146,21 @@ def test_host_memory_is_page_locked_where_there_is_a_gpu(
     assert isinstance(found.host._pages, PageLock) is locks
 
 
+def test_the_rehearsal_has_page_locked_memory_and_gives_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Pages()
+    monkeypatch.setattr(occupancy_module, "PageLock", lambda: pages)
+    monkeypatch.setattr(occupancy_module, "_device", lambda _wish: GPU)
+    context = Context()
+    monkeypatch.setattr(context, "rehearse", lambda: pages.said.append("rehearse"))
+    session = TrainingSession(gangs.plan_of(tmp_path, world=1).settings(0), SilentGate(), context=context)
+    try:
+        session.open()
+        assert pages.said == ["lock", "rehearse", "unlock"]
+        session.close(returned=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 # ---- NCCL
 
 

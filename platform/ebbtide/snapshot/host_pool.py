@@ -4,7 +4,7 @@ Why a memfd: its pages are shared memory and not the process's own, so that a pa
 falls, and the descriptor can be handed to another process that outlives this one. Why pre-faulted: the copy then runs
 at memcpy speed, not at page-fault speed, while somebody waits for the slot.
 
-Not guaranteed: huge pages, registration with the driver, surviving the process; the pool lives here for now.
+Not guaranteed: huge pages, surviving the process. Whoever copies from a GPU page-locks it (`page_lock`).
 """
 
 import mmap

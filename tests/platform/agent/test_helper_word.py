@@ -56,8 +56,16 @@ def test_one_that_does_not_answer_in_time_is_given_up(silent: Path) -> None:
     assert time.monotonic() - began_s < 10
 
 
-@pytest.mark.parametrize("answer", [b"", b"{}\n", b"no json\n", b'{"ok": true, "result": {"driver": 1}}\n'])
-def test_whoever_answers_something_else_is_no_helper(folder: Path, answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "closed before the answer was there"),
+        (b"{}\n", "it does not say"),
+        (b"no json\n", "it does not say"),
+        (b'{"ok": true, "result": {"driver": 1}}\n', "it does not say"),
+    ],
+)
+def test_whoever_answers_something_else_is_no_helper(folder: Path, answer: bytes, why: str) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / "other.sock"))
         listening.listen()
@@ -70,8 +78,16 @@ def test_whoever_answers_something_else_is_no_helper(folder: Path, answer: bytes
 
         serving = threading.Thread(target=serve)
         serving.start()
-        assert ask(folder / "other.sock")
+        assert why in ask(folder / "other.sock")
         serving.join(30)
+
+
+def test_where_there_is_no_helper_nobody_is_asked_and_nothing_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on every node without a GPU."""
+    word = HelperWord(folder / "none.sock", why_not=lambda _path: pytest.fail("asked"))
+    assert not asked(word) and word._asking is None and not caplog.records
 
 
 def test_nobody_waits_for_an_answer_and_one_question_is_asked_at_a_time(silent: Path) -> None:

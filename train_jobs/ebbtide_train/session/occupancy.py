@@ -19,10 +19,10 @@ from ebbtide.client.messages import Lease
 from ebbtide.snapshot.errors import NotEvictable, SnapshotError
 from ebbtide.snapshot.evict import discard, plan
 from ebbtide.snapshot.host_copy import threads_for
-from ebbtide.snapshot.host_memory import HostMemory
+from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
 from ebbtide.snapshot.memory import malloc_trim
 from ebbtide.snapshot.nccl import chosen
-from ebbtide.snapshot.page_lock import PageLock
+from ebbtide.snapshot.page_lock import NothingLocked, PageLock
 from ebbtide_train.session.device_context import ContextStays, DeviceContext, NothingStays
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.host_state import HostState
@@ -73,7 +73,8 @@ class Occupancy:
         self._answered: Path | None = None  # this rank's file of the last roll call
         self.device = _device(settings.device)
         threads = threads_for(sum(slot.node == settings.node for slot in settings.lease.slots))
-        self.host = HostState(memory, threads, PageLock() if self.device.type == "cuda" else None)
+        self._pages = PageLock if self.device.type == "cuda" else NothingLocked
+        self.host = HostState(memory, threads, self._pages())
         self.context = context or (ContextStays() if self.device.type == "cuda" else NothingStays())
         self.group: Group | None = None
         self.nccl: dict[str, str] | None = None  # settings that NCCL has read, once it has been used
@@ -83,6 +84,14 @@ class Occupancy:
         lock = self._lock_for(lease, self._settings.rank)
         lock.acquire(self._settings.lock_timeout_s)
         self._lock = lock
+
+    def rehearse(self) -> None:
+        """See `DeviceContext.rehearse`; with a little page-locked memory, as there will be much: a driver that minds
+        that must say so now."""
+        trial = HostState(OwnMemory(), pages=self._pages())
+        trial.lend(1)
+        self.context.rehearse()
+        trial.close()
 
     def form_group(self, lease_epoch: int, *, alone_too: bool = False) -> Group:
         """Meet the other ranks at a rendezvous file that no formation has used before; see `Group`."""

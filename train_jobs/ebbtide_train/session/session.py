@@ -217,7 +217,7 @@ class TrainingSession:
         self._member.say(RankPhase.STARTING)
         self._member.occupancy.take_slot(settings.lease)
         if settings.in_place:
-            self._member.occupancy.context.rehearse()
+            self._member.occupancy.rehearse()
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS: needed for reproducible results
             torch.use_deterministic_algorithms(True)
