@@ -1,13 +1,15 @@
 """vLLM's CPU build behind the port, in a replica process of its own: what we lean on, and that it dies with us."""
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -16,6 +18,8 @@ import pytest_asyncio
 
 from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import SlotRef
+from ebbtide_serve.engine import EngineSettings
+from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.examples.tiny_model import VOCABULARY
 from tests.serve_apps.odd_bodies import odd_bodies
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
@@ -167,7 +171,26 @@ async def test_after_kill_9_of_the_replica_no_engine_process_is_left(replica: Re
     assert probe(replica.lock_dir, SlotRef("n", SLOT_INDEX)) is None
 
 
-@pytest.mark.hunt  # short: test_process_engine.py kills the stand-in's, and so does engine x starting of the kill table
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_error_event_is_the_clients_answer_unless_the_engine_process_is_dead(dead: bool) -> None:
+    """vLLM makes the same event of a bad request and of its engine's death; the first alone is about the request."""
+    module = pytest.importorskip("ebbtide_serve.vllm_engine")
+    engine = module.VllmEngine(EngineSettings("tiny", "", {}))
+    engine._llm = SimpleNamespace(errored=dead)
+    said = ['data: {"id": 1}\n\n', 'data: {"error": {"code": 500}}\n\n', "data: [DONE]\n\n"]
+
+    async def vllms() -> AsyncGenerator[str, None]:
+        for event in said:
+            yield event
+
+    heard = []
+    with pytest.raises(EngineFailed) if dead else contextlib.nullcontext():
+        async for event in engine._as_bytes(vllms()):
+            heard.append(event.decode())
+    assert heard == (said[:1] if dead else said)
+
+
+@pytest.mark.hunt  # short: the one before, test_process_engine.py, and engine x starting of the kill table
 async def test_after_kill_9_of_the_engine_process_itself_what_was_begun_ends_by_an_error_and_the_rest_may_go_elsewhere(
     work_dir: Path, tiny_model: Path
 ) -> None:
