@@ -111,7 +111,7 @@ def reserve(ports: StorePorts, attempt: Attempt, size_bytes: int, *, grace: Grac
             f"no room for {_shown(size_bytes)} in {ports.paths.root}: {_shown(lack)} are missing "
             f"({_shown(room.free_bytes)} free, {_shown(budget.keep_free_bytes)} of it kept for others; "
             f"{_shown(room.stored_bytes)} stored, {limit}). {what_to_collect(verdicts, lack)}"
-            + (f" Or {change} in the pool's file: ebbtide up" if change else "")
+            + (f" -> {change} in the pool's file: ebbtide up" if change else "")
         )
 
 

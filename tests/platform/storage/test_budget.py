@@ -101,7 +101,7 @@ def test_a_refusal_says_what_is_missing_and_what_could_go_and_reserves_nothing(t
             reserve(tight.ports, work.attempt, 2_000_000)
         assert "would free 0 bytes, which is not enough. The largest that it keeps: " in str(told.value)
         assert "named by org/model:latest" in str(told.value)
-        assert str(told.value).endswith("Or raise pool.storage.models_max in the pool's file: ebbtide up")
+        assert str(told.value).endswith("-> raise pool.storage.models_max in the pool's file: ebbtide up")
         assert measure(store.ports).reserved_bytes == 0
         reserve(tight.ports, work.attempt, 500_000)
         reserve(tight.ports, work.attempt, 100_000)

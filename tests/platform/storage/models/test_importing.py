@@ -396,7 +396,7 @@ def test_nothing_of_a_vague_source_is_mixed_with_an_earlier_attempt(store: Objec
 def test_room_is_asked_for_before_the_first_byte(store: ObjectStore, folder: Path) -> None:
     source = Tampered(folder)
     tight = within(store, Budget(max_bytes=100_000, keep_free_bytes=0))
-    with pytest.raises(NoRoom, match=r"no room for .* Or raise pool\.storage\.models_max in the pool's file"):
+    with pytest.raises(NoRoom, match=r"no room for .* -> raise pool\.storage\.models_max in the pool's file"):
         bring(tight, source)
     assert source.reads == 0 and nothing_is_there(store) and leftovers(store) == []
 
