@@ -149,6 +149,20 @@ class SlotLock:
             )
         return os.dup(self._fd)
 
+    def hand_over(self) -> None:
+        """Leave the lock, as it is, to those that share it (`share`); does nothing when it is not held.
+
+        It is free when the last of them has ended. The allocation log ends here: nobody is left to write when that was.
+        """
+        if not self.held:
+            return
+        fd, self._fd = self._fd, -1
+        log, self._log = self._log, None
+        os.close(fd)
+        if log is not None:
+            log.note_released()
+            log.close()
+
     def answer_for(self, leader: tuple[int, int] | None, *, expected_s: float = 0.0) -> None:
         """Name the process tree for which this process holds the lock, before it does anything (see `lock_content`).
 

@@ -1,7 +1,8 @@
 """A session's command for tests: a chain of hashes held in memory only, a line of it every 20 ms.
 
-``chain.py FILE STEPS CODE [family]``. Run by its path. With ``family`` it also has a child, and a grandchild that has
-left its process session and its parents. Whoever loses, repeats or changes a step breaks the chain for good.
+``chain.py FILE STEPS CODE [family | gpu FOLDER]``. Run by its path. With ``family`` it also has a child, and a
+grandchild that has left its process session and its parents; with ``gpu`` it has a child, and both use the GPU of the
+fake driver whose folder that is. Whoever loses, repeats or changes a step breaks the chain for good.
 """
 
 import hashlib
@@ -33,6 +34,11 @@ def main() -> None:
             if os.fork():
                 os._exit(0)
         while True:
+            time.sleep(0.05)
+    if more[:1] == ["gpu"]:
+        child = os.fork()
+        os.open(f"{more[1]}/{os.getpid()}", os.O_CREAT | os.O_RDWR)
+        while child == 0:
             time.sleep(0.05)
     state = b""
     with open(path, "a", buffering=1) as file:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebbtide.agent.slot_lock import SlotLock
@@ -24,6 +24,7 @@ from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
 from ebbtide_train.interactive.keeper import Keeper, Verdict
 from ebbtide_train.interactive.leader import GO
 from ebbtide_train.interactive.notices import Herald
+from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.spec import SessionSpec
 from ebbtide_train.interactive.states import KeeperState
 from ebbtide_train.interactive.tree import Process, Tree, this_process
@@ -33,12 +34,14 @@ SLOT = SlotRef("here", 0)
 CHAIN = Path(__file__).with_name("chain.py")
 
 
-def lease(epoch: int) -> Lease:
-    return Lease("s", epoch, (SLOT,))
+def lease(epoch: int, gpu: str = "") -> Lease:
+    return Lease("s", epoch, (replace(SLOT, uuid=gpu),))
 
 
-def chain(file: Path, *, steps: int = 100_000, code: int = 0, family: bool = False) -> tuple[str, ...]:
-    more = ["family"] if family else []
+def chain(
+    file: Path, *, steps: int = 100_000, code: int = 0, family: bool = False, gpu: Path | None = None
+) -> tuple[str, ...]:
+    more = ["family"] if family else ["gpu", str(gpu)] if gpu is not None else []
     return (sys.executable, "-I", "-S", str(CHAIN), str(file), str(steps), str(code), *more)
 
 
@@ -89,8 +92,10 @@ class FakeSnapshots:
 
     def __init__(self, folder: Path, *, gpu: bool = False) -> None:
         self.folder, self.gpu = folder, gpu
-        self.refuse = self.lose = self.refuse_revive = ""
+        self.refuse = self.lose = self.refuse_revive = self.lose_revive = self.refuse_gpu = ""
+        self.hinders = InTheWay()
         self.calls: list[str] = []
+        self.started: Process | None = None  # by a revival
         self.at_revival: Callable[[], object] = lambda: None
 
     def register(self, leader: Process) -> None:
@@ -108,7 +113,7 @@ class FakeSnapshots:
         if self.lose == "committed":  # stopped, and not killed yet
             os.kill(leader.pid, signal.SIGSTOP)
             raise OutcomeUnknown("the helper was killed")
-        assert Tree(leader).kill(5.0)
+        assert Tree(leader).kill(30.0)
         if self.lose:
             raise OutcomeUnknown("the helper was killed")
 
@@ -117,6 +122,17 @@ class FakeSnapshots:
         if self.refuse_revive:
             raise CannotRevive(self.refuse_revive)
         self.at_revival()
+        if self.lose_revive == "never":
+            raise OutcomeUnknown("the helper does not answer", over=True)
+        if self.lose_revive == "later":
+            threading.Timer(0.5, self._start).start()
+            raise OutcomeUnknown("the helper does not answer")
+        found = self._start()
+        if self.lose_revive == "there":
+            raise OutcomeUnknown("the answer was lost", over=True)
+        return found
+
+    def _start(self) -> Process:
         with (self.folder / "output.log").open("ab") as log:
             started = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LEADER), str(self.folder)],
@@ -130,7 +146,7 @@ class FakeSnapshots:
         started.stdin.write(GO)
         started.stdin.close()
         threading.Thread(target=started.wait, daemon=True).start()
-        found = this_process(started.pid)
+        found = self.started = this_process(started.pid)
         assert found is not None
         return found
 
@@ -146,8 +162,14 @@ class FakeSnapshots:
         self.calls.append("leave_gpu") if self.gpu else None
         return self.gpu
 
-    def return_to_gpu(self, leader: Process) -> None:
-        self.calls.append("return_to_gpu")
+    def return_to_gpu(self, leader: Process, gpu_map: Mapping[str, str]) -> None:
+        if self.gpu:
+            self.calls.append(f"return_to_gpu {dict(gpu_map)}" if gpu_map else "return_to_gpu")
+        if self.refuse_gpu:
+            raise CannotRevive(self.refuse_gpu)
+
+    def in_the_way(self) -> InTheWay:
+        return self.hinders
 
 
 class Kept:
@@ -159,6 +181,7 @@ class Kept:
         command: Sequence[str],
         *,
         epoch: int = 1,
+        gpu: str = "",
         snapshots: object = None,
         idle: IdleRules | None = None,
         herald: Herald | None = None,
@@ -167,7 +190,7 @@ class Kept:
     ) -> None:
         self.place = ImagePlace(root / "run")
         self.locks = root / "locks"
-        self.gate = FakeGate(JobDirective(0, Want.RUN, lease(epoch)))
+        self.gate = FakeGate(JobDirective(0, Want.RUN, lease(epoch, gpu)))
         self.wishes = FakeWishes()
         self.snapshots = FakeSnapshots(self.place.folder) if snapshots is None else snapshots
         rules = idle or IdleRules()
@@ -185,7 +208,7 @@ class Kept:
         self.keeper = Keeper(
             spec,
             self.place,
-            lease=lease(epoch),
+            lease=lease(epoch, gpu),
             incarnation="i",
             node="here",
             gate=self.gate,

@@ -13,11 +13,16 @@ from typing import Any
 import psutil
 import pytest
 
-from ebbtide.agent.slot_lock import lock_file
+from ebbtide.agent.errors import SlotBusy
+from ebbtide.agent.process import is_alive
+from ebbtide.agent.slot_lock import SlotLock, lock_file
 from ebbtide.client.messages import RankPhase, Want
+from ebbtide_train.interactive.command_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.keeper import End
+from ebbtide_train.interactive.occupation import Occupation
+from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.post import Post
 from ebbtide_train.interactive.states import PHASES, TABLE, KeeperState
 from ebbtide_train.interactive.tree import Tree, this_process
@@ -210,6 +215,168 @@ def test_on_a_gpu_its_processes_stay_and_stay_guarded(tmp_path: Path) -> None:
     kept.gate.want(Want.STOP)  # its node must go: from there to an image
     assert kept.ends().end is End.LEFT
     assert kept.place.is_complete(1) and not kept.leader().alive() and kept.holder() is None
+
+
+def parked_as_image(root: Path) -> None:
+    """A session that has left, and goes on from its image under another keeper."""
+    first = Kept(root, chain(root / "c")).start()
+    running(first, root / "c")
+    first.gate.want(Want.STOP)
+    assert first.ends().end is End.LEFT
+
+
+@pytest.fixture
+def lived_at_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the leader of the folder's session, the last of it to be killed, lived when its slot was let go."""
+    found: list[bool] = []
+    let_go, place = SlotLock.release, ImagePlace(tmp_path / "run")
+
+    def release(lock: SlotLock) -> None:
+        if lock.held:
+            led = place.read("leader")
+            assert led is not None
+            found.append(is_alive(led["pid"], led["started"]))
+        let_go(lock)
+
+    monkeypatch.setattr(SlotLock, "release", release)
+    return found
+
+
+def test_one_that_the_driver_does_not_put_back_is_ended_before_its_slot_is_free(
+    tmp_path: Path, lived_at_release: list[bool]
+) -> None:
+    """Its processes were revived, and live, off their GPU."""
+    parked_as_image(tmp_path)
+    snapshots = FakeSnapshots(tmp_path / "run" / "session")
+    snapshots.refuse_gpu = "the GPU is full"
+    second = Kept(tmp_path, chain(tmp_path / "c"), epoch=2, snapshots=snapshots).start()
+    with pytest.raises(CannotRevive, match=r"the GPU is full; what was brought back of it has been ended"):
+        second.ends()
+    assert lived_at_release == [False, False] and second.holder() is None
+    assert second.place.is_complete(1) and second.place.read("record")["life"] == "imaged"  # type: ignore[index]
+    second.until(lambda: not wardens(second.place.folder), "its warden to go: it must not meet the next life")
+    third = Kept(tmp_path, chain(tmp_path / "c"), epoch=3).start()
+    third.reaches(KeeperState.RUNNING)
+    third.gate.want(Want.CANCEL)
+    third.ends()
+
+
+def test_a_revival_of_which_nothing_came_leaves_the_slot_free(tmp_path: Path, lived_at_release: list[bool]) -> None:
+    parked_as_image(tmp_path)
+    snapshots = FakeSnapshots(tmp_path / "run" / "session")
+    snapshots.lose_revive = "never"
+    second = Kept(tmp_path, chain(tmp_path / "c"), epoch=2, snapshots=snapshots).start()
+    with pytest.raises(CannotRevive, match="has been ended"):
+        second.ends()
+    assert second.holder() is None and lived_at_release == [False, False] and second.place.is_complete(1)
+
+
+def test_a_revival_of_which_something_may_still_come_keeps_the_slot_beyond_its_keeper(tmp_path: Path) -> None:
+    parked_as_image(tmp_path)
+    snapshots = FakeSnapshots(tmp_path / "run" / "session")
+    snapshots.lose_revive = "later"
+    second = Kept(tmp_path, chain(tmp_path / "c"), epoch=2, snapshots=snapshots).start()
+    with pytest.raises(CannotRevive, match="its warden keeps the slot"):
+        second.ends()
+    assert second.place.is_complete(1)
+    next_lock = SlotLock(tmp_path / "locks", SLOT, workload="next", epoch=9, ledger="l")
+    with pytest.raises(SlotBusy):
+        next_lock.acquire(1.0)
+    (warden,) = wardens(second.place.folder)
+    os.kill(warden, signal.SIGKILL)
+    with pytest.raises(SlotBusy, match="processes that outlived its holder"):
+        next_lock.acquire(0.5)  # the lock's file speaks for what is expected
+    assert snapshots.started is not None and Tree(snapshots.started).kill(5.0)
+
+
+def test_who_had_the_leaders_number_before_is_not_taken_for_it(tmp_path: Path) -> None:
+    place = ImagePlace(tmp_path)
+    place.make()
+    lock = SlotLock(tmp_path / "locks", SLOT, workload="s", epoch=1, ledger="l")
+    occupation = Occupation(place, lambda _lease: lock)
+    stranger = subprocess.Popen(["sleep", "99"])
+    try:
+        there = this_process(stranger.pid)
+        assert there is not None
+        place.write("leader", {"pid": stranger.pid})
+        occupation.take(lease(1))
+        time.sleep(0.02)  # a clock tick: it began before
+        occupation.expect()
+        assert occupation.came() is None
+        occupation._expected = there
+        assert occupation.came() == there
+        occupation.left()
+    finally:
+        stranger.kill()
+        stranger.wait()
+        lock.release()
+
+
+def test_in_place_and_not_put_back_it_goes_on_as_an_image(tmp_path: Path, lived_at_release: list[bool]) -> None:
+    snapshots = FakeSnapshots(tmp_path / "run" / "session", gpu=True)
+    kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots).start()
+    running(kept, tmp_path / "c")
+    kept.obeyed(kept.gate.want(Want.PARK))
+    kept.reaches(KeeperState.PARKED)
+    snapshots.refuse_gpu = "another chip"
+    kept.gate.want(Want.RUN, lease(2))
+    with pytest.raises(CannotRevive, match="another chip; it goes on from image 1"):
+        kept.ends()
+    assert lived_at_release == [True, False], "in place it stayed, off the GPU; then nothing of it"
+    second = Kept(tmp_path, chain(tmp_path / "c"), epoch=3).start()
+    second.reaches(KeeperState.RUNNING)
+    assert "revive 0001" in second.snapshots.calls  # type: ignore[attr-defined]
+    second.gate.want(Want.CANCEL)
+    second.ends()
+
+
+def test_in_place_neither_put_back_nor_imaged_it_is_lost_and_its_slot_free(
+    tmp_path: Path, lived_at_release: list[bool]
+) -> None:
+    snapshots = FakeSnapshots(tmp_path / "run" / "session", gpu=True)
+    kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots).start()
+    running(kept, tmp_path / "c")
+    kept.obeyed(kept.gate.want(Want.PARK))
+    kept.reaches(KeeperState.PARKED)
+    snapshots.refuse_gpu, snapshots.refuse = "another chip", "it holds a socket"
+    kept.gate.want(Want.RUN, lease(2))
+    with pytest.raises(CannotRevive, match="another chip; nor can it become an image: it holds a socket"):
+        kept.ends()
+    assert lived_at_release[-1] is False and kept.holder() is None
+
+
+def test_on_another_gpu_it_comes_back_by_a_map_from_the_one_that_it_left(tmp_path: Path) -> None:
+    a, b, c = (f"GPU-{letter}" for letter in "abc")
+    snapshots = FakeSnapshots(tmp_path / "run" / "session", gpu=True)
+    kept = Kept(tmp_path, chain(tmp_path / "c"), gpu=a, snapshots=snapshots).start()
+    running(kept, tmp_path / "c")
+    for epoch, gpu in ((2, a), (3, b)):
+        kept.obeyed(kept.gate.want(Want.PARK))
+        kept.obeyed(kept.gate.want(Want.RUN, lease(epoch, gpu)))
+        kept.reaches(KeeperState.RUNNING)
+    kept.gate.want(Want.STOP)
+    assert kept.ends().end is End.LEFT
+    second = Kept(tmp_path, chain(tmp_path / "c"), epoch=5, gpu=c, snapshots=snapshots).start()
+    second.reaches(KeeperState.RUNNING)
+    back = [call for call in snapshots.calls if call.startswith("return")]
+    assert back == ["return_to_gpu", f"return_to_gpu {{'{a}': '{b}'}}", f"return_to_gpu {{'{b}': '{c}'}}"]
+    second.gate.want(Want.CANCEL)
+    second.ends()
+
+
+def test_what_would_keep_it_from_being_parked_is_told_before_anybody_asks(tmp_path: Path) -> None:
+    snapshots = FakeSnapshots(tmp_path / "run" / "session")
+    snapshots.hinders = InTheWay(park="it holds a socket", image="it holds a socket")
+    kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots).start()
+    kept.reaches(KeeperState.RUNNING)
+    kept.until(lambda: kept.gate.reports[-1].in_place_hindered == "it holds a socket", "the pool to be told")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "s").symlink_to(tmp_path / "run")
+    (row,) = sessions(tmp_path, None)
+    assert row["cannot_park"] == row["cannot_image"] == "it holds a socket"
+    assert row["remark"] == "cannot be parked now: it holds a socket"
+    kept.gate.want(Want.CANCEL)
+    kept.ends()
 
 
 def tree_that_the_lock_speaks_for(kept: Kept) -> dict[str, Any] | None:

@@ -2,15 +2,18 @@
 
 An image that stands is the session: its processes are stopped from before it was written until they are killed, so
 whatever of them is still there is killed. Without one the processes are the session, and it goes on.
+
+Whatever comes of a revival, the lock stays until nothing that may have come of it is left.
 """
 
 import time
+from collections.abc import Mapping
 
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown, SessionCrashed
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.occupation import Occupation
 from ebbtide_train.interactive.ports import Snapshots
-from ebbtide_train.interactive.tree import Process, this_process
+from ebbtide_train.interactive.tree import Process
 
 READ_BACK_S = 30.0  # a helper that was killed is started again and finishes or undoes what it had begun
 _POLL_S = 0.05
@@ -39,11 +42,14 @@ def image(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, numbe
     occupation.end(0.0)
 
 
-def revive(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int) -> Process:
-    """Make image ``number`` run again under a warden.
+def revive(
+    snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int, gpu_map: Mapping[str, str]
+) -> Process:
+    """Make image ``number`` run again under a warden, on the GPU that it left or that ``gpu_map`` names.
 
     Raises:
-        CannotRevive: nothing of it runs; the image is as it was.
+        CannotRevive: nothing of it runs, or its warden ends what still comes; the image is as it was.
+        SessionCrashed: what runs of it cannot be ended: the lock stays.
     """
     if not place.is_complete(number):
         raise CannotRevive(f"{place.image(number)} is no whole image; the session cannot go on from it")
@@ -51,16 +57,23 @@ def revive(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, numb
     try:
         leader = snapshots.revive(place.image(number))
     except OutcomeUnknown as error:
-        known = place.read("leader") or {}
-        found = this_process(int(known.get("pid", 0)))
-        if found is not None:
-            occupation.revived(found)
+        came = occupation.came()
+        if came is None and not error.over:
+            occupation.leave_to_warden()
+            raise CannotRevive(f"{error}; its warden keeps the slot, and ends what still comes of it") from error
+        if came is not None:
+            occupation.revived(came)
         occupation.end(0.0)  # half of it may be there; the image still is all of it
         raise CannotRevive(f"{error}; what was there of it has been ended") from error
     except CannotRevive:
         occupation.left()
         raise
     occupation.revived(leader)
+    try:
+        snapshots.return_to_gpu(leader, gpu_map)
+    except (CannotRevive, OutcomeUnknown) as error:
+        occupation.end(0.0)  # it lives, off its GPU: the lock must not go before it is gone
+        raise CannotRevive(f"{error}; what was brought back of it has been ended") from error
     return leader
 
 

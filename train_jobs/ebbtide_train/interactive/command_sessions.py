@@ -65,11 +65,24 @@ def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dic
             "command": " ".join(told.get("command", ())),
             "images": told.get("images", 0),
             "image_bytes": told.get("image_bytes", 0),
-            "remark": told.get("park_refused") or told.get("remark", ""),
+            "cannot_park": told.get("cannot_park", ""),
+            "cannot_image": told.get("cannot_image", ""),
+            "remark": _remark(told),
             "outcome": told.get("outcome", ""),
             "log": str(place.output),
             "touch": str(place.touch),
         }
+
+
+def _remark(told: Mapping[str, Any]) -> str:
+    """What its owner should know: of a refusal, of what would be refused, or what its keeper said last."""
+    if refused := told.get("park_refused"):
+        return str(refused)
+    if why := told.get("cannot_park"):
+        return f"cannot be parked now: {why}"
+    if why := told.get("cannot_image"):
+        return f"parks in memory only, no image can be made of it now: {why}"
+    return str(told.get("remark", ""))
 
 
 def _names(folder: Path) -> list[str]:

@@ -20,7 +20,15 @@ class CannotPark(SessionProblem):
 
 
 class OutcomeUnknown(SessionProblem):
-    """The answer was lost on its way; what really happened must be looked at."""
+    """The answer was lost on its way; what really happened must be looked at.
+
+    Attributes:
+        over: nothing is under way any more: what can be seen now, stays so.
+    """
+
+    def __init__(self, text: str, *, over: bool = False) -> None:
+        super().__init__(text)
+        self.over = over
 
 
 class CannotRevive(SessionProblem):

@@ -3,22 +3,29 @@
 A session's name at the helper is its own and a random part, new with each start: an image that was removed elsewhere
 leaves this node's helper with an entry of the old name, which must not be in the way.
 
-Not guaranteed: that a session with a GPU comes back on another GPU than the one it left.
+An answer that was lost is read back: by the driver's word for a tree, by what the helper says is under way for an
+image. Only what is seen not to have happened is asked for once more.
+
+Not guaranteed: that a session comes back on another GPU than the one it left: the driver must be able to, and says so.
 """
 
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from ebbtide.helper.client import Helper, Workload
-from ebbtide.helper.errors import HelperError, OutcomeUnknown, Refused, Undone, Unreachable
+from ebbtide.helper.client import Helper
+from ebbtide.helper.errors import HelperError, Lost, OutcomeUnknown
 from ebbtide_train.interactive import errors
+from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.tree import Process
 
 READ_BACK_S = 30.0  # a helper that was killed is started again and settles what was under way
 _POLL_S = 0.2
-_OFF = "checkpointed"  # the driver's word for a process that holds nothing on its GPUs
+_NONE = ("", "unused")  # no driver, or no process of it uses a GPU
+_UNKNOWN = "unknown"
+_RUNNING, _LOCKED, _OFF = "running", "locked", "checkpointed"  # the driver's words for all of its processes that do
 
 
 class HelperSnapshots:
@@ -41,29 +48,26 @@ class HelperSnapshots:
         """See `Snapshots`."""
         if not self._name:
             self.register(leader)  # the helper may have been started since
-        off = self.leave_gpu(leader)
+        taken_off = not self._is_off() and self.leave_gpu(leader)
         try:
             self._helper.dump(self._name, image_dir)
         except OutcomeUnknown as error:
             raise errors.OutcomeUnknown(str(error)) from error
         except HelperError as error:
-            if off:
-                self.return_to_gpu(leader)
+            if taken_off:
+                self.return_to_gpu(leader, {})
             raise errors.CannotPark(str(error)) from error
 
     def revive(self, image_dir: Path) -> Process:
         """See `Snapshots`."""
         try:
             found = self._helper.revive(image_dir)
-            self._name = found.name
-            leader = Process(found.pid, found.started)
-            if self._driver_says() == _OFF:
-                self.return_to_gpu(leader)
         except OutcomeUnknown as error:
-            raise errors.OutcomeUnknown(str(error)) from error
+            raise errors.OutcomeUnknown(str(error), over=self._is_over(image_dir)) from error
         except HelperError as error:
             raise errors.CannotRevive(str(error)) from error
-        return leader
+        self._name = found.name
+        return Process(found.pid, found.started)
 
     def discard(self, image_dir: Path) -> None:
         """See `Snapshots`."""
@@ -80,55 +84,115 @@ class HelperSnapshots:
     def leave_gpu(self, leader: Process) -> bool:
         """See `Snapshots`."""
         try:
-            if self._helper.facts()["driver"]["why_not_checkpoint"] or not self._name:
-                return False
-            self._helper.lock([self._name])
-        except OutcomeUnknown as error:
-            return self._settled(error)
-        except (Refused, Undone, Unreachable):
-            return (
-                False  # it has nothing on a GPU, or the driver cannot: the image is the way, and says so if it is not
-            )
-        try:
-            self._helper.checkpoint([self._name])
-        except OutcomeUnknown as error:
-            return self._settled(error)
+            stands = self._helper.state(self._name)[0].driver if self._name else ""
         except HelperError:
-            self._unlock()
-            return False
+            return False  # the image is the way, and says so if it is not
+        if stands in (*_NONE, _OFF):
+            return stands == _OFF
+        if stands.startswith(_UNKNOWN):
+            raise errors.CannotPark(f"nobody says where it is on its GPU: {stands}")
+        try:
+            self._until(self._lock, _LOCKED)
+            self._until(self._checkpoint, _OFF)
+        except Lost as error:
+            raise errors.SessionCrashed(f"the driver has lost it: {error}") from error
+        except HelperError as error:
+            self._lead_back(error)
+            raise errors.CannotPark(f"it stays on its GPU: {error}") from error
         return True
 
-    def return_to_gpu(self, leader: Process) -> None:
+    def return_to_gpu(self, leader: Process, gpu_map: Mapping[str, str]) -> None:
         """See `Snapshots`."""
         try:
-            self._helper.restore([self._name])
-            self._helper.unlock([self._name])
+            if (stands := self._stands()) in (*_NONE, _RUNNING):
+                return
+            if stands != _LOCKED:
+                self._until(lambda: self._helper.restore([self._name], gpu_map), _LOCKED)
+            self._until(self._unlock, _RUNNING)
         except OutcomeUnknown as error:
             raise errors.OutcomeUnknown(str(error)) from error
         except HelperError as error:
             raise errors.CannotRevive(f"the driver does not bring it back: {error}") from error
 
-    def _settled(self, lost: OutcomeUnknown) -> bool:
-        """Where the driver has it, after an answer was lost; never asks for anything again but to let it work on."""
+    def in_the_way(self) -> InTheWay:
+        """See `Snapshots`."""
+        try:
+            found = self._helper.hindrances(self._name) if self._name else None
+        except HelperError as error:
+            return InTheWay(park=str(error), image=str(error))
+        if found is None:
+            return InTheWay(park="the node's helper does not know it", image="the node's helper does not know it")
+        image = "; ".join(found.image)
+        return InTheWay(park=found.unclear if found.gpu else image, image=image)
+
+    # ---- one verb at a time
+
+    def _lock(self) -> object:
+        return self._helper.lock([self._name])
+
+    def _checkpoint(self) -> object:
+        return self._helper.checkpoint([self._name])
+
+    def _unlock(self) -> object:
+        return self._helper.unlock([self._name])
+
+    def _until(self, verb: Callable[[], object], goal: str) -> None:
+        """Ask; where the answer is lost, look what became of it, and ask once more for what is not done.
+
+        Raises:
+            HelperError: it is not done.
+        """
+        try:
+            verb()
+        except OutcomeUnknown:
+            # Verbs go on from where the driver says that each process is: what is done is not done again.
+            if self._stands() != goal:
+                verb()
+
+    def _lead_back(self, error: HelperError) -> None:
+        """It runs, after ``error``.
+
+        Raises:
+            errors.OutcomeUnknown: nobody can say.
+        """
+        try:
+            if (stands := self._stands()) not in (*_NONE, _RUNNING, _LOCKED):
+                self._until(lambda: self._helper.restore([self._name]), _LOCKED)
+            if stands not in (*_NONE, _RUNNING):
+                self._until(self._unlock, _RUNNING)
+        except HelperError as worse:
+            raise errors.OutcomeUnknown(f"it is off its GPU in part, and stays so: {worse} (after: {error})") from worse
+
+    def _is_off(self) -> bool:
+        with suppress(HelperError):
+            return self._helper.state(self._name)[0].driver == _OFF
+        return False
+
+    def _stands(self) -> str:
+        """Where the driver has it, once nothing is under way on it.
+
+        Raises:
+            HelperError: nobody answers in time.
+        """
+        deadline_s = time.monotonic() + READ_BACK_S
+        while True:
+            try:
+                found = self._helper.state(self._name)[0]
+                if not found.busy:
+                    return found.driver
+            except HelperError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            if time.monotonic() >= deadline_s:
+                raise OutcomeUnknown(f"something is under way on {self._name} for too long", "end the session")
+            time.sleep(_POLL_S)
+
+    def _is_over(self, image_dir: Path) -> bool:
+        """Whether nothing is under way on an image any more; False if nobody says so in time."""
         deadline_s = time.monotonic() + READ_BACK_S
         while time.monotonic() < deadline_s:
             with suppress(HelperError):
-                found = self._state()
-                if found.busy == "":
-                    if found.driver == "locked":
-                        self._helper.unlock([self._name])
-                    return found.driver == _OFF
+                if str(image_dir) not in self._helper.facts()["busy"]:
+                    return True
             time.sleep(_POLL_S)
-        raise errors.OutcomeUnknown(f"nobody says where the driver has it: {lost}") from lost
-
-    def _unlock(self) -> None:
-        try:
-            self._helper.unlock([self._name])
-        except HelperError as error:
-            raise errors.OutcomeUnknown(f"it is locked off its GPU, and nobody unlocks it: {error}") from error
-
-    def _driver_says(self) -> str:
-        return self._state().driver
-
-    def _state(self) -> Workload:
-        return self._helper.state(self._name)[0]
+        return False

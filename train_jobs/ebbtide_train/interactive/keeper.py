@@ -12,12 +12,14 @@ from enum import Enum
 from ebbtide.client.messages import JobDirective, Lease, Want
 from ebbtide_train.interactive import aside
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, CannotStart, OutcomeUnknown, SessionCrashed
+from ebbtide_train.interactive.hindrance_watch import HindranceWatch
 from ebbtide_train.interactive.idle import Action
 from ebbtide_train.interactive.idle_watch import IdleWatch
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.occupation import Occupation
 from ebbtide_train.interactive.ports import LockFor, Snapshots, Wishes
 from ebbtide_train.interactive.record import Beginning, Found, How, Life, Record, begin
+from ebbtide_train.interactive.session_env import gpu_of
 from ebbtide_train.interactive.spec import SessionSpec
 from ebbtide_train.interactive.states import KeeperState, advance
 from ebbtide_train.interactive.voice import Voice
@@ -74,6 +76,7 @@ class Keeper:
         self._voice = Voice(gate, self._orders, place, job=spec.name, incarnation=incarnation, node=node, lease=lease)
         self._occupation = Occupation(place, lock_for)
         self._record = Record(life=Life.STARTING, command=spec.digest())
+        self._hindrances = HindranceWatch(snapshots.in_the_way)
         self._in_place = False  # it is off the GPU and its processes stay
         self._touched_s = 0.0  # when it was put aside
         self._exit_look_s = 0.0
@@ -99,6 +102,8 @@ class Keeper:
             self._occupation.end(0.0)
             self._occupation.release()
             raise
+        finally:
+            self._hindrances.close()
 
     # ---- its beginning
 
@@ -172,6 +177,8 @@ class Keeper:
             who = "warden" if leader_lives else "leader"
             self._to(KeeperState.ENDING)
             raise SessionCrashed(f"session {self._spec.name}: its {who} process was killed")
+        if self._voice.hindered(self._hindrances.found):
+            self._say()
         if self._idle.look(tree) is Action.PUT_ASIDE:
             self._put_aside_as_idle()
         return None
@@ -195,7 +202,9 @@ class Keeper:
     def _put_aside(self, *, to_disk: bool = False) -> str:
         """Take it off its slot; why that cannot be, or "" when it is. ``to_disk``: it must outlive this process."""
         self._touched_s = self._place.touched_s()
+        self._hindrances.pause()
         self._to(KeeperState.LEAVING)
+        self._record = replace(self._record, gpu=gpu_of(self._lease))
         tree = self._occupation.tree
         assert tree is not None, "what runs has a tree"
         try:
@@ -203,6 +212,7 @@ class Keeper:
             if not self._in_place:
                 self._image()
         except CannotPark as error:
+            self._hindrances.begin()
             self._to(KeeperState.RUNNING, park_refused=str(error))
             return str(error)
         except (SessionCrashed, OutcomeUnknown):
@@ -229,7 +239,7 @@ class Keeper:
     def _revive(self, number: int) -> None:
         self._write(Life.RUNNING)  # first: from the moment that it runs, the image is older than it
         try:
-            aside.revive(self._snapshots, self._place, self._occupation, number)
+            aside.revive(self._snapshots, self._place, self._occupation, number, self._moved())
         except (CannotRevive, CannotStart):
             self._write(Life.IMAGED)
             self._to(KeeperState.OVER)
@@ -240,13 +250,31 @@ class Keeper:
         self._lease = lease
         self._to(KeeperState.RESUMING)
         if self._in_place:
-            tree = self._occupation.tree
-            assert tree is not None, "in place means that its processes stay"
-            self._snapshots.return_to_gpu(tree.leader)
-            self._in_place = False
-            self._runs()
+            self._return_to_gpu()
         else:
             self._revive(self._record.images)
+
+    def _return_to_gpu(self) -> None:
+        tree = self._occupation.tree
+        assert tree is not None, "in place means that its processes stay"
+        try:
+            self._snapshots.return_to_gpu(tree.leader, self._moved())
+        except (CannotRevive, OutcomeUnknown) as error:
+            # Off its GPU it is whole, in host memory. Nobody but this keeper has it: as an image it outlives that.
+            try:
+                self._image()
+            except CannotPark as worse:
+                raise CannotRevive(f"{error}; nor can it become an image: {worse}") from error
+            self._in_place = False
+            self._to(KeeperState.OVER)
+            raise CannotRevive(f"{error}; it goes on from image {self._record.images}") from error
+        self._in_place = False
+        self._runs()
+
+    def _moved(self) -> dict[str, str]:
+        """From the GPU that it left to the one that it has now, where those are two."""
+        was, now = self._record.gpu, gpu_of(self._lease)
+        return {was: now} if was and now and was != now else {}
 
     def _runs(self) -> None:
         self._to(KeeperState.RUNNING)
@@ -257,6 +285,7 @@ class Keeper:
             self._snapshots.register(tree.leader)
         except CannotPark as error:
             self._voice.note(remark=str(error))
+        self._hindrances.begin()
 
     def _wait_for_touch(self) -> None:
         if self._place.touched_s() == self._touched_s:

@@ -14,7 +14,7 @@ from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.leader import GO, me
 from ebbtide_train.interactive.ports import LockFor, SharedLock
 from ebbtide_train.interactive.post import START_S, Post
-from ebbtide_train.interactive.tree import Process, Tree
+from ebbtide_train.interactive.tree import Process, Tree, this_process
 
 LOCK_S = 60.0  # for a slot that the lease says is ours
 KILL_S = 10.0  # a process killed takes milliseconds; one in a system call that hangs, until that returns
@@ -28,6 +28,7 @@ class Occupation:
         self._place, self._lock_for = place, lock_for
         self._lock: SharedLock | None = None
         self._post: Post | None = None
+        self._expected: Process | None = None  # pid, and the least start time, of a leader that may come
         self.tree: Tree | None = None
 
     def take(self, lease: Lease) -> None:
@@ -88,6 +89,20 @@ class Occupation:
             self._post = Post.await_revival(self._place, shared, pid=pid, since=since, within_s=IMAGE_S)
         finally:
             os.close(shared)
+        self._expected = Process(pid, since)
+
+    def came(self) -> Process | None:
+        """The leader that was expected, if it is there. Who had its number before is a stranger."""
+        assert self._expected is not None, "expected first"
+        found = this_process(self._expected.pid)
+        return found if found is not None and found.started >= self._expected.started else None
+
+    def leave_to_warden(self) -> None:
+        """What is expected may still come, and nobody knows when: the warden ends it, and keeps the lock until then."""
+        assert self._post is not None and self._lock is not None, "expected first"
+        self._post.close()
+        self._lock.hand_over()
+        self._post = self._lock = None
 
     def revived(self, leader: Process) -> None:
         """It runs."""

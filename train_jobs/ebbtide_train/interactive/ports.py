@@ -1,10 +1,25 @@
 """What a keeper needs of others: its node's helper, its slot's lock, the pool's ear, a GPU's meter."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ebbtide.client.messages import Lease
 from ebbtide_train.interactive.tree import Process
+
+
+@dataclass(frozen=True, slots=True)
+class InTheWay:
+    """What would keep a session where it is, each with what would work; "": nothing that can be seen from outside.
+
+    Attributes:
+        park: of leaving its slot, in whichever way this node has.
+        image: of becoming an image, which must be when its node goes.
+    """
+
+    park: str = ""
+    image: str = ""
 
 
 class Snapshots(Protocol):
@@ -28,6 +43,8 @@ class Snapshots(Protocol):
     def revive(self, image_dir: Path) -> Process:
         """Make the processes of an image run again, with the pids they had; gives their leader.
 
+        Those that were on a GPU are still off it: `return_to_gpu`.
+
         Raises:
             CannotRevive: nothing runs, the image is as it was.
             OutcomeUnknown: look for the tree.
@@ -40,20 +57,26 @@ class Snapshots(Protocol):
         """The session is over; what cannot be forgotten now is left."""
 
     def leave_gpu(self, leader: Process) -> bool:
-        """Take the tree off its GPU, its processes stay. False: there is no GPU here, or the driver cannot do it.
+        """Take the tree off its GPU, its processes stay. False: nothing of it is on a GPU, as far as a driver says.
 
         Raises:
             CannotPark: tried, and all is as before.
+            SessionCrashed: the driver has lost a process of it.
             OutcomeUnknown: nobody can say where it stands.
         """
 
-    def return_to_gpu(self, leader: Process) -> None:
-        """Back on the GPU it came from.
+    def return_to_gpu(self, leader: Process, gpu_map: Mapping[str, str]) -> None:
+        """Back on the GPU that it came from, or by ``gpu_map`` (uuid then to uuid now) on another one of the same chip.
+
+        Nothing happens if it is not off.
 
         Raises:
             CannotRevive: the driver refuses.
             OutcomeUnknown: nobody can say where it stands.
         """
+
+    def in_the_way(self) -> InTheWay:
+        """What would keep it from being parked now; touches nothing. For another thread than the others."""
 
 
 class SharedLock(Protocol):
@@ -70,6 +93,9 @@ class SharedLock(Protocol):
 
     def share(self) -> int:
         """A descriptor for another process, which then keeps the lock beyond this one's death. To be closed."""
+
+    def hand_over(self) -> None:
+        """Leave it to those that share it: it is held until the last of them lets go."""
 
 
 class LockFor(Protocol):

@@ -30,13 +30,17 @@ class How(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """``images``: the number of the last committed image, which is how many there ever were; 0: none."""
+    """``images``: the number of the last committed image, which is how many there ever were; 0: none.
+
+    ``gpu``: uuid of the GPU that it left last; "": none, or a logical one.
+    """
 
     life: Life
     command: str  # the spec's digest
     images: int = 0
     code: int | None = None  # of a command that has ended
     outcome: str = ""
+    gpu: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """For the file."""
@@ -56,6 +60,7 @@ class Record:
                 images=int(found["images"]),
                 code=None if found["code"] is None else int(found["code"]),
                 outcome=str(found["outcome"]),
+                gpu=str(found.get("gpu", "")),  # a keeper of before wrote none
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"record.json lacks {error}; remove the folder to begin the session anew") from error

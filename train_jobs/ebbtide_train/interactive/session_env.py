@@ -26,6 +26,12 @@ def slot_env(lease: Lease) -> dict[str, str]:
     }
 
 
+def gpu_of(lease: Lease) -> str:
+    """The uuid of its GPU; "": it is a logical one."""
+    slot = lease.slots[0]
+    return slot.uuid if is_gpu(slot) else ""
+
+
 def is_gpu(slot: SlotRef) -> bool:
     """Whether the slot is a real GPU and no logical one."""
     return slot.uuid.startswith(_NVML)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport
 from ebbtide_train.interactive.image_place import ImagePlace
+from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.states import PHASES, KeeperState
 from ebbtide_train.session.gate import Gate
 from ebbtide_train.session.orders import Orders
@@ -39,6 +40,7 @@ class Voice:
             durable_step=0,
         )
         self._standing: dict[str, Any] = {"session": job, "node": node, "log": str(place.output)}
+        self._in_the_way: InTheWay | None = None
 
     def say(
         self, state: KeeperState, *, images: int, lives: bool, park_refused: str = "", stopped: bool = False
@@ -55,6 +57,15 @@ class Voice:
         )
         self._gate.report(self._report)
         self.note(state=state.value, since_s=time.time(), images=images, park_refused=park_refused)
+
+    def hindered(self, found: InTheWay | None) -> bool:
+        """Take in what would keep it from being parked; whether that is new, and to be said."""
+        if found is None or found == self._in_the_way:
+            return False
+        self._in_the_way = found
+        self._report = replace(self._report, in_place_hindered=found.park[:REASON_CHARS])
+        self._standing |= {"cannot_park": found.park, "cannot_image": found.image}
+        return True
 
     def note(self, **facts: Any) -> None:
         """Change what people are told; a shared directory that fails costs nothing but that."""
