@@ -156,7 +156,7 @@ def test_the_frontier_turns_each_policy_and_is_drawn(files: tuple[str, str, str]
         (("--processes", "0"), "0 is not in the range"),
         (("--processes", "many"), "'many' is not a valid integer"),
         (("--json", "/"), "'/' is a directory"),
-        (("--json", "out", "--report", "out"), "cannot both be written to out"),
+        (("--json", "one-file", "--report", "one-file"), "cannot both be written to one-file"),
         (("--serving", "."), ". is no file"),
         (("--serving", "/dev/null"), "/dev/null is no file"),
         (("--loud",), "No such option"),
