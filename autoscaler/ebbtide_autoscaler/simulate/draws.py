@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ebbtide.pool.spec import JobSpec
 from ebbtide_autoscaler.simulate.engine import Engine
@@ -27,12 +28,37 @@ class Load:
         work_s: replica-seconds that arrive within each second.
         requests: how many requests those are.
         prompt_tokens, output_tokens: of a mean request, over all of it.
+        rows: each request, where the trace has them.
+        of_second: which of the rows' seconds each one is, of shape (seconds,); None: the same.
     """
 
     work_s: Array
     requests: Array
     prompt_tokens: float
     output_tokens: float
+    rows: "Rows | None" = None
+    of_second: "npt.NDArray[np.int64] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Recorded requests, by the second; all but ``first`` and ``blocks`` of shape (n,).
+
+    Attributes:
+        first: which one is the first of each second, and their number; of shape (seconds + 1,).
+        part_s: when within its second each comes.
+        prompt, output: tokens.
+        begin, end: its prefix blocks among ``blocks``.
+        blocks: names of prefix blocks, one request's after the other's.
+    """
+
+    first: "npt.NDArray[np.int64]"
+    part_s: Array
+    prompt: Array
+    output: Array
+    begin: "npt.NDArray[np.int64]"
+    end: "npt.NDArray[np.int64]"
+    blocks: "npt.NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +98,7 @@ def load(trace: Serving, engine: Engine, scale: float, tokens: tuple[float, floa
     # Gamma-Poisson: a rate drawn anew each second, with so much variance that the counts' is DISPERSION of the mean.
     requests = random.poisson(random.gamma(mean / (DISPERSION - 1.0), DISPERSION - 1.0)).astype(np.float64)
     each_s = prompt / engine.prefill_tok_s + output / engine.decode_tok_s
-    return Load(_lengths(requests, each_s, random), requests, float(prompt.mean()), float(output.mean()))
+    return Load(lengths(requests, each_s, random), requests, float(prompt.mean()), float(output.mean()))
 
 
 def _rates(at_s: Array, per_s: Array) -> Rates:
@@ -84,12 +110,43 @@ def _rates(at_s: Array, per_s: Array) -> Rates:
 def _recorded(trace: Requests, engine: Engine, scale: float, random: np.random.Generator) -> Load:
     """As recorded; a scale other than 1 repeats each request so often on average, within its second."""
     second = trace.at_s.astype(np.int64)
-    copies = (np.ones(len(second)) if scale == 1.0 else random.poisson(scale, len(second))).astype(np.float64)
+    copies = np.ones(len(second), np.int64) if scale == 1.0 else random.poisson(scale, len(second)).astype(np.int64)
     each_s = trace.prompt_tokens / engine.prefill_tok_s + trace.output_tokens / engine.decode_tok_s
     size = int(second[-1]) + 1
     work_s: Array = np.bincount(second, weights=each_s * copies, minlength=size).astype(np.float64)
     requests: Array = np.bincount(second, weights=copies, minlength=size).astype(np.float64)
-    return Load(work_s, requests, float(trace.prompt_tokens.mean()), float(trace.output_tokens.mean()))
+    mean = float(trace.prompt_tokens.mean()), float(trace.output_tokens.mean())
+    return Load(work_s, requests, *mean, rows=_rows(trace, second, copies, size, random))
+
+
+def _rows(
+    trace: Requests,
+    second: "npt.NDArray[np.int64]",
+    copies: "npt.NDArray[np.int64]",
+    size: int,
+    random: np.random.Generator,
+) -> Rows:
+    """Each request as often as it is repeated: somebody else's of the same lengths, in the same second."""
+    which = np.repeat(np.arange(len(second)), copies)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(copies) - copies, copies)
+    part_s = np.where(number == 0, (trace.at_s - second)[which], random.random(len(which)))
+    first = np.concatenate([[0], np.cumsum(np.bincount(second, weights=copies, minlength=size))]).astype(np.int64)
+    blocks, begin, end = _blocks(trace, which, number)
+    return Rows(first, part_s, trace.prompt_tokens[which], trace.output_tokens[which], begin, end, blocks)
+
+
+def _blocks(
+    trace: Requests, which: "npt.NDArray[np.int64]", number: "npt.NDArray[np.int64]"
+) -> "tuple[npt.NDArray[np.int64], ...]":
+    """Prefix blocks of each: a copy shares none with the original, but with what the original shares them with."""
+    if trace.blocks is None or not len(trace.blocks):
+        nothing = np.zeros(len(which), np.int64)
+        return np.empty(0, np.int64), nothing, nothing
+    begin, end = trace.blocks_from[which], trace.blocks_from[which + 1]
+    names = int(trace.blocks.max()) + 1
+    found = [trace.blocks[a:b] + names * n for a, b, n in zip(begin, end, number, strict=True)]
+    ends = np.cumsum(end - begin)
+    return np.concatenate(found) if found else np.empty(0, np.int64), ends - (end - begin), ends
 
 
 def _noise(trace: Rates, seconds: int, random: np.random.Generator) -> Array:
@@ -120,7 +177,7 @@ def _tokens(trace: Rates, seconds: Array, tokens: tuple[float, float]) -> tuple[
     return found[0], found[1]
 
 
-def _lengths(requests: Array, each_s: Array, random: np.random.Generator) -> Array:
+def lengths(requests: Array, each_s: Array, random: np.random.Generator) -> Array:
     """Work of so many requests: a Gamma with the mean and variance of their sum."""
     shape = np.maximum(requests, 1e-9) / LENGTH_SPREAD**2
     drawn: Array = np.asarray(random.gamma(shape, each_s * LENGTH_SPREAD**2))
@@ -133,7 +190,7 @@ def lasting(one: Load, seconds: int, from_s: float) -> Load:
     if len(one.work_s) == seconds and not from_s:
         return one
     at = (np.arange(seconds) + int(from_s)) % len(one.work_s)
-    return replace(one, work_s=one.work_s[at], requests=one.requests[at])
+    return replace(one, work_s=one.work_s[at], requests=one.requests[at], of_second=at)
 
 
 def jobs(trace: Jobs, keep: float, *, gpus_max: int, shortest_s: float, longest_s: float, seed: int) -> Sequence[Job]:

@@ -18,6 +18,9 @@ class Engine:
         slots: GPUs of a replica, all on one node.
         full: share of its speed at which it still keeps its promises.
         tpot_s: between two tokens of a request, at that share.
+        step_s: the shortest step of a batch; what is below is of the request-level simulation only.
+        chunk_tokens: of prompts in a step, at most.
+        kv_tokens: of all prompts and answers at a replica.
     """
 
     prefill_tok_s: float
@@ -26,6 +29,9 @@ class Engine:
     slots: int = 1
     full: float = 0.65  # DESIGN's replica model, an assumption until measured on the GPU at hand
     tpot_s: float = 0.03  # twice the 17 ms of a step of 128 tokens at 1.5k context: prefills come between
+    step_s: float = 0.0064  # of 128 tokens, Vidur's profile of Llama-2-7B on an H100: reading the weights
+    chunk_tokens: float = 8192.0  # vLLM's max_num_batched_tokens for a server on such a GPU
+    kv_tokens: float = 400_000.0  # (0.9 * 80 - 16 - 4) GB at 131 KB a token
 
     def work_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Replica-seconds of one request."""
@@ -44,7 +50,10 @@ ENGINES = {
     # Llama-3.1-8B, BF16, one H100: 20-40k and 5-9k tok/s; Vidur's profile of Llama-2-7B and KV reads agree.
     "llama-8b-h100": Engine(prefill_tok_s=25_000, decode_tok_s=7_000),
     # 70B on four H100, BF16: assumed.
-    "llama-70b-4xh100": Engine(prefill_tok_s=12_000, decode_tok_s=3_000, slots=4, park_bytes=141 << 30),
+    "llama-70b-4xh100": Engine(
+        prefill_tok_s=12_000, decode_tok_s=3_000, slots=4, park_bytes=141 << 30, step_s=0.015, kv_tokens=428_000.0
+    ),
+    # Its step: 141 GB of weights at four times 2.35 TB/s. Its tokens: (0.9 * 320 - 141 - 7) GB at 328 KB each.
 }
 
 

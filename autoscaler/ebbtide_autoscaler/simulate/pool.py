@@ -105,6 +105,7 @@ class Pool(Book):
         self._filesystem = Filesystem(bytes_per_s) if bytes_per_s else None
         self._warmed: set[str] = set()  # nodes and endpoints that have had a replica
         self.refused: list[str] = []
+        self.died: Counter[EndpointName] = Counter()  # replicas that answered, since somebody looked
         self._random = Random(seed)
         for number in range(nodes):
             self._join(_node(number))
@@ -352,6 +353,7 @@ class Pool(Book):
                 self._crash(job)
         for seat in list(self.state.seats.values()):
             if self._lost(seat.slots) and seat.state is not SeatState.STOPPING:
+                self.died[seat.endpoint] += seat.state is SeatState.READY
                 self._apply(SeatStopped(seat.id, "its node is gone"))
                 self._apply(SeatGone(seat.id))
         self.agenda.at(self.now_s + repair_s, partial(self._comes_back, node))

@@ -4,65 +4,64 @@ So much work arrives each second, and ready replicas take up to their share ``fu
 first served. A request is late if it must wait for longer than its promised time to the first token; one that finds
 replicas that are not full is in time. Within a replica nothing is modelled: that is what ``full`` stands for.
 
-Not guaranteed: what a single long request does to its neighbours. The request-level simulation is for that.
+Not guaranteed: what a single long request does to its neighbours. `requests` is for that.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S, STAYS_S, WINDOW_S, Arrivals, AtWork, Served, by_window
 from ebbtide_autoscaler.simulate.draws import Load
 from ebbtide_autoscaler.simulate.engine import Engine
 from ebbtide_autoscaler.simulate.traces import Array
 
 FEW = 64  # seconds: with so many arrays begin to pay
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a stretch of seconds brought.
-
-    Attributes:
-        requests: that arrived.
-        late: of those, that were, or will be, answered too late.
-        done_s: replica-seconds of work.
-    """
-
-    requests: float
-    late: float
-    done_s: float
+TTFT_S = 0.1  # at a replica that is not full; what waits at the gateway is not in it, as gateways tell it
 
 
 class Queue:
-    """One endpoint's requests, second by second."""
+    """One endpoint's requests, second by second.
+
+    Attributes:
+        arrivals: what has come.
+        late: requests by stretches of `WINDOW_S`, of shape (stretches,), each where the step began that brought it.
+        asked: all of them, likewise.
+        backlog_s: replica-seconds that wait.
+    """
 
     def __init__(self, load: Load, engine: Engine, ttft_slo_s: float, *, timed: bool = False) -> None:
         """``timed``: it can say afterwards how long each second's requests waited."""
         self._waiting_s: list[float] | None = [] if timed else None  # at the end of each second
-        self.backlog_s = 0.0  # replica-seconds that wait
-        self.second = 0  # the next one
-        self.last = 0  # the end of the last one in which a request came; 0: none did yet
+        self.arrivals = Arrivals(load)
+        self.backlog_s = 0.0
+        self.late, self.asked = by_window(load), by_window(load)
         self._load, self._engine, self._slo_s = load, engine, ttft_slo_s
-        self._work_so_far = _so_far(load.work_s)
-        self._requests_so_far = _so_far(load.requests)
+        self._at_full = requests_at_full(engine, load)
 
-    def serve(self, until: int, replicas: int) -> Served:
+    def serve(self, until: int, replicas: int, died: int = 0) -> Served:
         """Go on to second ``until`` with so many ready replicas."""
-        begin, end = self.second, min(until, len(self._load.work_s))
-        self.second = until
-        rate = replicas * self._engine.full
-        if end <= begin:
+        rate, before_s = replicas * self._engine.full, self.backlog_s
+        span, requests, work_s = self.arrivals.go_on(until)
+        if span.stop == span.start:
             return Served(0.0, 0.0, 0.0)
-        requests = self._requests_so_far[end] - self._requests_so_far[begin]
-        work_s = self._work_so_far[end] - self._work_so_far[begin]
-        if requests:
-            self.last = next(
-                at for at in range(end, begin, -1) if self._requests_so_far[at] > self._requests_so_far[at - 1]
-            )
-        span = slice(begin, end)
-        before_s = self.backlog_s
         late = self._late_of(self._load.work_s[span], self._load.requests[span], rate)
+        self.late[span.start // WINDOW_S] += late
+        self.asked[span.start // WINDOW_S] += requests
         return Served(requests, late, before_s + work_s - self.backlog_s)
+
+    def at_work(self, replicas: int) -> AtWork:
+        """What gateways would tell of requests now, with so many ready replicas."""
+        load, engine = self._load, self._engine
+        each_s = self.arrivals.mean_work_s(STAYS_S) or engine.work_s(load.prompt_tokens, load.output_tokens)
+        # A longer prompt or answer takes its share of the replica, and so of the others' time, for longer.
+        stay_s = self._at_full * each_s / engine.full
+        rate, arriving = replicas * engine.full, self.arrivals.work_per_s(ARRIVALS_S)
+        served = rate if self.backlog_s else min(rate, arriving)
+        return AtWork(
+            held=round(self.backlog_s / each_s),
+            inflight=round(served / each_s * stay_s),
+            stay_s=stay_s,
+            ttft_p90_s=TTFT_S if served else 0.0,
+        )
 
     def _late_of(self, work_s: Array, requests: Array, rate: float) -> float:
         """How many of these come too late; what waits afterwards is kept."""
@@ -98,7 +97,7 @@ class Queue:
         assert self._waiting_s is not None, "it was not asked to remember"
         left_s = np.array(self._waiting_s)
         seconds = len(left_s)
-        came_s = np.array(self._work_so_far[: seconds + 1])
+        came_s = np.array(self.arrivals.work_before(seconds))
         done_s = np.concatenate(([0.0], np.maximum.accumulate(came_s[1:] - left_s)))
         middle_s = (came_s[:-1] + came_s[1:]) / 2
         at_s = np.arange(seconds) + 0.5
@@ -107,28 +106,7 @@ class Queue:
         waited: Array = np.maximum(end_s - at_s, 0.0)
         return waited
 
-    def requests(self, seconds: int) -> Array:
-        """How many came in each of the first so many seconds."""
-        return self._load.requests[:seconds]
 
-    def arriving_per_s(self, window: int) -> float:
-        """Requests that arrived per second, over the last ``window`` seconds."""
-        return self._lately(self._requests_so_far, window) / max(1, min(window, self.second))
-
-    def mean_work_s(self, window: int) -> float:
-        """Replica-seconds of a request of the last ``window`` seconds; 0: there was none."""
-        requests = self._lately(self._requests_so_far, window)
-        return self._lately(self._work_so_far, window) / requests if requests else 0.0
-
-    def arriving_s(self, window: int) -> float:
-        """Replica-seconds that arrived per second, over the last ``window`` seconds."""
-        return self._lately(self._work_so_far, window) / max(1, min(window, self.second))
-
-    def _lately(self, so_far: list[float], window: int) -> float:
-        end = min(self.second, len(so_far) - 1)
-        return so_far[end] - so_far[max(0, end - window)]
-
-
-def _so_far(values: Array) -> list[float]:
-    found: list[float] = [0.0, *np.cumsum(values).tolist()]
-    return found
+def requests_at_full(engine: Engine, load: Load) -> int:
+    """Requests at work at once that make a replica full, whatever an autoscaler aims at."""
+    return max(1, round(engine.running(load.prompt_tokens, load.output_tokens)))

@@ -18,12 +18,13 @@ from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.forecast.demand import BIN_S, Demand, bin_of, grown
 from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S
 from ebbtide_autoscaler.simulate.draws import DISPERSION, Job, Load, load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.job_past import JobPast
 from ebbtide_autoscaler.simulate.recording import Recording, known_bins
 from ebbtide_autoscaler.simulate.replay_file import ReplayEndpoint, ReplayFile
-from ebbtide_autoscaler.simulate.run import ARRIVALS_S, Scene, Service
+from ebbtide_autoscaler.simulate.run import Scene, Service
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Rates
 
 FULL = 0.65  # of its speed, at which a replica has as many requests as it is meant to: as for all engines here

@@ -1,6 +1,6 @@
 """One contender's run over one seed's load and jobs, under a virtual clock.
 
-Between two ticks requests are served as a fluid, second by second; at a tick the contender sees what the arbiter would
+Between two ticks requests are served, as a fluid or one by one; at a tick the contender sees what the arbiter would
 see, and what it decides is carried out. The contender's code is the product's.
 """
 
@@ -18,12 +18,15 @@ from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide_autoscaler.forecast.demand import Demand
 from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S, WINDOW_S
 from ebbtide_autoscaler.simulate.draws import Job, Load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.failures import Failure
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.pool import Pool
-from ebbtide_autoscaler.simulate.queue import Queue
+from ebbtide_autoscaler.simulate.queue import Queue, requests_at_full
+from ebbtide_autoscaler.simulate.requests import RequestQueue
+from ebbtide_autoscaler.simulate.singles import Drawn
 from ebbtide_autoscaler.simulate.standing import NOTHING, Standing
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.traces import Array
@@ -32,12 +35,8 @@ from ebbtide_autoscaler.simulate.training import Training
 Contender = Callable[[float, Snapshot, Memory, PolicyConfig], tuple[Decision, Memory]]
 
 BEGINS_S = 1_715_472_000.0  # Sunday 2024-05-12 00:00 UTC, when the Azure 2024 week begins; other traces: any Sunday
-ARRIVALS_S = 15  # seconds over which arrivals are averaged, as gateways tell of requests at work
 DOWN_AFTER_S = 120.0
-STAYS_S = 60  # and how long requests stay
-TTFT_S = 0.1  # at a replica that is not full; what waits at the gateway is not in it, as gateways tell it
 WORKER_BYTES = 16 << 30  # an 8B's Adam state on 8 GPUs: 16 bytes a parameter
-WINDOW_S = 300  # of the worst five minutes
 COURSE_S = 300  # between two points of a picture: a week has two thousand
 CHECK_EVERY = 60  # ticks between two looks at all promises
 
@@ -75,6 +74,7 @@ class Scene:
     known: Mapping[EndpointName, Demand] = field(default_factory=dict)  # demand of the days before
     standing: Standing = NOTHING
     timed: bool = False  # say how long requests waited
+    singly: bool = False  # play requests one by one
 
     @property
     def slots(self) -> int:
@@ -98,6 +98,9 @@ class Outcome:
         tally: see there.
         double_s: slot-seconds with two occupants, of the whole run.
         waits: of each endpoint, where it was asked for: how long requests of each second waited, and how many they are.
+        times: where requests were played one by one: how many had so long to the first token (``ttft_s``) and between
+            tokens (``tpot_s``), by the bins of `batching`, of the whole run.
+        prefix_share: of all prompt tokens, those that a cache had.
     """
 
     slot_s: Mapping[Use, float]
@@ -111,6 +114,8 @@ class Outcome:
     tally: Tally
     double_s: float
     waits: tuple[tuple[Array, Array], ...] = ()
+    times: Mapping[str, Array] = field(default_factory=dict)
+    prefix_share: float = 0.0
 
 
 class Run:
@@ -133,17 +138,13 @@ class Run:
         )
         for fails in scene.failures:
             self.pool.agenda.at(scene.begins_s + fails.at_s, partial(self.pool.lose_node, fails.node, fails.repair_s))
-        self._queues = {}
-        for one in scene.services:
+        self._queues: dict[EndpointName, Queue | RequestQueue] = {}
+        for number, one in enumerate(scene.services):
             name, stands = one.spec.name, scene.standing
             self.pool.declare(one.spec, start_s=stands.starts_s.get(name, 0.0), wake_s=stands.wakes_s.get(name, 0.0))
             self.pool.stand(name, stands.replicas.get(name, 0))
-            self._queues[one.spec.name] = Queue(one.load, one.engine, one.spec.ttft_slo_s, timed=scene.timed)
-        windows = int(scene.horizon_s) // WINDOW_S + 1
-        self._late, self._requests = [0.0] * windows, [0.0] * windows
+            self._queues[one.spec.name] = _queue(scene, number)
         self._busy_s = 0.0
-        self._arrived = {one.spec.name: 0.0 for one in scene.services}
-        self._at_full = {one.spec.name: requests_at_full(one.engine, one.load) for one in scene.services}
         self._memory = scene.standing.memory
         self._watch = Watch(scene.known)
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
@@ -171,11 +172,11 @@ class Run:
         self._happen(self._scene.begins_s + self._scene.horizon_s)
         self.pool.settle()
         check(self.pool.state)
-        scored = slice(int(self._scene.warm_up_s) // WINDOW_S, None)
+        singles = [one for one in self._queues.values() if isinstance(one, RequestQueue)]
         return Outcome(
             dict(self.pool.meter.slot_s),
-            np.array(self._late[scored]),
-            np.array(self._requests[scored]),
+            self._scored([one.late for one in self._queues.values()]),
+            self._scored([one.asked for one in self._queues.values()]),
             self._busy_s,
             self.pool.training,
             tuple(self.pool.refused),
@@ -184,13 +185,23 @@ class Run:
             self.pool.tally,
             self.pool.occupants.double_s,
             tuple(self._waits()) if self._scene.timed else (),
+            {name: np.sum([one.times()[name] for one in singles], axis=0) for name in ("ttft_s", "tpot_s") if singles},
+            float(np.mean([one.prefix_share() for one in singles])) if singles else 0.0,
         )
+
+    def _scored(self, by_window: Sequence[Array]) -> Array:
+        """Of all endpoints, from the end of the warm-up on."""
+        found = np.zeros(int(self._scene.horizon_s) // WINDOW_S + 1)
+        for one in by_window:
+            count = min(len(one), len(found))
+            found[:count] += one[:count]
+        return found[int(self._scene.warm_up_s) // WINDOW_S :]
 
     def _waits(self) -> Iterator[tuple[Array, Array]]:
         warm = int(self._scene.warm_up_s)
         for queue in self._queues.values():
             waited_s = queue.waits_s()
-            yield waited_s[warm:], queue.requests(len(waited_s))[warm:]
+            yield waited_s[warm:], queue.arrivals.load.requests[warm : len(waited_s)]
 
     def _submit(self, until_s: float) -> None:
         """Jobs come to the queue at their second; they are seen at the next tick."""
@@ -216,13 +227,10 @@ class Run:
         second = int(now_s - self._scene.begins_s)
         for one in self._scene.services:
             queue = self._queues[one.spec.name]
-            if second <= queue.second:
+            begin = queue.arrivals.second
+            if second <= begin:
                 continue
-            begin = queue.second
-            served = queue.serve(second, pool.ready(one.spec.name))
-            self._late[begin // WINDOW_S] += served.late
-            self._requests[begin // WINDOW_S] += served.requests
-            self._arrived[one.spec.name] += served.requests
+            served = queue.serve(second, pool.ready(one.spec.name), pool.died.pop(one.spec.name, 0))
             if begin >= self._scene.warm_up_s:
                 self._busy_s += served.done_s * one.engine.slots
         pool.now_s = now_s
@@ -248,7 +256,7 @@ class Run:
         pool, tick_s = self.pool, self._scene.tick_s
         needed = ready = 0
         for one in self._scene.services:
-            arriving = self._queues[one.spec.name].arriving_s(ARRIVALS_S)
+            arriving = self._queues[one.spec.name].arrivals.work_per_s(ARRIVALS_S)
             replicas = ceil(arriving / one.engine.full - 1e-9)
             needed += replicas * one.engine.slots
             ready += min(replicas, pool.ready(one.spec.name)) * one.engine.slots
@@ -257,23 +265,25 @@ class Run:
 
     def _signals(self, one: Service) -> EndpointSignals:
         """As gateways would tell them."""
-        queue, load = self._queues[one.spec.name], one.load
-        each_s = queue.mean_work_s(STAYS_S) or one.engine.work_s(load.prompt_tokens, load.output_tokens)
-        # A longer prompt or answer takes its share of the replica, and so of the others' time, for longer.
-        stay_s = self._at_full[one.spec.name] * each_s / one.engine.full
-        ready = self.pool.ready(one.spec.name)
-        rate, arriving = ready * one.engine.full, queue.arriving_s(ARRIVALS_S)
-        served = rate if queue.backlog_s else min(rate, arriving)
+        queue = self._queues[one.spec.name]
+        arrivals, now = queue.arrivals, queue.at_work(self.pool.ready(one.spec.name))
         return EndpointSignals(
-            held=round(queue.backlog_s / each_s),
-            inflight=round(served / each_s * stay_s),
-            arrivals=int(self._arrived[one.spec.name]),
-            last_arrival_s=self._scene.begins_s + queue.last if queue.last else 0.0,
-            arriving_per_s=queue.arriving_per_s(ARRIVALS_S),
-            stay_s=stay_s,
-            ttft_p90_s=TTFT_S if served else 0.0,
+            held=now.held,
+            inflight=now.inflight,
+            arrivals=int(arrivals.count()),
+            last_arrival_s=self._scene.begins_s + arrivals.last if arrivals.last else 0.0,
+            arriving_per_s=arrivals.per_s(ARRIVALS_S),
+            stay_s=now.stay_s,
+            ttft_p90_s=now.ttft_p90_s,
             known=True,
         )
+
+
+def _queue(scene: Scene, number: int) -> Queue | RequestQueue:
+    one = scene.services[number]
+    if scene.singly:
+        return RequestQueue(Drawn(one.load, one.engine, (scene.seed, number)), one.spec.ttft_slo_s, one.spec.tpot_slo_s)
+    return Queue(one.load, one.engine, one.spec.ttft_slo_s, timed=scene.timed)
 
 
 def drains_s(one: Service) -> float:
@@ -303,11 +313,6 @@ def job_spec(number: int, one: Job) -> JobSpec:
         in_place=True,
         host_bytes_per_worker=WORKER_BYTES,
     )
-
-
-def requests_at_full(engine: Engine, load: Load) -> int:
-    """Requests at work at once that make a replica full, whatever an autoscaler aims at."""
-    return max(1, round(engine.running(load.prompt_tokens, load.output_tokens)))
 
 
 def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int, warm_replicas: int = 0) -> EndpointSpec:

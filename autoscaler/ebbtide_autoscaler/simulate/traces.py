@@ -3,7 +3,7 @@
 ======== ==================================== =========================================================
 kind     columns                              which traces
 ======== ==================================== =========================================================
-requests t_s, in_tok, out_tok                 one row a request (Azure 2023, Mooncake)
+requests t_s, in_tok, out_tok[, hash_ids]     one row a request (Azure 2023, Mooncake)
 rates    t_s, rps, mean_in_tok, mean_out_tok  a rate at each time (ServeGen)
 rates    t_s, rpm_mid[, rpm_sigma, ...]       the same by the minute, with its noise and tokens (Azure 2024)
 rates    t_s, total_tok_per_s                 tokens of prompts and answers together (BurstGPT)
@@ -17,12 +17,13 @@ Times are seconds from any start; a trace begins at its first row.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -48,11 +49,16 @@ class Requests:
     Attributes:
         at_s: from the trace's start, not falling; of shape (n,).
         prompt_tokens, output_tokens: of the same shape.
+        blocks: names of the blocks of 512 tokens that its prompt begins with, one request's after the other's; equal
+            names, equal tokens up to there. None: the trace does not say.
+        blocks_from: where each request's begin, and where the last one's end; of shape (n + 1,).
     """
 
     at_s: Array
     prompt_tokens: Array
     output_tokens: Array
+    blocks: "npt.NDArray[np.int64] | None" = None
+    blocks_from: "npt.NDArray[np.int64]" = field(default_factory=lambda: np.zeros(1, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,25 @@ def read_serving(path: Path) -> Serving:
     table = _read(path)
     for columns, make in _SERVING:
         if set(columns) <= table.keys():
-            return make(path, table)
+            found = make(path, table)
+            return _with_blocks(path, found) if isinstance(found, Requests) else found
     raise _lacks(path, table, [columns for columns, _ in _SERVING])
+
+
+def _with_blocks(path: Path, trace: Requests) -> Requests:
+    """With ``hash_ids``, where a Parquet file has them."""
+    if path.suffix.lower() == ".csv":
+        return trace
+    table = _parquet(path)
+    if "hash_ids" not in table.column_names or not pyarrow.types.is_list(table["hash_ids"].type):
+        return trace
+    column = pyarrow.chunked_array(table["hash_ids"].chunks).combine_chunks()
+    lengths = pyarrow.compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    names = column.flatten()
+    if not pyarrow.types.is_integer(names.type) or names.null_count:
+        raise BadTrace(f"{path}: hash_ids are no whole numbers")
+    first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return replace(trace, blocks=np.asarray(names.cast(pyarrow.int64())), blocks_from=first)
 
 
 def read_jobs(path: Path) -> Jobs:

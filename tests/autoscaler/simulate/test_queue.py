@@ -36,7 +36,7 @@ def test_it_does_what_a_loop_over_seconds_does(few: int, work_s: list[float], st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue, "FEW", few)
         for length, replicas in stretches:
-            served = served_here.serve(served_here.second + length, replicas)
+            served = served_here.serve(served_here.arrivals.second + length, replicas)
             done_s, late, requests = done_s + served.done_s, late + served.late, requests + served.requests
     waits_s, all_s, were_late = by_seconds(work_s, stretches)
     assert served_here.backlog_s == pytest.approx(waits_s, abs=1e-9)
@@ -94,12 +94,12 @@ def test_nobody_is_late_who_finds_room_and_everybody_without_a_replica() -> None
 def test_what_came_lately_is_told_per_second() -> None:
     load = load_of(np.array([0.0] * 10 + [2.0] * 10))
     one = Queue(load, ENGINE, SLO_S)
-    assert (one.arriving_s(5), one.mean_work_s(5)) == (0.0, 0.0)
+    assert (one.arrivals.work_per_s(5), one.arrivals.mean_work_s(5)) == (0.0, 0.0)
     one.serve(15, 1)
-    assert one.arriving_s(5) == pytest.approx(2.0)
-    assert one.arriving_s(10) == pytest.approx(1.0)
-    assert one.mean_work_s(5) == pytest.approx(ENGINE.work_s(100, 50))
-    assert one.arriving_per_s(5) * one.mean_work_s(5) == pytest.approx(2.0)
+    assert one.arrivals.work_per_s(5) == pytest.approx(2.0)
+    assert one.arrivals.work_per_s(10) == pytest.approx(1.0)
+    assert one.arrivals.mean_work_s(5) == pytest.approx(ENGINE.work_s(100, 50))
+    assert one.arrivals.per_s(5) * one.arrivals.mean_work_s(5) == pytest.approx(2.0)
 
 
 def test_who_comes_while_no_replica_is_there_waits_for_it_and_for_those_before() -> None:
@@ -109,7 +109,7 @@ def test_who_comes_while_no_replica_is_there_waits_for_it_and_for_those_before()
     queue_.serve(20, 0)
     queue_.serve(60, 1)
     assert queue_.waits_s()[5] == pytest.approx(20 - 5.5 + 5.0), "half of those that came with it are before it"
-    assert queue_.requests(60).sum() == pytest.approx(load_of(work_s).requests.sum())
+    assert queue_.arrivals.load.requests[:60].sum() == pytest.approx(load_of(work_s).requests.sum())
 
 
 @pytest.mark.parametrize("few", [0, queue.FEW])

@@ -22,11 +22,12 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.happened import Uses
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.presence import Presence
+from ebbtide_autoscaler.simulate.queue import requests_at_full
 from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
 from ebbtide_autoscaler.simulate.replay import Recorded
 from ebbtide_autoscaler.simulate.replay_file import ReplayFile
 from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
-from ebbtide_autoscaler.simulate.run import Outcome, Run, requests_at_full
+from ebbtide_autoscaler.simulate.run import Outcome, Run
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.simulate.ledgers import CHAT, pool_file, tide, tides, written
