@@ -133,9 +133,9 @@ class Arbiter:
         """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
         self._wishes.cancel_submission(JobName(job), incarnation, reason)
 
-    def park_job(self, job: str, reason: str, by: str) -> dict[str, Any]:
+    def park_job(self, job: str, reason: str, by: str, off_node: bool = False) -> dict[str, Any]:
         """Have a job step aside at its next safe point and stay there until :meth:`resume_job`."""
-        return self._wishes.hold(JobName(job), reason, by)
+        return self._wishes.hold(JobName(job), reason, by, off_node=off_node)
 
     def resume_job(self, job: str, by: str) -> dict[str, Any]:
         """Let a job that a person holds have slots again."""

@@ -20,23 +20,29 @@ Job = dict[str, Any]
 @click.command()
 @click.argument("name", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why; shown by `ebbtide status` and kept in the ledger.")
+@click.option("--image", is_flag=True, help="Keep nothing of it in memory, only files: it can go on from any node.")
 @WAIT
 @LIMIT
 @POOL
 @json_option
-def park(name: str, reason: str, wait: bool, limit_s: float, pool: str | None, as_json: bool) -> None:
+def park(name: str, reason: str, image: bool, wait: bool, limit_s: float, pool: str | None, as_json: bool) -> None:
     """Put the job NAME aside at its next safe point, and keep it there until `ebbtide resume NAME`.
 
     It loses no step: it parks in place where it can, its state in host memory, and publishes a checkpoint and leaves
     otherwise. Its slots are free for others. Waits until it is aside. It outlives a restart of the arbiter, and of the
-    whole pool; `ebbtide cancel` ends the job all the same.
+    whole pool; `ebbtide cancel` ends the job all the same. With --image a session becomes an image of its processes on
+    the shared filesystem, and a training job publishes its checkpoint and ends its processes, also if it is parked.
     """
     joined(pool)
-    answer = ask("park_job", name, reason or "no reason given", user())
+    answer = ask("park_job", name, reason or "no reason given", user(), image)
     held = answer["held"] or {}
     if not answer["changed"]:
         say(f"job {name} is held already by {held.get('by')}: {held.get('reason')}")
-    found = _wait(name, _is_aside, _parks, limit_s, "is not aside yet") if wait else look_at(name)
+    found = (
+        _wait(name, _is_off_node if image else _is_aside, _parks, limit_s, "is not aside yet")
+        if wait
+        else look_at(name)
+    )
     if wait and found is not None:
         _must(found["held"] is not None or found["state"] == "ended", f"job {name} was released meanwhile")
         _must(found["state"] != "ended", f"job {name} is over and was not parked: {found['outcome']}")
@@ -84,6 +90,10 @@ def _is_aside(job: Job) -> bool:
     return job["held"] is None or (job["state"] in (*ASIDE, "ended") and not job["occupies"])
 
 
+def _is_off_node(job: Job) -> bool:
+    return _is_aside(job) and (job["held"] is None or job["state"] != "parked")
+
+
 def _goes_on(job: Job) -> bool:
     return job["held"] is not None or job["state"] in ("running", "ended")
 
@@ -95,6 +105,8 @@ def _parks(job: Job) -> str:
         return ""
     if state in ASIDE and job["occupies"]:
         return f"job {name} is {state}, and on its way off its slots"
+    if state == "parked" and job["held"].get("off_node"):
+        return f"job {name} is parked in place, and goes into files now{_still(job)}"
     if state == "parked":
         return f"job {name} is parked in place after step {job['step']}, durable {job['durable_step']}"
     if state == "waiting":

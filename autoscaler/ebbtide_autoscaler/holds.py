@@ -1,11 +1,14 @@
 """Jobs that a person holds aside: they leave their slots at the next safe point, whatever is free. Pure.
 
 A person's wish goes before a job's class, its minimum runtime and its bound on preemptions, as a drain does: no step is
-lost by it. What such a job leaves belongs to everybody, and nothing is kept for its return before its release.
+lost by it. Where nothing of a job shall stay in memory it goes into files: a session becomes an image, a training job
+publishes its checkpoint and ends its processes. What such a job leaves belongs to everybody, and nothing is kept for
+its return before its release.
 """
 
 from datetime import UTC, datetime
 
+from ebbtide.pool.events import StopJob
 from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import Hold, JobRecord, PoolState
@@ -22,8 +25,12 @@ def put_aside(state: PoolState, draft: Draft) -> None:
         job = state.jobs[name]
         if job.held is None or name in moved:
             continue
-        if job.state is JobState.RUNNING:
-            draft.moves.append(leave(state, job, draft, f"held by {job.held.by} ({job.held.reason})"))
+        whom = f"held by {job.held.by} ({job.held.reason})"
+        if job.held.off_node and job.state in (JobState.RUNNING, JobState.PARKED):
+            in_place = job.state is JobState.PARKED
+            draft.moves.append(StopJob(name, f"{whom}: nothing of it stays in memory", preempts=not in_place))
+        elif job.state is JobState.RUNNING:
+            draft.moves.append(leave(state, job, draft, whom))
         elif job.state is not JobState.ENDED:
             draft.waits.append((name, why_held(name, job.held)))
 

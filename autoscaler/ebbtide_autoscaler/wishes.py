@@ -39,6 +39,11 @@ def _is_over(state: PoolState, name: JobName) -> bool:
     return name not in state.jobs or state.jobs[name].state is JobState.ENDED
 
 
+def _is_held(job: JobRecord, off_node: bool) -> bool:
+    """As somebody wants it."""
+    return job.held is not None and (job.held.off_node or not off_node)
+
+
 def _not_a_job(state: PoolState, name: str) -> str:
     """What somebody has named who meant a job."""
     if EndpointName(name) in state.endpoints or SeatId(name) in state.seats:
@@ -87,8 +92,13 @@ class Wishes:
             raise ValueError(f"this submission of job {name} is over already")
         self.cancel(name, reason)
 
-    def hold(self, name: JobName, reason: str, by: str) -> dict[str, Any]:
+    def hold(self, name: JobName, reason: str, by: str, *, off_node: bool = False) -> dict[str, Any]:
         """Have a job step aside at its next safe point and stay there until :meth:`release`; outlives the arbiter.
+
+        Args:
+            name: of the job.
+            reason, by: shown to whoever wonders.
+            off_node: nothing of it shall stay in memory; also of one that is held already.
 
         Returns:
             ``changed``: False, it was held already, and who did so stays; ``held``: who, why, since when.
@@ -97,10 +107,13 @@ class Wishes:
             ValueError: no such job lives, it is being cancelled, the pool only observes, or the ledger does not answer.
         """
         self._loop.must_be_open()
-        if self._living(name, "park").held is not None:
+        if _is_held(self._living(name, "park"), off_node):
             return self._holder(name, changed=False)
         self._must_manage()
-        self._take(JobHeld(name, by, reason), lambda state: _is_over(state, name) or state.jobs[name].held is not None)
+        self._take(
+            JobHeld(name, by, reason, off_node),
+            lambda state: _is_over(state, name) or _is_held(state.jobs[name], off_node),
+        )
         self._living(name, "park")  # it may have ended at this very moment
         return self._holder(name, changed=True)
 

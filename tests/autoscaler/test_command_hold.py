@@ -47,7 +47,7 @@ def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) 
     link.states = [standing(state, ANN, free=free) for state, free in states]
     done = run(park, "train", "--reason", "new data")
     assert len(link.states) == 1, "it looked until nobody was on its slots any more"
-    assert (done.exit_code, link.asked) == (0, [("park_job", "train", "new data", "me")])
+    assert (done.exit_code, link.asked) == (0, [("park_job", "train", "new data", "me", False)])
     assert done.stderr.splitlines() == [
         "job train is running: it steps aside at its next safe point",
         "job train is parking",
@@ -59,11 +59,24 @@ def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) 
 def test_a_park_by_a_restart_says_so_and_json_says_all(link: Link) -> None:
     link.states = [standing("stopping", ANN, free=False), standing("waiting", ANN)]
     done = run(park, "train", "--json", "--wait")
-    assert link.asked == [("park_job", "train", "no reason given", "me")]
+    assert link.asked == [("park_job", "train", "no reason given", "me", False)]
     facts = {"job": "train", "changed": True, "held": ANN, "state": "waiting", "step": 9, "durable_step": 9}
     assert (done.exit_code, json.loads(done.stdout)) == (0, facts)
     link.states = [standing("stopping", ANN, free=False), standing("waiting", ANN)]
     assert run(park, "train").stdout == "job train is aside without a process of its own, at step 9\n"
+
+
+def test_a_park_into_files_waits_until_nothing_is_left_in_memory(link: Link) -> None:
+    off = ANN | {"off_node": True}
+    link.answer = {"changed": True, "held": off}
+    link.states = [standing("parked", off), standing("stopping", off, free=False), standing("waiting", off)]
+    done = run(park, "train", "--image")
+    assert (done.exit_code, link.asked) == (0, [("park_job", "train", "no reason given", "me", True)])
+    assert done.stderr.splitlines() == [
+        "job train is parked in place, and goes into files now",
+        "job train is stopping",
+    ]
+    assert done.stdout == "job train is aside without a process of its own, at step 9\n"
 
 
 def test_a_resume_waits_until_the_job_trains_and_says_what_for(link: Link) -> None:

@@ -77,6 +77,17 @@ def test_a_held_job_that_cannot_park_in_place_restarts() -> None:
     assert isinstance(move, StopJob) and "no 20 bytes of host memory left" in move.reason
 
 
+def test_a_held_job_of_which_nothing_may_stay_leaves_its_node_also_when_it_is_parked() -> None:
+    off = replace(ASIDE, off_node=True)
+    running = fold(with_job(a_pool(), a_job(), (S0,)), off)
+    (move,) = look(running).moves
+    assert move == StopJob(TRAIN, "held by ann (new data): nothing of it stays in memory", preempts=True)
+    aside = parked(with_job(a_pool(), a_job(), (S0,)))
+    (move,) = look(fold(aside, off)).moves
+    assert isinstance(move, StopJob) and not move.preempts, "it stepped aside before"
+    assert look(fold(aside, ASIDE)).moves == (), "and else it stays where it is"
+
+
 def test_two_held_jobs_do_not_park_into_the_same_host_memory() -> None:
     state = with_job(with_job(a_pool(host=10), a_job("a", workers_max=1), (S0,)), a_job("b", workers_max=1), (S1,))
     for name in ("a", "b"):
@@ -180,7 +191,8 @@ def test_status_says_who_holds_a_job_also_where_nobody_decides() -> None:
     seen = Seen(started_s=0.0)
     for state in (RUNNING3, parked(RUNNING3)):
         (job,) = view(held(state), seen, {}, NOW)["jobs"]
-        assert job["held"] == {"by": "ann", "reason": "new data", "since_s": 1_000.0} and job["waits"] == SAID
+        facts = {"by": "ann", "reason": "new data", "since_s": 1_000.0, "off_node": False}
+        assert job["held"] == facts and job["waits"] == SAID
     (job,) = view(held(RUNNING3), seen, {TRAIN: f"{SAID}; and the pool is frozen (night)"}, NOW)["jobs"]
     assert job["waits"].endswith("frozen (night)")
     (job,) = view(held(RUNNING3), seen, {TRAIN: "of a tick ago"}, NOW)["jobs"]

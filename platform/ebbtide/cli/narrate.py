@@ -40,6 +40,10 @@ def _repeats(body: Body) -> str:
     return f", {body['lost_steps']} to run again after a crash" if body.get("lost_steps") else ""
 
 
+def _off_node(body: Body) -> str:
+    return ", and nothing of it may stay in memory" if body.get("off_node") else ""
+
+
 _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "grant_job": lambda b: f"job {b['job']} is granted {_slots(b)}: {b['reason']}",
     "park_job": lambda b: f"job {b['job']} is asked to park: {b['reason']}",
@@ -70,7 +74,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "job_stopped": lambda b: f"job {b['job']} has stopped after step {b['step']}",
     "job_crashed": lambda b: f"job {b['job']} crashed, about {b['lost_steps']} steps to repeat: {b['why']}",
     "job_recovered": lambda b: f"job {b['job']} can be granted slots again",
-    "job_held": lambda b: f"job {b['job']} is held aside by {b['by']}: {b['reason']}",
+    "job_held": lambda b: f"job {b['job']} is held aside by {b['by']}{_off_node(b)}: {b['reason']}",
     "job_released": lambda b: f"job {b['job']} is released by {b['by']}: it may have slots again",
     "job_ended": lambda b: f"job {b['job']} is over, {b['outcome']}: {b['detail']}",
     "job_forgotten": lambda b: f"job {b['job']} is one of the oldest that are over, and leaves the list of jobs",

@@ -68,7 +68,7 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("freeze", "--reason --pool --json"),
         _KEYS,
         _stand_in("logs", "-f/--follow -n/--lines --pool --json", completes=complete_logs),
-        _stand_in("park", "--reason --wait --no-wait --timeout --pool --json", completes=complete_jobs),
+        _stand_in("park", "--reason --image --wait --no-wait --timeout --pool --json", completes=complete_jobs),
         _stand_in("plan", "--at= --pool --json", file=True),
         _stand_in("probe", "--pool --rehearse --bytes --json", completes=complete_jobs),
         _stand_in("resume", "--wait --no-wait --timeout --pool --json", completes=complete_jobs),

@@ -1,7 +1,8 @@
 """Events of a person who holds a job aside, and lets it go on.
 
 A hold is a wish that stays: whatever the job does meanwhile (park, stop, crash, be lost and restored), it gets no slots
-until it is released. It ends with the job, for one of the same name that is submitted later is another run.
+until it is released. It ends with the job, for one of the same name that is submitted later is another run. Who asks
+that nothing of it stays on its node may do so later, too.
 """
 
 from collections.abc import Callable
@@ -24,9 +25,13 @@ def _held(state: PoolState, event: Event, body: JobHeld) -> PoolState:
     record = job_record(state, body.job)
     if record.state is JobState.ENDED or record.cancelled:
         raise IllegalTransition(f"job {body.job} is {'cancelled' if record.cancelled else 'over'}: nothing to hold")
-    if record.held is not None:
+    if record.held is not None and (record.held.off_node or not body.off_node):
         raise IllegalTransition(f"job {body.job} is held by {record.held.by} already")
-    return _put(state, replace(record, held=Hold(body.by, body.reason, event.at_s), cause=event.id))
+    if record.held is None:
+        held = Hold(body.by, body.reason, event.at_s, body.off_node)
+    else:  # whose word stands
+        held = replace(record.held, off_node=True)
+    return _put(state, replace(record, held=held, cause=event.id))
 
 
 def _released(state: PoolState, event: Event, body: JobReleased) -> PoolState:

@@ -295,11 +295,15 @@ class JobRecovered:
 
 @dataclass(frozen=True, slots=True)
 class JobHeld:
-    """A person wants the job aside: it parks at its next safe point and gets no slots until :class:`JobReleased`."""
+    """A person wants the job aside: it parks at its next safe point and gets no slots until :class:`JobReleased`.
+
+    ``off_node``: nothing of it shall stay in memory; also of one that is held already.
+    """
 
     job: JobName
     by: str
     reason: str
+    off_node: bool = False
     kind: Literal["job_held"] = "job_held"
 
 

@@ -28,11 +28,12 @@ class SlotRecord:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A person's wish that a job stays aside: who, why, and since when (seconds since 1970)."""
+    """A person's wish that a job stays aside: who, why, since when (seconds since 1970), and whether all in files."""
 
     by: str
     reason: str
     since_s: float
+    off_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

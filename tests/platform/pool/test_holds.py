@@ -53,6 +53,17 @@ def test_a_hold_says_who_and_why_and_since_when_and_moves_nothing_by_itself(stat
     assert violations(held) == violations(free) == []
 
 
+def test_that_nothing_may_stay_in_memory_can_be_asked_for_later_and_the_first_ones_word_stands() -> None:
+    held, more = after(pool(), *PARKED, HELD, at_s=200.0), JobHeld(JOB, "bob", "the node goes", off_node=True)
+    was = held.jobs[JOB].held
+    assert was is not None and not was.off_node
+    off = after(held, more, at_s=300.0)
+    assert off.jobs[JOB].held == replace(was, off_node=True)
+    for again in (HELD, more):
+        assert "held by ann already" in refusal(off, again)
+    assert after(pool(), *RUNNING, more, at_s=300.0).jobs[JOB].held == Hold("bob", "the node goes", 300.0, True)
+
+
 def test_a_held_job_is_granted_nothing_and_does_not_resume_until_its_release() -> None:
     waiting, parked = after(pool(), HELD), after(pool(), *PARKED, HELD)
     grant, resume = GrantJob(JOB, (S0, S1), "r"), ResumeJob(JOB, "r")
