@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,8 @@ from ebbtide_train.interactive.keeper import End
 from ebbtide_train.interactive.states import KeeperState
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check
+from tests.train_jobs.interactive.helped import Running, helped
 from tests.train_jobs.interactive.kept import Kept, chain, lease, until
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -27,31 +25,10 @@ def criu() -> Path:
     return criu_or_skip().path
 
 
-class Running:
-    """The helper of one node, which can be killed and started again."""
-
-    def __init__(self, folder: Path, criu: Path) -> None:
-        self.socket, self._criu = folder / "helper.sock", criu
-        self.client = Helper(self.socket)
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "ebbtide.helper", "--socket", str(self.socket), "--criu", str(self._criu)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        assert self.process.stdout is not None
-        while not (line := self.process.stdout.readline()).startswith("ready"):
-            assert line, "the helper ended"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture(scope="module")
 def helper(tmp_path_factory: pytest.TempPathFactory, criu: Path) -> Iterator[Running]:
-    running = Running(tmp_path_factory.mktemp("helper"), criu)
-    yield running
-    running.kill()
+    with helped(tmp_path_factory.mktemp("helper"), criu) as running:
+        yield running
 
 
 def kept(root: Path, helper: Running, steps: int, *, epoch: int = 1, code: int = 0) -> Kept:
