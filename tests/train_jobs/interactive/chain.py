@@ -1,8 +1,9 @@
 """A session's command for tests: a chain of hashes held in memory only, a line of it every 20 ms.
 
-``chain.py FILE STEPS CODE [family | gpu FOLDER]``. Run by its path. With ``family`` it also has a child, and a
-grandchild that has left its process session and its parents; with ``gpu`` it has a child, and both use the GPU of the
-fake driver whose folder that is. Whoever loses, repeats or changes a step breaks the chain for good.
+``chain.py FILE STEPS CODE [family | gpu FOLDER | ballast MIB]``. Run by its path. With ``family`` it also has a child,
+and a grandchild that has left its process session and its parents; with ``gpu`` it has a child, and both use the GPU of
+the fake driver whose folder that is; with ``ballast`` it has so much memory of its own, which nothing can pack. Whoever
+loses, repeats or changes a step breaks the chain for good.
 """
 
 import hashlib
@@ -40,13 +41,14 @@ def main() -> None:
         os.open(f"{more[1]}/{os.getpid()}", os.O_CREAT | os.O_RDWR)
         while child == 0:
             time.sleep(0.05)
+    ballast = os.urandom(int(more[1]) << 20) if more[:1] == ["ballast"] else b""
     state = b""
     with open(path, "a", buffering=1) as file:
         for step in range(int(steps)):
             state = link(state, step)
             file.write(f"{step} {state.hex()}\n")
             time.sleep(EVERY_S)
-    print("the chain is done", flush=True)
+    print("the chain is done", "with its ballast" if ballast else "", flush=True)
     sys.exit(int(code))
 
 

@@ -1,7 +1,7 @@
 """Keepers under test: with a gate that the test speaks through, and snapshots that are faked by processes.
 
-As a program, ``python -m tests.train_jobs.interactive.kept FOLDER LOCKS COMMAND_JSON PLAN``, it is one keeper in a
-process of its own, which kills itself at the edge that PLAN names.
+As a program, ``python -m tests.train_jobs.interactive.kept FOLDER COMMAND_JSON PLAN [SOCKET]``, it is one keeper in a
+process of its own, which kills itself at the edge that PLAN names; with the helper at SOCKET, if it is given.
 """
 
 import json
@@ -15,9 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from ebbtide.agent.slot_lock import SlotLock
 from ebbtide.client.messages import JobDirective, Lease, RankReport, SlotRef, Want
+from ebbtide.helper.client import Helper
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown
+from ebbtide_train.interactive.helper_port import HelperSnapshots
 from ebbtide_train.interactive.idle import IdleRules
 from ebbtide_train.interactive.idle_watch import IdleWatch
 from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
@@ -39,9 +43,16 @@ def lease(epoch: int, gpu: str = "") -> Lease:
 
 
 def chain(
-    file: Path, *, steps: int = 100_000, code: int = 0, family: bool = False, gpu: Path | None = None
+    file: Path,
+    *,
+    steps: int = 100_000,
+    code: int = 0,
+    family: bool = False,
+    gpu: Path | None = None,
+    ballast_mib: int = 0,
 ) -> tuple[str, ...]:
     more = ["family"] if family else ["gpu", str(gpu)] if gpu is not None else []
+    more = ["ballast", str(ballast_mib)] if ballast_mib else more
     return (sys.executable, "-I", "-S", str(CHAIN), str(file), str(steps), str(code), *more)
 
 
@@ -96,6 +107,7 @@ class FakeSnapshots:
         self.hinders = InTheWay()
         self.calls: list[str] = []
         self.started: Process | None = None  # by a revival
+        self.comes_late = False  # what is waited for comes to stand meanwhile
         self.at_revival: Callable[[], object] = lambda: None
 
     def register(self, leader: Process) -> None:
@@ -149,6 +161,12 @@ class FakeSnapshots:
         found = self.started = this_process(started.pid)
         assert found is not None
         return found
+
+    def settled(self, image_dir: Path) -> None:
+        self.calls.append(f"settled {image_dir.name}")
+        if self.comes_late:
+            image_dir.mkdir(parents=True, exist_ok=True)
+            (image_dir / COMMIT).touch()
 
     def discard(self, image_dir: Path) -> None:
         ImagePlace(self.folder.parent).discard(int(image_dir.name))
@@ -249,6 +267,12 @@ class Kept:
     def obeyed(self, number: int) -> None:
         self.until(lambda: self.gate.heard() >= number, f"order {number} to be carried out")
 
+    def parks(self) -> None:
+        """It is asked to, and does."""
+        self.obeyed(self.gate.want(Want.PARK))
+        self.until(lambda: self.keeper.state in (KeeperState.PARKED, KeeperState.RUNNING), "it to be aside, or not")
+        assert self.keeper.state is KeeperState.PARKED, self.gate.reports[-1].park_refused
+
     def ends(self) -> Verdict:
         self.thread.join(20.0)
         if self.error is not None:
@@ -275,7 +299,17 @@ def until(condition: Callable[[], object], what: Callable[[], str] = str, timeou
         time.sleep(0.01)
 
 
-def main(root: str, command: str, plan: str) -> None:
+def members(root: Path) -> list[int]:
+    """Processes of the session of this folder that live, by their command lines."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if str(root) in words and ("leader.py" in words or "chain.py" in words) and "kept" not in words:
+            found += [process.pid] if process.info["status"] != psutil.STATUS_ZOMBIE else []
+    return found
+
+
+def main(root: str, command: str, plan: str, socket: str = "") -> None:
     """Keep a session; ``plan``: "STATE>STATE EPOCH", the edge to die at, or no edge; orders come by a file."""
     edge, epoch = plan.split()
 
@@ -283,7 +317,8 @@ def main(root: str, command: str, plan: str) -> None:
         if f"{now.value}>{then.value}" == edge:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    kept = Kept(Path(root), json.loads(command), epoch=int(epoch), edge=die).start()
+    snapshots = HelperSnapshots(Helper(Path(socket)), "s") if socket else None
+    kept = Kept(Path(root), json.loads(command), epoch=int(epoch), snapshots=snapshots, edge=die).start()
     orders = Path(root) / "orders"
     while kept.thread.is_alive():
         said = orders.read_text().split() if orders.exists() else []
@@ -295,4 +330,4 @@ def main(root: str, command: str, plan: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:])

@@ -19,7 +19,7 @@ from ebbtide.agent.slot_lock import SlotLock, lock_file
 from ebbtide.client.messages import RankPhase, Want
 from ebbtide_train.interactive.command_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
-from ebbtide_train.interactive.image_place import ImagePlace
+from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
 from ebbtide_train.interactive.keeper import End
 from ebbtide_train.interactive.occupation import Occupation
 from ebbtide_train.interactive.ports import InTheWay
@@ -180,6 +180,41 @@ def test_stopped_it_goes_on_under_another_keeper_elsewhere(tmp_path: Path) -> No
     assert "revive 0001" in second.snapshots.calls  # type: ignore[attr-defined]
     second.gate.want(Want.CANCEL)
     second.ends()
+
+
+def left(root: Path) -> Kept:
+    """A session that has left, of which image 1 is all there is."""
+    one = Kept(root, chain(root / "c")).start()
+    running(one, root / "c")
+    one.gate.want(Want.STOP)
+    assert one.ends().end is End.LEFT
+    return one
+
+
+def test_an_image_that_was_still_being_made_as_its_keeper_died_is_waited_for(tmp_path: Path) -> None:
+    one = left(tmp_path)
+    one.place.write("record", {**(one.place.read("record") or {}), "life": "imaging", "images": 0})
+    one.place.discard(1)
+    snapshots = FakeSnapshots(one.place.folder)
+    snapshots.comes_late = True
+    two = Kept(tmp_path, chain(tmp_path / "c"), epoch=2, snapshots=snapshots).start()
+    two.reaches(KeeperState.RUNNING)
+    assert snapshots.calls[:2] == ["settled 0001", "revive 0001"], "half a moment later it was all of the session"
+    two.gate.want(Want.CANCEL)
+    two.ends()
+
+
+def test_an_image_that_came_to_stand_too_late_is_in_nobodys_way(tmp_path: Path) -> None:
+    one = left(tmp_path)
+    late = one.place.image(2)
+    late.mkdir()
+    (late / COMMIT).touch()
+    two = Kept(tmp_path, chain(tmp_path / "c"), epoch=2).start()
+    two.reaches(KeeperState.RUNNING)
+    two.parks()
+    assert two.place.numbers() == [2]
+    two.gate.want(Want.CANCEL)
+    two.ends()
 
 
 def test_an_image_that_cannot_be_revived_here_stays(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ebbtide_train.interactive.keeper import End
 from ebbtide_train.interactive.leader import me
 from ebbtide_train.interactive.post import Post
 from ebbtide_train.interactive.states import TABLE, KeeperState
-from tests.train_jobs.interactive.kept import SLOT, Kept, chain, until
+from tests.train_jobs.interactive.kept import SLOT, Kept, chain, members, until
 
 ROOT = Path(__file__).parents[3]
 S = KeeperState
@@ -63,16 +63,6 @@ def edges() -> list[object]:
         pytest.param(edge, id=f"{edge[0].value}-{edge[1].value}", marks=() if edge in SHORT else pytest.mark.hunt)
         for edge in KILLS
     ]
-
-
-def members(root: Path) -> list[int]:
-    """Processes of the session of this folder that live, by their command lines."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if str(root) in words and ("leader.py" in words or "chain.py" in words) and "kept" not in words:
-            found += [process.pid] if process.info["status"] != psutil.STATUS_ZOMBIE else []
-    return found
 
 
 @pytest.mark.parametrize("edge", edges())

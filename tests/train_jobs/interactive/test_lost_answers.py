@@ -137,3 +137,29 @@ def test_a_helper_that_is_away_leaves_the_image_to_say_so() -> None:
     assert not one.leave_gpu(LEADER)
     with pytest.raises(errors.CannotPark, match="no helper answers"):
         one.image(LEADER, Path("/image"))
+
+
+class AtWork(Played):
+    """At work on an image for so many looks; then it answers, or is silent, as ``after`` says."""
+
+    def __init__(self, looks: int, after: Exception | None = None) -> None:
+        super().__init__([("", "")])
+        self.looks, self._after = looks, after
+
+    def facts(self) -> dict[str, Any]:
+        self.looks -= 1
+        if self.looks < 0 and self._after is not None:
+            raise self._after
+        return {"busy": {"/image": "dump"} if self.looks >= 0 else {"/other": "dump"}}
+
+
+def test_an_image_that_a_helper_still_makes_is_waited_for() -> None:
+    helper = AtWork(300)  # which is longer than a helper may be silent here
+    snapshots(helper).settled(Path("/image"))
+    assert helper.looks == -1
+
+
+def test_a_helper_that_falls_silent_is_waited_for_as_long_as_one_takes_to_start() -> None:
+    helper = AtWork(3, Unreachable("no helper answers", "start it"))
+    snapshots(helper).settled(Path("/image"))
+    assert helper.looks < -1

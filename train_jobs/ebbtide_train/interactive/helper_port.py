@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import HelperError, Lost, OutcomeUnknown
+from ebbtide.helper.messages import IMAGE_S
 from ebbtide_train.interactive import errors
 from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.tree import Process
@@ -60,6 +61,8 @@ class HelperSnapshots:
 
     def revive(self, image_dir: Path) -> Process:
         """See `Snapshots`."""
+        with suppress(HelperError):  # the next question says it, too
+            self._await_rest(image_dir)
         try:
             found = self._helper.revive(image_dir)
         except OutcomeUnknown as error:
@@ -68,6 +71,18 @@ class HelperSnapshots:
             raise errors.CannotRevive(str(error)) from error
         self._name = found.name
         return Process(found.pid, found.started)
+
+    def settled(self, image_dir: Path) -> None:
+        """See `Snapshots`."""
+        deadline_s = time.monotonic() + READ_BACK_S
+        while True:
+            try:
+                self._await_rest(image_dir)
+                return
+            except HelperError:
+                if time.monotonic() >= deadline_s:
+                    return
+            time.sleep(_POLL_S)
 
     def discard(self, image_dir: Path) -> None:
         """See `Snapshots`."""
@@ -185,6 +200,16 @@ class HelperSnapshots:
                     raise
             if time.monotonic() >= deadline_s:
                 raise OutcomeUnknown(f"something is under way on {self._name} for too long", "end the session")
+            time.sleep(_POLL_S)
+
+    def _await_rest(self, image_dir: Path) -> None:
+        """Wait while something is under way on an image, which may have been begun for a keeper before this one.
+
+        Raises:
+            HelperError: nobody answers.
+        """
+        end_s = time.monotonic() + IMAGE_S
+        while str(image_dir) in self._helper.facts()["busy"] and time.monotonic() < end_s:
             time.sleep(_POLL_S)
 
     def _is_over(self, image_dir: Path) -> bool:

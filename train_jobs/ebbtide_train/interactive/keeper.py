@@ -6,6 +6,7 @@ runs on when the pool asks for its slot. Then the pool alone may end it, after t
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -127,6 +128,9 @@ class Keeper:
     def _how(self) -> Beginning:
         known = self._place.read("record")
         before = None if known is None else Record.from_json(known)
+        if before is not None and before.life is Life.IMAGING:
+            # A helper goes on when a keeper dies: what it had begun may come to stand, and would be all of the session.
+            self._snapshots.settled(self._place.image(before.images + 1))
         exited = self._place.read("exit")
         found = Found(
             began=self._place.read("leader") is not None,
@@ -171,7 +175,10 @@ class Keeper:
         leader_lives = tree.leader.alive()
         if not leader_lives or time.monotonic() >= self._exit_look_s:
             self._exit_look_s = time.monotonic() + EXIT_LOOK_S
-            if (exited := self._place.read("exit")) is not None:
+            exited = None
+            with suppress(OSError):  # a shared directory that fails ends nobody
+                exited = self._place.read("exit")
+            if exited is not None:
                 return self._finish(int(exited["code"]))
         if not leader_lives or not self._occupation.guarded():
             who = "warden" if leader_lives else "leader"
@@ -223,11 +230,19 @@ class Keeper:
 
     def _image(self) -> None:
         number = self._record.images + 1
-        self._write(Life.IMAGING)
+        for late in self._place.numbers():
+            if late >= number:  # came to stand when nobody waited for it any more: what runs is not what is in it
+                self._snapshots.discard(self._place.image(late))
+        try:
+            self._write(Life.IMAGING)
+        except OSError as error:
+            raise CannotPark(f"the shared directory does not take a record of it: {error}") from error
         try:
             aside.image(self._snapshots, self._place, self._occupation, number)
         except CannotPark:
-            self._write(Life.RUNNING)
+            # What refuses an image may refuse this too (a full disk); without an image the two records say the same.
+            with suppress(OSError):
+                self._write(Life.RUNNING)
             raise
         self._record = replace(self._record, images=number)
         self._write(Life.IMAGED)

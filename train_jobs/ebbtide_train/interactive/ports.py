@@ -50,6 +50,9 @@ class Snapshots(Protocol):
             OutcomeUnknown: look for the tree.
         """
 
+    def settled(self, image_dir: Path) -> None:
+        """Wait until nobody is at work on an image any more, as far as this node can say: what is there, stays so."""
+
     def discard(self, image_dir: Path) -> None:
         """Remove an image that nobody needs any more; what cannot be removed now is left."""
 
