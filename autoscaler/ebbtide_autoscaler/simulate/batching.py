@@ -25,7 +25,7 @@ SHORTEST_S = 1e-4
 BINS = 8 * PER_DECADE  # up to 10,000 s
 WAYS = 4  # places in which a block may be kept
 
-# Where a scalar is in ``count``.
+# Where a scalar is in ``counts``.
 OPEN_HEAD, OPEN_TAIL, HELD, FREE, DONE, RECENT = range(6)
 # Where a scalar is in ``total``.
 WORK_S, STAY_S, HIT_TOKENS, PROMPT_TOKENS = range(4)
@@ -101,8 +101,8 @@ class State(NamedTuple):
         heap_who: and whose answer it is.
         kept_id: prefix blocks that are in a replica's cache; of shape (replicas, places).
         kept_at: and when, in blocks touched.
-        spare: places of requests that are free, the first ``count[FREE]``.
-        count, total: scalars.
+        spare: places of requests that are free, the first ``counts[FREE]``.
+        counts, total: scalars.
         late, asked: requests by window of arrival.
         waited_s: request-seconds to the first token, by second of arrival.
         ttft_bins, tpot_bins: histograms of times.
@@ -116,7 +116,7 @@ class State(NamedTuple):
     kept_id: Ints
     kept_at: Ints
     spare: Ints
-    count: Ints
+    counts: Ints
     total: Floats
     late: Floats
     asked: Floats
@@ -250,7 +250,7 @@ def _hit_tokens(s: State, r: int, who: int, blocks: Ints, speeds: Speeds) -> flo
         hit += whole
         replica.touched += 1
         s.kept_id[r, oldest], s.kept_at[r, oldest] = block, replica.touched
-    return min(float(hit * speeds.block_tokens), request.prompt - 1.0)
+    return float(min(float(hit * speeds.block_tokens), request.prompt - 1.0))
 
 
 @numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
@@ -279,8 +279,8 @@ def _judge(s: State, who: int, late: bool, speeds: Speeds) -> None:
     request = s.requests[who]
     if late:
         s.late[int(request.came_s) // speeds.window_s] += 1.0
-    s.spare[s.count[FREE]] = who
-    s.count[FREE] += 1
+    s.spare[s.counts[FREE]] = who
+    s.counts[FREE] += 1
 
 
 @numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
@@ -302,7 +302,7 @@ def _answered(s: State, r: int, who: int, now_s: float, speeds: Speeds) -> None:
         s.tpot_bins[_bin(tpot_s)] += 1.0
     s.total[WORK_S] += request.charged / speeds.prefill_tok_s + request.output / speeds.decode_tok_s
     s.total[STAY_S] += now_s - request.given_s
-    s.count[DONE] += 1
+    s.counts[DONE] += 1
     replica.kv -= request.prompt + request.output
     replica.busy -= 1
     _judge(s, who, late, speeds)
@@ -328,8 +328,8 @@ def _happen(s: State, r: int, blocks: Ints, speeds: Speeds) -> None:
         request.token_s = now_s
         s.ttft_bins[_bin(now_s - request.came_s)] += 1.0
         s.waited_s[int(request.came_s)] += now_s - request.came_s
-        s.recent_s[s.count[RECENT] % len(s.recent_s)] = now_s - request.given_s
-        s.count[RECENT] += 1
+        s.recent_s[s.counts[RECENT] % len(s.recent_s)] = now_s - request.given_s
+        s.counts[RECENT] += 1
         if request.output <= 1.0:
             _answered(s, r, who, now_s, speeds)
         else:
@@ -349,7 +349,7 @@ def _happen(s: State, r: int, blocks: Ints, speeds: Speeds) -> None:
 def fill(s: State, r: int, now_s: float, blocks: Ints, speeds: Speeds) -> None:
     """A replica that is played up to now takes of those that are held what it may."""
     replica = s.replicas[r]
-    while s.count[HELD] and replica.busy < speeds.at_once:
+    while s.counts[HELD] and replica.busy < speeds.at_once:
         who = _first_held(s)
         if now_s - s.requests[who].came_s > speeds.held_s:
             _refuse(s, who, speeds)
@@ -359,16 +359,16 @@ def fill(s: State, r: int, now_s: float, blocks: Ints, speeds: Speeds) -> None:
 
 @numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def _first_held(s: State) -> int:
-    who = s.count[OPEN_HEAD]
-    s.count[OPEN_HEAD] = s.requests[who].after
-    s.count[HELD] -= 1
+    who = s.counts[OPEN_HEAD]
+    s.counts[OPEN_HEAD] = s.requests[who].after
+    s.counts[HELD] -= 1
     return int(who)
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def give_up(s: State, now_s: float, speeds: Speeds) -> None:
     """The gateway refuses whoever it has held for too long."""
-    while s.count[HELD] and now_s - s.requests[s.count[OPEN_HEAD]].came_s > speeds.held_s:
+    while s.counts[HELD] and now_s - s.requests[s.counts[OPEN_HEAD]].came_s > speeds.held_s:
         _refuse(s, _first_held(s), speeds)
 
 
@@ -377,7 +377,7 @@ def _come(s: State, who: int, now_s: float, blocks: Ints, speeds: Speeds) -> Non
     """To the replica with the fewest requests; held if all have as many as they may."""
     request = s.requests[who]
     best, least = NOBODY, speeds.at_once
-    if not s.count[HELD]:
+    if not s.counts[HELD]:
         for r in range(len(s.replicas)):
             if s.replicas[r].state == READY and s.replicas[r].busy < least:
                 best, least = r, s.replicas[r].busy
@@ -387,12 +387,12 @@ def _come(s: State, who: int, now_s: float, blocks: Ints, speeds: Speeds) -> Non
         _look_ahead(s, best, speeds)
         return
     request.after = NOBODY
-    if s.count[HELD]:
-        s.requests[s.count[OPEN_TAIL]].after = who
+    if s.counts[HELD]:
+        s.requests[s.counts[OPEN_TAIL]].after = who
     else:
-        s.count[OPEN_HEAD] = who
-    s.count[OPEN_TAIL] = who
-    s.count[HELD] += 1
+        s.counts[OPEN_HEAD] = who
+    s.counts[OPEN_TAIL] = who
+    s.counts[HELD] += 1
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -420,8 +420,8 @@ def play(
         if next_s <= at_s:
             _happen(s, r, blocks, speeds)
             continue
-        s.count[FREE] -= 1
-        who = s.spare[s.count[FREE]]
+        s.counts[FREE] -= 1
+        who = s.spare[s.counts[FREE]]
         request = s.requests[who]
         request.came_s, request.token_s = at_s, np.inf
         request.prompt, request.output = prompt[number], output[number]

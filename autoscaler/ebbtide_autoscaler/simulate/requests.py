@@ -87,24 +87,35 @@ class RequestQueue:
             end_s = min(until, (self._minute + 1) * MINUTE_S)
             cut = int(np.searchsorted(here.came_s, end_s))
             self._room(cut)
-            batching.play(self._state, float(end_s), *(one[:cut] for one in here), self._blocks, speeds)
+            come = here.part(slice(0, cut))
+            batching.play(
+                self._state,
+                float(end_s),
+                come.came_s,
+                come.prompt,
+                come.output,
+                come.begin,
+                come.end,
+                self._blocks,
+                speeds,
+            )
             if end_s < (self._minute + 1) * MINUTE_S:
-                self._left = Singles(*(one[cut:] for one in here))
+                self._left = here.part(slice(cut, None))
                 break
             self._left, self._minute = None, self._minute + 1
         state = self._state
-        self._past.append((until, float(state.total[batching.STAY_S]), int(state.count[batching.DONE])))
+        self._past.append((until, float(state.total[batching.STAY_S]), int(state.counts[batching.DONE])))
         return Served(requests, float(state.late.sum()) - late, float(state.total[batching.WORK_S]) - before_s)
 
     def at_work(self, replicas: int) -> AtWork:
         """What gateways would tell of requests now."""
         state = self._state
         then = self._past[max(0, bisect_right(self._past, (self.arrivals.second - STAYS_S, np.inf, 0)) - 1)]
-        done = int(state.count[batching.DONE]) - then[2]
+        done = int(state.counts[batching.DONE]) - then[2]
         stay_s = (float(state.total[batching.STAY_S]) - then[1]) / done if done else 0.0
-        recent = state.recent_s[: min(RECENT, int(state.count[batching.RECENT]))]
+        recent = state.recent_s[: min(RECENT, int(state.counts[batching.RECENT]))]
         return AtWork(
-            held=int(state.count[batching.HELD]),
+            held=int(state.counts[batching.HELD]),
             inflight=int(state.replicas["busy"].sum()),
             stay_s=stay_s,
             ttft_p90_s=float(np.percentile(recent, 90)) if len(recent) and self.arrivals.per_s(ARRIVALS_S) else 0.0,
@@ -116,7 +127,7 @@ class RequestQueue:
 
     def answers(self) -> int:
         """That have ended so far."""
-        return int(self._state.count[batching.DONE])
+        return int(self._state.counts[batching.DONE])
 
     def room(self) -> tuple[float, int]:
         """Of the fullest replica: the tokens that it keeps, and the answers it writes."""
@@ -132,7 +143,8 @@ class RequestQueue:
         seconds = self.arrivals.second
         found, came_s = self._state.waited_s[:seconds].copy(), self._waiting()
         np.add.at(found, came_s.astype(np.int64), seconds - came_s)
-        return found / np.maximum(self.arrivals.load.requests[:seconds], 1.0)
+        means: Array = found / np.maximum(self.arrivals.load.requests[:seconds], 1.0)
+        return means
 
     def times(self) -> dict[str, Array]:
         """How many first tokens came after so long, and how many answers had so long between tokens, by bins."""
@@ -147,7 +159,7 @@ class RequestQueue:
         """When those came that have no first token yet."""
         state = self._state
         here = np.ones(len(state.requests), bool)
-        here[state.spare[: state.count[batching.FREE]]] = False
+        here[state.spare[: state.counts[batching.FREE]]] = False
         found: Array = state.requests["came_s"][here & np.isinf(state.requests["token_s"])]
         return found
 
@@ -186,11 +198,11 @@ class RequestQueue:
     def _room(self, count: int) -> None:
         """Places for so many more requests."""
         state = self._state
-        while state.count[batching.FREE] < count:
-            size, free = len(state.requests), int(state.count[batching.FREE])
+        while state.counts[batching.FREE] < count:
+            size, free = len(state.requests), int(state.counts[batching.FREE])
             spare = np.concatenate([state.spare, state.spare])
             spare[free : free + size] = np.arange(size, 2 * size)
-            state.count[batching.FREE] += size
+            state.counts[batching.FREE] += size
             state = state._replace(requests=np.concatenate([state.requests, state.requests]), spare=spare)
         self._state = state
 
@@ -211,8 +223,8 @@ _OF_REPLICAS = ("replicas", "heap_end", "heap_who", "kept_id", "kept_at")
 
 def _empty(replicas: int, places: int, kept: int, late: Array, asked: Array, waited_s: Array) -> batching.State:
     """Nobody is there."""
-    count = np.zeros(6, np.int64)
-    count[batching.FREE] = places
+    counts = np.zeros(6, np.int64)
+    counts[batching.FREE] = places
     none = np.zeros(replicas, batching.REPLICA)
     none["first"], none["next_s"] = batching.NOBODY, np.inf
     return batching.State(
@@ -223,7 +235,7 @@ def _empty(replicas: int, places: int, kept: int, late: Array, asked: Array, wai
         kept_id=np.full((replicas, kept), batching.NOBODY),
         kept_at=np.zeros((replicas, kept), np.int64),
         spare=np.arange(places),
-        count=count,
+        counts=counts,
         total=np.zeros(4),
         late=late,
         asked=asked,

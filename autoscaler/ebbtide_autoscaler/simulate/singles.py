@@ -6,7 +6,6 @@ the trace has each request, its tokens are the trace's.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,8 @@ from ebbtide_autoscaler.simulate.traces import Array
 Ints = npt.NDArray[np.int64]
 
 
-class Singles(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Singles:
     """Requests by arrival; all of shape (n,).
 
     Attributes:
@@ -32,6 +32,10 @@ class Singles(NamedTuple):
     output: Array
     begin: Ints
     end: Ints
+
+    def part(self, which: "slice | Ints") -> "Singles":
+        """Some of them, in that order."""
+        return Singles(self.came_s[which], self.prompt[which], self.output[which], self.begin[which], self.end[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ class Drawn:
         seconds = np.arange(number * MINUTE_S, min((number + 1) * MINUTE_S, len(self.load.work_s)))
         random = np.random.default_rng([*self.seed, number])
         found = self._recorded(seconds) if self.load.rows is not None else self._made_up(seconds, random)
-        order = np.argsort(found.came_s, kind="stable")
-        return Singles(*(one[order] for one in found))
+        return found.part(np.argsort(found.came_s, kind="stable"))
 
     def _recorded(self, seconds: Ints) -> Singles:
         rows, of_second = self.load.rows, self.load.of_second

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide_autoscaler.simulate import queue
+from ebbtide_autoscaler.simulate.arrivals import Served
 from ebbtide_autoscaler.simulate.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, load_of, tide
 
@@ -80,7 +81,7 @@ def test_nothing_comes_twice_nor_after_the_end() -> None:
     load = load_of(np.full(10, 1.0))
     one = Queue(load, ENGINE, SLO_S)
     assert one.serve(20, 2).requests == pytest.approx(load.requests.sum())
-    assert one.serve(20, 2) == one.serve(30, 2) == queue.Served(0.0, 0.0, 0.0)
+    assert one.serve(20, 2) == one.serve(30, 2) == Served(0.0, 0.0, 0.0)
 
 
 def test_nobody_is_late_who_finds_room_and_everybody_without_a_replica() -> None:

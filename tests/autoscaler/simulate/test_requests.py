@@ -210,7 +210,11 @@ def test_blocks_that_were_not_touched_for_long_are_gone() -> None:
         count = others + 2
         names = [0, *range(1, others + 1), 0]
         trace = Requests(
-            np.arange(count) * 10.0, np.full(count, 520.0), np.full(count, 2.0), np.array(names), np.arange(count + 1)
+            10.0 * np.arange(count, dtype=np.float64),
+            np.full(count, 520.0),
+            np.full(count, 2.0),
+            np.array(names),
+            np.arange(count + 1),
         )
         queue = queue_of(load(trace, ENGINE, 1.0, (1, 1), 0))
         queue.serve(count * 10, 1)
@@ -271,8 +275,8 @@ def test_bins_tell_times_within_a_few_per_cent() -> None:
 def test_a_pool_comes_to_the_same_by_a_fluid_and_one_by_one(seed: int) -> None:
     """Slot-seconds of training differ by an eighth at most, and in one direction.
 
-    For a fluid a replica is full at its share, and what is beyond it in any second waits; a replica that batches takes it
-    in and is a little slower. So the fluid is the harsher one.
+    For a fluid a replica is full at its share, and what is beyond it in any second waits; a replica that batches takes
+    it in and is a little slower. So the fluid is the harsher one.
     """
     seconds = np.arange(4 * HOUR_S)
     per_s = (8.0 + 16.0 * (1 - np.cos(4 * np.pi * seconds / len(seconds))) / 2) / ROOMY.work_s(500, 50)
@@ -286,8 +290,8 @@ def test_a_pool_comes_to_the_same_by_a_fluid_and_one_by_one(seed: int) -> None:
         spec = replace(one.spec, target_requests=at_full(ROOMY, asked)) if singly else one.spec
         scene = replace(scene, singly=singly, services=(Service(spec, ROOMY, asked),), tick_s=5.0)
         found[singly] = Run(scene, decide, PolicyConfig()).outcome()
-    for one in found.values():
-        assert one.late.sum() < 0.02 * one.requests.sum()
+    for outcome in found.values():
+        assert outcome.late.sum() < 0.02 * outcome.requests.sum()
     assert found[True].requests.sum() == found[False].requests.sum() == counts.sum()
     assert 0.99 <= found[True].slot_s[Use.TRAINING] / found[False].slot_s[Use.TRAINING] <= 1.125
     assert found[True].busy_s == pytest.approx(found[False].busy_s, rel=0.02)
