@@ -97,15 +97,16 @@ def _engines(state: PoolState, endpoint: EndpointName, seen: Seen, now_s: float)
 
 def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
     """The seats that may be sent requests, by endpoint."""
-    table: dict[str, tuple[SeatRoute, ...]] = {str(name): () for name in state.endpoints}
+    table: dict[str, list[SeatRoute]] = {str(name): [] for name in state.endpoints}
     for seat in state.seats.values():
+        if seat.state is not SeatState.READY:
+            continue
         heard = seen.replicas.get(seat.id)
-        if seat.state is not SeatState.READY or heard is None or heard.report.lease_epoch != seat.epoch:
+        if heard is None or heard.report.lease_epoch != seat.epoch:
             continue
         if heard.report.phase is ReplicaPhase.READY and heard.report.url:
-            route = SeatRoute(seat.id, heard.report.replica, heard.report.url)
-            table[str(seat.endpoint)] = (*table[str(seat.endpoint)], route)
-    return table
+            table[str(seat.endpoint)].append(SeatRoute(seat.id, heard.report.replica, heard.report.url))
+    return {name: tuple(seats) for name, seats in table.items()}
 
 
 def next_routes(last: RoutingTable, state: PoolState, seen: Seen, epoch: int) -> RoutingTable:
