@@ -21,6 +21,7 @@ from ebbtide_autoscaler.seen import STRAGGLER_S, Limits, Seen
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
 STEPS_ASIDE = frozenset({JobState.PARKING, JobState.STOPPING})
 COMES_UP = frozenset({JobState.STARTING, JobState.RESUMING})
+WHY_CHARS = 500  # of what a process says went wrong
 LOG_TAIL_CHARS = 2000  # as a controller sends at most; one record of the ledger holds it well
 
 
@@ -127,7 +128,7 @@ def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankRep
     # Also a gang that holds nothing any more: one that was parked and does not come to leave.
     asked_for_s = seen.waited_s(job.since_s, now_s)
     if job.state in STEPS_ASIDE and asked_for_s > job.spec.grace_s:
-        why = f"it did not step aside within its grace of {job.spec.grace_s:g} s"
+        why = f"it did not step aside within its grace of {job.spec.grace_s:g} s: {_what_kept(job, ranks)}"
         return JobCrashed(name, why, _lost_steps(job, seen, ranks))
     return None
 
@@ -137,8 +138,21 @@ def _then(job: JobRecord) -> str:
     return f"; tried {job.tiers[0]}, goes on to {job.tiers[1]}" if len(job.tiers) > 1 else ""
 
 
+def _what_kept(job: JobRecord, ranks: dict[int, RankReport]) -> str:
+    """Why a gang has not stepped aside, as far as its ranks say so; else which of them do not."""
+    if said := next((r.park_refused or r.commit_error for r in ranks.values() if r.park_refused or r.commit_error), ""):
+        return said[:WHY_CHARS]
+    gone = (RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE)
+    stay = [rank for rank in range(len(job.gang)) if rank not in ranks or ranks[rank].phase not in gone]
+    if not stay:
+        return "all of its ranks say that they have, and its slots are not free"
+    who = f"rank{'s' * (len(stay) > 1)} {', '.join(map(str, stay))}"
+    steps = [ranks[rank].step for rank in stay if rank in ranks]
+    return f"{who} came to no safe point after step {min(steps)}" if steps else f"nothing is heard of {who}"
+
+
 def _last_error(job: JobRecord, seen: Seen) -> str:
-    return (seen.controllers[job.spec.name].report.last_error or "its gang is gone")[:500]
+    return (seen.controllers[job.spec.name].report.last_error or "its gang is gone")[:WHY_CHARS]
 
 
 def _gang_failed(job: JobRecord, seen: Seen) -> bool:

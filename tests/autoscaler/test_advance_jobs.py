@@ -187,6 +187,29 @@ def test_a_gang_that_does_not_step_aside_in_its_grace_has_crashed(state: PoolSta
     assert follow(state, rank(0), rank(1), after_s=5.1, started_s=T + 2.0) == [], "nobody could answer until then"
 
 
+@pytest.mark.parametrize(
+    ("ranks", "says"),
+    [
+        ((rank(0, RankPhase.PARKED), rank(1, step=4)), "rank 1 came to no safe point after step 4"),
+        ((rank(0), rank(1)), "ranks 0, 1 came to no safe point after step 5"),
+        ((rank(0, RankPhase.PARKED),), "nothing is heard of rank 1"),
+        ((rank(0, commit_error="no space left on device"), rank(1)), "no space left on device"),
+        (
+            (rank(0, RankPhase.STOPPED), rank(1, RankPhase.STOPPED)),
+            "all of its ranks say that they have, and its slots are not free",
+        ),
+    ],
+)
+def test_what_kept_a_gang_from_stepping_aside_is_told(ranks: tuple[RankReport, ...], says: str) -> None:
+    (crash,) = follow(STOPPING, *ranks, after_s=5.1)
+    assert crash == JobCrashed(TRAIN, f"it did not step aside within its grace of 5 s: {says}", 5)
+
+
+def test_what_refused_to_leave_until_its_grace_was_over_is_told() -> None:
+    (crash,) = follow(STOPPING, rank(0, park_refused="it has a TCP connection"), rank(1), after_s=5.1)
+    assert isinstance(crash, JobCrashed) and crash.why.endswith("of 5 s: it has a TCP connection")
+
+
 # ---- crashes
 
 

@@ -204,7 +204,7 @@ class FakeGang:
     def _beats(self, rank: FakeRank) -> None:
         if not rank.process.alive:
             return
-        refused = "says no" if self.driver.refuses_to_park and rank.phase is RankPhase.RUNNING else ""
+        refused = self.driver.why_not_park if self.driver.refuses_to_park and rank.phase is RankPhase.RUNNING else ""
         report = RankReport(
             job=self.driver.job,
             incarnation=self.driver.incarnation,
@@ -249,6 +249,7 @@ class FakeDriver:
         self.failures = 0
         self.failed_epoch = 0
         self.refuses_to_park = False
+        self.why_not_park = "says no"
         self.never_steps = False  # its gangs start and never finish a step
         self.poison = False  # a rank dies at the first safe point of every gang
         self.commit_s = (0.1, 2.0)  # to publish a checkpoint
