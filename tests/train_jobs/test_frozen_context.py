@@ -2,21 +2,18 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from ebbtide.agent.process import started_ticks
-from ebbtide.client.messages import Lease, SlotRef, Want
-from ebbtide.helper.client import Helper
+from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide.snapshot.driver.fake_users import users_of
 from ebbtide.snapshot.driver.states import ProcessState
-from ebbtide_train.control import GangPlan
 from ebbtide_train.frozen_context import FrozenContext
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.device_context import ContextStays
@@ -25,6 +22,7 @@ from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.session import TrainingSession
 from tests.platform.helper.trees import Running, helping
 from tests.train_jobs import gangs, tiny
+from tests.train_jobs.frozen_ranks import frozen_rank
 
 pytestmark = pytest.mark.timeout(120)
 LEASE = Lease("job", 7, (SlotRef("here", 0),))
@@ -154,41 +152,12 @@ def test_a_context_that_does_not_move_when_it_must_ends_the_gang_with_the_lock_k
     assert released == ([] if call == "checkpoint" else [ProcessState.CHECKPOINTED])
 
 
-def _frozen_rank(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
-    """A rank of a gang, in a process of its own, that the helper beside its run directory freezes."""
-    run_dir = Path(plan.run_dir)
-    driver, started = FakeDriver(run_dir.parent / "driver"), started_ticks(os.getpid())
-    assert started is not None
-    lease = Lease("job", plan.epoch, tuple(SlotRef("here", index) for index in range(plan.world)))
-    gate = gangs.NotingGate(wants, lease=lease, path=run_dir / f"reports-{plan.epoch}-{rank}")
-    context = FrozenContext(
-        Helper(run_dir.parent / "helper.sock"),
-        f"job/{rank}",
-        pid=os.getpid(),
-        started=started,
-        warm_up=lambda: None,
-        let_go=lambda: None,
-    )
-    plain = context.freeze
-
-    def freeze() -> None:
-        names = sorted(path.name for path in (run_dir / "rendezvous" / "control").glob("off-*"))
-        with (run_dir / "there").open("a") as file:
-            file.write(f"{dist.is_initialized()} {' '.join(names)}\n")
-        plain()
-        assert driver.state(os.getpid()) is ProcessState.CHECKPOINTED
-
-    context.freeze = freeze  # type: ignore[method-assign]
-    with activate(TrainingSession(plan.settings(rank), gate, context=context)):
-        tiny.train(plan.args)
-
-
 def test_two_ranks_are_frozen_each_by_its_own_word_once_both_have_let_go_of_their_group(
     folder: Path, running: Running
 ) -> None:
     """And they come back with the losses of a gang that was never disturbed."""
     job, calm = (gangs.plan_of(folder / name, world=2, steps=6) for name in ("job", "calm"))
-    gangs.run(job, {2: Away(), 4: Away()}, _frozen_rank)
+    gangs.run(job, {2: Away(), 4: Away()}, frozen_rank)
     gangs.run(calm)
     assert gangs.losses(folder / "job") == gangs.losses(folder / "calm")
     there = (folder / "job" / "there").read_text().splitlines()
