@@ -1,13 +1,17 @@
 """Who steps aside for replicas, and in which order. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 from ebbtide.pool.events import ParkJob, StopJob
+from ebbtide.pool.ids import JobName
 from ebbtide.pool.index import in_state, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.snapshot.tiers import Tier
+from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.placement import may_lose
@@ -89,18 +93,33 @@ def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
 def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
     """Running jobs, those that should step aside first first.
 
-    Of equals one that is where a replica could wake, and one that would lose work last of all; before that those of
-    the team that is most beyond what it was promised, as if all before it had left.
+    Of one priority: one that loses work last of all, one that is where a replica could wake before others, then the one
+    that costs the pool the least (`switch_slot_s`), then the one that has run for the shortest time, then the one that
+    came last. A name means nothing. With teams, those of the one that is most beyond what it was promised go first, as
+    if all before it had left.
     """
+    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
+    costs = switch_slot_s(running, draft.asides)
 
-    def order(job: JobRecord) -> tuple[int, bool, bool, int, float]:
+    def order(job: JobRecord) -> tuple[int, bool, bool, float, float, float]:
         aside = draft.asides.get(job.spec.name)
         loses = aside is not None and aside.tier is Tier.KILL
         elsewhere = not any(slot in draft.best for slot in job.gang)
-        return job.spec.priority, loses, elsewhere, len(job.gang), -job.ran_since_s
+        return job.spec.priority, loses, elsewhere, costs[job.spec.name], -job.ran_since_s, -job.submitted_s
 
-    running = sorted((job for job in state.jobs.values() if job.state is JobState.RUNNING), key=order)
+    running.sort(key=order)
     return running if draft.shares is None else draft.shares.asked(running, lambda job: order(job)[:2])
+
+
+def switch_slot_s(jobs: Sequence[JobRecord], asides: Mapping[JobName, StepAside]) -> Mapping[JobName, float]:
+    """Slot-seconds in which each job's gang would neither train nor be of use to others, if it left and came back.
+
+    As its cost model says, by what was measured on its nodes; of whom nobody has reckoned, as the middle one of the
+    others, so that it goes by its slots.
+    """
+    seconds = {name: one.free_s + one.resume_s for name, one in asides.items()}
+    unknown_s = median(seconds.values()) if seconds else 1.0
+    return {job.spec.name: seconds.get(job.spec.name, unknown_s) * len(job.gang) for job in jobs}
 
 
 def protected(now_s: float, job: JobRecord) -> str:

@@ -1,17 +1,29 @@
 """Who gives slots and who gets them, where a node leaves, a reserve is new or a job is young."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ebbtide.pool.events import NodeDraining, NodeLost, StopJob
-from ebbtide.pool.ids import NodeId
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.pool.events import GrantJob, JobRunning, JobSubmitted, NodeDraining, NodeLost, StopJob
+from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.state import PoolState
+from ebbtide.snapshot.tiers import Tier
+from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.signals import Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
+    CHAT,
     CONFIG,
     HELD,
     NOW,
     RUNNING3,
     S0,
     S1,
+    S2,
     TRAIN,
     a_pool,
     fold,
@@ -61,3 +73,79 @@ def test_what_a_job_leaves_by_a_drain_is_not_asked_of_another_job_too() -> None:
     state = with_job(state, a_job("b", workers_max=1), n1[1:])
     found = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
     assert [getattr(move, "job", "") for move in found.moves] == ["a"]
+
+
+Shown = tuple[int, float, float, float | None]  # its slots, when it was submitted, since when it runs, seconds to leave
+
+
+def leaving(seconds: float) -> StepAside:
+    """As the cost model says of a job that parks in place."""
+    return StepAside(
+        tier=Tier.EVICT_AND_CUDA, fallbacks=(), free_s=seconds, resume_s=seconds, restart_costs_s=20.0, reason="r"
+    )
+
+
+def asked(shown: Sequence[Shown], names: Sequence[str], replicas: int = 1) -> list[int]:
+    """Which of these jobs are asked to step aside for so many replicas, in that order."""
+    count = sum(one[0] for one in shown)
+    state: PoolState = a_pool(
+        nodes={"n0": count}, endpoints=(an_endpoint(replicas_min=replicas, replicas_max=replicas),)
+    )
+    asides, left = {}, list(slots(count))
+    for name, (size, submitted_s, since_s, seconds) in zip(names, shown, strict=True):
+        gang, left = tuple(left[:size]), left[size:]
+        state = fold(state, JobSubmitted(a_job(name, workers_max=size), "i"), at_s=submitted_s)
+        state = fold(state, GrantJob(JobName(name), gang, "r"), JobRunning(JobName(name), 1), at_s=since_s)
+        if seconds is not None:
+            asides[JobName(name)] = leaving(seconds)
+    found, _ = decide(NOW, Snapshot(state, {CHAT: HELD}, asides), Memory(), CONFIG)
+    return [names.index(getattr(move, "job", "")) for move in found.moves if getattr(move, "job", "")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "first"),
+    [
+        ([(1, 0.0, 900.0, 30.0), (1, 0.0, 100.0, 2.0)], 1),  # it leaves sooner, though it has run for longer
+        ([(4, 0.0, 100.0, 1.0), (1, 0.0, 100.0, 10.0)], 0),  # four slots for a second each are less than one for ten
+        ([(4, 0.0, 100.0, 3.0), (1, 0.0, 100.0, 10.0)], 1),
+        ([(2, 0.0, 100.0, None), (1, 0.0, 100.0, None)], 1),  # nobody has reckoned: by slots
+        ([(1, 0.0, 100.0, 2.0), (1, 0.0, 100.0, None), (1, 0.0, 100.0, 9.0)], 0),
+        ([(1, 0.0, 100.0, 9.0), (1, 0.0, 100.0, None), (1, 0.0, 100.0, 9.5), (1, 0.0, 100.0, 2.0)], 3),
+        ([(1, 0.0, 100.0, 5.0), (1, 0.0, 300.0, 5.0)], 1),  # as dear: the one that has run for the shortest time
+        ([(1, 0.0, 300.0, 5.0), (1, 50.0, 300.0, 5.0), (1, 20.0, 300.0, 5.0)], 1),  # and then the one that came last
+    ],
+)
+def test_of_equal_jobs_the_one_goes_that_costs_the_pool_least(shown: Sequence[Shown], first: int) -> None:
+    for names in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
+        assert asked(shown, names[: len(shown)]) == [first]
+
+
+def test_cost_comes_after_priority() -> None:
+    state = with_job(a_pool(), a_job("cheap", priority=5, workers_max=1), (S0,))
+    state = with_job(state, a_job("dear", priority=0, workers_max=2), (S1, S2))
+    asides = {JobName("cheap"): leaving(0.1), JobName("dear"): leaving(60.0)}
+    found, _ = decide(NOW, Snapshot(state, {CHAT: HELD}, asides), Memory(), CONFIG)
+    assert [getattr(move, "job", "") for move in found.moves] == ["dear"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.sampled_from([1.0, 2.0]),
+            st.sampled_from([10.0, 20.0]),
+            st.sampled_from([None, 1.0, 8.0]),
+        ),
+        min_size=2,
+        max_size=6,
+    ),
+    st.integers(1, 6),
+    st.randoms(use_true_random=False),
+)
+def test_other_names_have_the_same_jobs_leave(shown: list[Shown], replicas: int, random: object) -> None:
+    # Jobs that came in the same instant would be equal: nothing but their place in the ledger tells them apart.
+    shown = [(size, came_s + n / 100, since_s, seconds) for n, (size, came_s, since_s, seconds) in enumerate(shown)]
+    names = [f"job-{n}" for n in range(len(shown))]
+    others = names.copy()
+    random.shuffle(others)  # type: ignore[attr-defined]
+    assert asked(shown, names, replicas) == asked(shown, others, replicas)
