@@ -49,6 +49,7 @@ def cross_check(parts: Parts) -> list[Finding]:
     if parts.pool is not None:
         findings += _pool_or_submission(parts, parts.pool)
         findings += _sizes(parts, parts.pool)
+        findings += _nodes(parts, parts.pool)
     return findings
 
 
@@ -153,6 +154,23 @@ def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
                 f"{pool.reserve} and {always} of replicas that always run): it would wait for ever",
             )
     yield from _guarantees(parts, pool.slots, pool.reserve, always)
+
+
+def _nodes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
+    """What a pool needs whose size may change."""
+    if pool.nodes_max is None:
+        return
+    if pool.ray_address is None:
+        why = "only a cluster that is joined (ray_address) can have an autoscaler: what `up` starts has one node"
+        yield Finding(("pool", "nodes_max"), why, at_key=True)
+    if pool.nodes_min > pool.nodes_max:
+        yield Finding(("pool", "nodes_min"), f"nodes_min is {pool.nodes_min}, and nodes_max is {pool.nodes_max}")
+    if pool.node_gpus is None:
+        why = "nodes_max needs node_gpus: the GPUs of a node that the autoscaler starts"
+        yield Finding(("pool", "nodes_max"), why, at_key=True)
+    if parts.gateway is not None and parts.gateway.per_node:
+        why = "a gateway on every node keeps Ray from ever taking one away: leave nodes_max out, or per_node"
+        yield Finding(("gateway", "per_node"), why)
 
 
 def _scheduled(parts: Parts, slots: int) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from ebbtide.config.scalars import Count, CountOrZero, RelativePath, SizeBytes, Slug
+from ebbtide.config.scalars import Count, CountOrZero, RelativePath, Seconds, SecondsOrZero, SizeBytes, Slug
 from ebbtide.config.section import Section
 from ebbtide.config.storage import StorageSection
 
@@ -58,6 +58,27 @@ class PoolSection(Section):
         description="Ranks of replicas that read weights at once, over all nodes; others wait for their turn. What "
         "vLLM reads from a directory in its own way is not counted. Default 8: what a shared filesystem feeds at full "
         "speed; more would only make all of them late.",
+    )
+    nodes_min: Count = Field(
+        1, description="Nodes that the pool keeps where `nodes_max` is given. Default 1: a first request finds a GPU."
+    )
+    nodes_max: Count | None = Field(
+        None,
+        description="Nodes that the pool may have at most, those started by hand too: it then asks Ray's cluster "
+        "autoscaler for more when workloads lack slots, and lets empty ones go. null = its nodes are what they are.",
+    )
+    node_gpus: Count | None = Field(
+        None, description="GPUs of a node that Ray's cluster autoscaler starts. Required where `nodes_max` is given."
+    )
+    nodes_grow_after_s: SecondsOrZero = Field(
+        30.0,
+        description="Seconds for which slots must have lacked before a node is asked for. Default 30: jobs step aside "
+        "and replicas start within that time, and a node takes minutes.",
+    )
+    nodes_idle_after_s: Seconds = Field(
+        600.0,
+        description="Seconds for which a node must have had nobody before it goes. Default 600: some times what "
+        "starting one takes.",
     )
     storage: StorageSection = Field(
         StorageSection(), description="How much of the shared directory may be taken, and how fast."

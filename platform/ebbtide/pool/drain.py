@@ -1,8 +1,14 @@
-"""Draining a node: what is still there, and when a person may switch it off."""
+"""Draining a node: what is still there, and when it may be switched off.
+
+A person drains nodes, and so does the arbiter itself where the pool's size may change: its reasons begin with
+:data:`UNNEEDED`, and that is all that tells them apart, in the ledger too.
+"""
 
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import OCCUPIED
+
+UNNEEDED = "not needed: "
 
 
 def occupants(state: PoolState, node: NodeId) -> tuple[JobName | SeatId, ...]:
@@ -19,3 +25,13 @@ def occupants(state: PoolState, node: NodeId) -> tuple[JobName | SeatId, ...]:
 def drained(state: PoolState, node: NodeId) -> bool:
     """Whether ``node`` is draining and nobody of the pool is left there; strangers are not ours to send away."""
     return node in state.draining and not occupants(state, node)
+
+
+def drained_as_unneeded(state: PoolState) -> frozenset[NodeId]:
+    """Nodes that the arbiter itself drains so that they can leave the cluster."""
+    return frozenset(node for node, why in state.draining.items() if why.startswith(UNNEEDED))
+
+
+def let_go(state: PoolState) -> frozenset[NodeId]:
+    """Of these, the ones with nobody of the pool left: nothing of ours may keep them busy in Ray's eyes."""
+    return frozenset(node for node in drained_as_unneeded(state) if not occupants(state, node))
