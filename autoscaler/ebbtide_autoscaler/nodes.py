@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import ray
 
 MACHINE_LABEL = "ebbtide.io/machine"
+ELASTIC_LABEL = "ebbtide.io/elastic"  # "true" on nodes that Ray's autoscaler may start and take away
 
 
 @dataclass(frozen=True, slots=True)
