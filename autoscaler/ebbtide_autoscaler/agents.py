@@ -32,6 +32,7 @@ class Agents:
         self._handles: dict[NodeId, Any] = {}
         self._found_s: dict[NodeId, float] = {}  # when the handle was got, monotonic
         self._killed_s: dict[NodeId, float] = {}
+        self._ended: frozenset[NodeId] = frozenset()
 
     def watch(
         self,
@@ -62,6 +63,12 @@ class Agents:
             stop_agent(str(node))
             for known in (self._handles, self._found_s, self._killed_s):
                 known.pop(node, None)
+
+    def end(self, nodes: frozenset[NodeId]) -> None:
+        """End the agents of ``nodes``, also those that an earlier arbiter started; each once while it is named."""
+        for node in nodes - self._ended:
+            stop_agent(str(node))
+        self._ended = nodes
 
     async def kill_holder(self, node: NodeId, index: int, epoch: int) -> bool:
         """Have the node kill whoever holds the slot's lock under a lease not newer than ``epoch``."""

@@ -24,6 +24,7 @@ from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.access import Secret
 from ebbtide.config.digest import secret_sha256
 from ebbtide.config.root import PoolFile
+from ebbtide.pool.drain import UNNEEDED
 from ebbtide_autoscaler import local_ray
 from ebbtide_autoscaler.claim import Taken, check_cluster, check_directory, claim_cluster, cluster_claim, mark_directory
 from ebbtide_autoscaler.launch import start_arbiter
@@ -161,7 +162,9 @@ def _hello(arbiter: Any) -> PoolRuntime:
 
 def _replicas_fit(config: PoolFile) -> None:
     """Each replica needs all its GPUs on one node."""
-    largest = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
+    there = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
+    started = config.pool.node_gpus if config.pool.nodes_max is not None else None  # by Ray's autoscaler, when needed
+    largest = max((*there, started or 0))
     if not largest:
         raise UpRefused("the cluster has no GPUs; on a machine without any, name a number of logical ones: pool.slots")
     for endpoint in config.endpoints:
@@ -276,13 +279,15 @@ def _wait_ready(config: PoolFile, say: Say) -> None:
     said = ""
     while time.monotonic() < deadline_s:
         status = link.call("status") or {}
-        slots = [slot["state"] for slot in status.get("slots", [])]
+        going = {one["node"] for one in status.get("nodes", []) if (one["draining"] or "").startswith(UNNEEDED)}
+        slots = [slot["state"] for slot in status.get("slots", []) if slot["node"] not in going]
         heard = [gateway for gateway in status.get("gateways", []) if gateway["heard_s_ago"] < 3]
         now = f"slots: {', '.join(slots) or 'none yet'}; gateway: {'up' if heard else 'starting'}"
         if now != said:
             say(now)
             said = now
-        if slots and heard and ("unfenced" not in slots or config.pool.mode == "observe"):
+        # Where nodes are started on demand the first one may take minutes.
+        if (slots or config.pool.nodes_max) and heard and ("unfenced" not in slots or config.pool.mode == "observe"):
             return
         time.sleep(0.1)
     status = link.call("status") or {}

@@ -115,8 +115,16 @@ def render(found: dict[str, Any]) -> RenderableType:
         parts.append(Text(f"frozen{by}{_since(arbiter.get('frozen_since_s'))}: {arbiter['frozen']}", style="bold red"))
     for notice in found.get("notices", []):
         parts.append(Text(f"{notice['about']}{_since(notice['since_s'])}: {notice['why']}", style="yellow"))
+    if found.get("cluster"):
+        parts.append(_cluster(found["cluster"]))
     parts += [_slots(found), _endpoints(found), _jobs(found), *_teams(found)]
     return Group(*parts)
+
+
+def _cluster(cluster: dict[str, Any]) -> Text:
+    """Only where the pool's size may change."""
+    trouble = f"; Ray could not be told, it is tried again: {cluster['trouble']}" if cluster["trouble"] else ""
+    return Text(f"cluster: {cluster['reason']}{trouble}", style="yellow" if trouble else "")
 
 
 def _since(at_s: float | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ebbtide.pool.drain import let_go
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, place_of
 from ebbtide.pool.index import in_state
 from ebbtide.pool.retention import may_come_back
@@ -84,8 +85,9 @@ def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
     for slot, node in sorted(opening.items(), key=lambda one: place_of(one[0])):
         if _fence(seen, slot) is FenceView.HELD and (node in open_now or calm.on(node)):
             yield DropFence(slot)
+    closed = open_now | let_go(state)  # what leaves the cluster is to look idle to Ray
     for record in _unfenced(state, seen):
-        if record.slot.node not in open_now and _ours_to_fence(state, seen, record):
+        if record.slot.node not in closed and _ours_to_fence(state, seen, record):
             # One that was refused is asked for again when that is a while ago: in between, replicas get their turn.
             yield HoldFence(record.slot.id)
 

@@ -11,6 +11,7 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.asides import at_admission
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.observe import directive, orders
@@ -39,9 +40,7 @@ class JobDesk:
             return self._orders(spec.name)
         if known is not None and known.state is not JobState.ENDED:
             raise ValueError(f"job {spec.name} is {known.state.value} already; cancel it first, or choose another name")
-        slots = sum(record.state is not SlotState.LOST for record in self._loop.world.state.slots.values())
-        if slots and spec.workers_min > slots:
-            raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}")
+        self._must_fit_the_pool(spec)
         self._must_fit_its_team(spec)
         self._submitted[spec.name] = incarnation
         self._loop.reports.forget_job(spec.name)
@@ -49,6 +48,15 @@ class JobDesk:
         self._loop.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
         self._await_journaled(spec.name, incarnation)
         return ControllerOrders(None, "just submitted")
+
+    def _must_fit_the_pool(self, spec: JobSpec) -> None:
+        state, config = self._loop.world.state, self._loop.file.config
+        slots = sum(record.state is not SlotState.LOST for record in state.slots.values())
+        bounds = settings.cluster_size(config) if config is not None else None
+        more = 0 if bounds is None else max(0, bounds.nodes_max - len(state.nodes)) * bounds.node_slots
+        if slots and spec.workers_min > slots + more:
+            grown = f", and {slots + more} with all the nodes that it may have" if bounds is not None else ""
+            raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}{grown}")
 
     def _must_fit_its_team(self, spec: JobSpec) -> None:
         config = self._loop.file.config

@@ -29,6 +29,7 @@ from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.acting import Acting
 from ebbtide_autoscaler.agree import agree
 from ebbtide_autoscaler.brake import Brake
+from ebbtide_autoscaler.cluster.keeper import SizeKeeper
 from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.file_desk import FileDesk
 from ebbtide_autoscaler.forecast.record import demand_record
@@ -93,6 +94,7 @@ class Loop:
             surroundings=self._surroundings,
             state=lambda: self.world.state,
         )
+        self.size = SizeKeeper()
         self._stopping = False  # nothing is decided any more
         self._stopped = False  # and the loop ends
         self._wake: asyncio.Event | None = None
@@ -258,8 +260,19 @@ class Loop:
         self.seen = seen
         self.routing_table = next_routes(self.routing_table, self.world.state, seen, self.ledger.epoch)
         self.acting.act(seen, now_s)
+        self._keep_size(now_s, may_move=not (knobs.frozen or knobs.observe))
         if await self.ledger.keep_short():
             self.world = replace(self.world, arbiter_epoch=self.ledger.epoch, next_number=1)
+
+    def _keep_size(self, now_s: float, *, may_move: bool) -> None:
+        """Have the cluster grow or shrink, where the file lets it; what follows is taken in at the next tick."""
+        config, state = self.file.config, self.world.state
+        if config is None or self._stopping:
+            return
+        aims = {name: one.aim for name, one in self.world.memory.endpoints.items()}
+        bounds, elastic = settings.cluster_size(config), self._surroundings.elastic
+        may_move = may_move and not state.frozen
+        self.reports.inbox.extend(self.size.tick(now_s, state, aims, bounds, elastic, may_move=may_move))
 
     def _agree(self, knobs: Knobs) -> tuple[Body, ...]:
         if self.file.config is None or self._stopping:
@@ -277,7 +290,7 @@ class Loop:
 
     async def _commit(self, result: Step, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None
-        waits = dict(result.decision.waits)
+        waits = self.size.explained(dict(result.decision.waits))
         observing = self.file.mode == "observe"
         would = self._remarks.would(
             result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=clock.now_s()
@@ -338,6 +351,7 @@ class Loop:
     async def _stop(self) -> None:
         self._stopping = True
         self.metrics_door.close()
+        await self.size.leave()
         await self.acting.leave()
         self.ledger.close()
         self._stopped = True

@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ebbtide.pool.drain import let_go
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S
 from ebbtide_autoscaler.seen import Seen
@@ -88,7 +89,10 @@ def _gateways(seen: Seen, now_s: float, gateway: Heardless) -> Iterator[Notice]:
 
 
 def _agents(state: PoolState, seen: Seen, now_s: float) -> Iterator[Notice]:
+    gone = let_go(state)  # these have none
     for node in state.nodes:
+        if node in gone:
+            continue
         heard = seen.agents.get(node)
         since_s = heard.at_s if heard is not None else seen.started_s
         if now_s - since_s > AGENT_SILENT_S:

@@ -7,6 +7,7 @@ from ebbtide.client.seats import VLLM_ENGINE, SeatPlan
 from ebbtide.config.access import KeySection, Scope
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.seen import Limits
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.step import Knobs
@@ -46,6 +47,22 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
 def teams(config: PoolFile) -> tuple[Team, ...]:
     """What the file promises to teams."""
     return tuple(Team(one.name, one.guarantee, one.weight, one.quota) for one in config.teams)
+
+
+def cluster_size(config: PoolFile) -> SizeConfig | None:
+    """The bounds of the pool's size; None: its nodes are what they are."""
+    pool = config.pool
+    if pool.nodes_max is None or pool.node_gpus is None:
+        return None
+    return SizeConfig(
+        nodes_min=pool.nodes_min,
+        nodes_max=pool.nodes_max,
+        node_slots=pool.node_gpus,
+        grow_after_s=pool.nodes_grow_after_s,
+        idle_after_s=pool.nodes_idle_after_s,
+        reserve=pool.reserve,
+        teams=teams(config),
+    )
 
 
 def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> SeatPlan | None:

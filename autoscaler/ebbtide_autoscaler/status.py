@@ -42,6 +42,7 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
             "tick_s": round(loop.tick_took_s, 5),
         },
         "metrics": loop.metrics_door.status(),
+        "cluster": loop.size.status(),
         "notices": [asdict(notice) for notice in (*told, *_metrics(loop))],
         **found,
     }

@@ -17,6 +17,7 @@ from ebbtide.client.bounded import BoundedCalls
 from ebbtide.client.jobs import CannotRestore, JobActuator
 from ebbtide.client.messages import SlotRef
 from ebbtide.client.seats import SeatActuator
+from ebbtide.pool.drain import let_go
 from ebbtide.pool.events import NodeFound, NodeLost, Slot, SlotFound
 from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
@@ -24,6 +25,7 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.agents import Agents
 from ebbtide_autoscaler.fence_book import FenceBook, fallen, node_of, strays
+from ebbtide_autoscaler.nodes import ELASTIC_LABEL
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.steady_clock import clock
 
@@ -79,13 +81,15 @@ class _NoJobs:
 class Surroundings:
     """Looks around at its own pace and writes what it finds into the in-tray.
 
-    ``nodes``: how many Ray nodes live, with GPUs or without; 0 before the first look.
+    ``nodes``: how many Ray nodes live, with GPUs or without; 0 before the first look. ``elastic``: of those with GPUs
+    the ones that Ray's autoscaler may take away, with how many they have.
     """
 
     def __init__(
         self, pool: str, reports: Reports, book: FenceBook, serve: SeatActuator, jobs: JobActuator, lock_dir: str
     ) -> None:
         self.nodes = 0
+        self.elastic: Mapping[NodeId, int] = {}
         self._pool, self._reports, self._book, self._serve, self._jobs = pool, reports, book, serve, jobs
         self._agents = Agents(lock_dir)
         self._calls = BoundedCalls("surroundings")
@@ -174,16 +178,26 @@ class Surroundings:
         self.nodes = len(living)
         found = {NodeId(entry["NodeID"]): entry for entry in living if int(entry["Resources"].get("GPU", 0))}
         alive = frozenset(found)
+        self.elastic = {
+            node: int(entry["Resources"]["GPU"])
+            for node, entry in found.items()
+            if entry.get("Labels", {}).get(ELASTIC_LABEL) == "true"
+        }
         for node in state.nodes:
             if node not in alive:
                 self._reports.inbox.append(NodeLost(node))
         for node, entry in found.items():
             self._found(node, entry, host_bytes, state)
         self._raylets = {node: (str(e["NodeManagerAddress"]), int(e["NodeManagerPort"])) for node, e in found.items()}
-        await self._forget(alive)
+        gone = let_go(state)  # Ray is to find nothing of ours there
+        found = {node: entry for node, entry in found.items() if node not in gone}
+        await self._forget(frozenset(found))
+        await self._calls("agents of nodes let go", ANSWER_S, self._agents.end, gone)
         jobs = [str(name) for name, job in state.jobs.items() if job.state is not JobState.ENDED]
         slots = self._slots(found)
-        await self._calls("agents", ANSWER_S, self._agents.watch, slots, self._silent_s(alive), host_bytes, jobs)
+        await self._calls(
+            "agents", ANSWER_S, self._agents.watch, slots, self._silent_s(frozenset(found)), host_bytes, jobs
+        )
 
     def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
         """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""
@@ -197,7 +211,7 @@ class Surroundings:
                 self._reports.inbox.append(SlotFound(Slot(slot_id(node, index), node, index, uuid=uuids[index])))
 
     async def _forget(self, alive: frozenset[NodeId]) -> None:
-        """Leave nothing of dead nodes: no fence that waits for ever, no agent, no report that could be believed."""
+        """Leave nothing on other nodes, dead or let go: no fence, no agent, no report that could be believed."""
         for node in [node for node in self._reports.agents if node not in alive]:
             self._reports.agents.pop(node, None)
         dead = self._book.forget_nodes(alive)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport
+from ebbtide.config.pool import PoolSection
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound, Slot, SlotFound
@@ -35,7 +36,8 @@ class FakeLoop:
         self.world = SimpleNamespace(state=PoolState())
         self.opened = True
         policy = SimpleNamespace(restart_cost_s=20.0)
-        self.file = SimpleNamespace(mode="manage", config=SimpleNamespace(policy=policy, teams=()))
+        pool = PoolSection(name="p")
+        self.file = SimpleNamespace(mode="manage", config=SimpleNamespace(pool=pool, policy=policy, teams=()))
         self.seen: Seen | None = None
         self.waits: dict[str, str] = {}
         self.reports = Reports(started_s=0.0)

@@ -8,8 +8,9 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ class NoSurroundings:
     """Nothing is to be seen."""
 
     nodes = 0
+    elastic: Mapping[NodeId, int] = MappingProxyType({})
 
     def __init__(self, *_: object) -> None:
         pass
