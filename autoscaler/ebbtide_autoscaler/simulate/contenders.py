@@ -20,15 +20,14 @@ from ebbtide_autoscaler.simulate import engine
 from ebbtide_autoscaler.simulate.bounds import Bounded
 from ebbtide_autoscaler.simulate.draws import replicas_needed
 from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.foresight import STRETCH_S, plan
 from ebbtide_autoscaler.simulate.knobs import TUNED, USUAL, Knobs
+from ebbtide_autoscaler.simulate.rehearsal import Foreseeing, rehearse
 from ebbtide_autoscaler.simulate.rivals import Schedule, Servers, newest_first, whole_servers
-from ebbtide_autoscaler.simulate.run import Contender, Scene, Service, fixed
+from ebbtide_autoscaler.simulate.run import Contender, Outcome, Scene, Service, fixed
 from ebbtide_autoscaler.simulate.traces import Array
 
 CURVE_S = 600  # a partition is made for the curve of demand, as people see it on a chart, not for a minute's noise
 UP_S = 15.0  # how often a usual autoscaler looks
-LEAD_S = 15.0  # for which the foresight orders ahead: a job's park, a wake, a tick
 OURS = "ebbtide"
 ORACLE = "oracle"
 STATIC = "static-p100"
@@ -39,11 +38,12 @@ CONTROLS = (ALL_SERVING, ALL_TRAINING)  # not rivals: what could be had of one a
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """How a contender plays a scene."""
+    """How a contender plays a scene. ``outcome``: what comes of it, where that is known already."""
 
     scene: Scene
     contender: Contender
     config: PolicyConfig
+    outcome: Outcome | None = None
 
 
 Make = Callable[[Scene, PolicyConfig, Knobs], Play]
@@ -154,18 +154,10 @@ def _as_declared(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tupl
 
 
 def _foreseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
-    """Perfect foresight of requests, with our starts and our ways to step aside."""
-    plans = {one.spec.name: plan(one.load, one.engine, one.spec.ttft_slo_s, LEAD_S) for one in scene.services}
-
-    def bounds(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
-        at, found = int((now_s - scene.begins_s) // STRETCH_S), {}
-        for name, one in plans.items():
-            count = int(one[min(at, len(one) - 1)])
-            # What waits all the same (a replica was late) would wait for ever if no more came than its plan needs.
-            found[name] = (count, count + 1 + count // 8 if snapshot.traffic[name].held else count)
-        return found
-
-    return Play(_specs(scene, _at_once), Bounded(bounds), replace(config, forecast_share=0.0))
+    """Perfect foresight of requests and of what moves take, with our starts and our ways to step aside."""
+    at_once, unforeseeing = _specs(scene, _at_once), replace(config, forecast_share=0.0)
+    found = rehearse(at_once, unforeseeing)
+    return Play(at_once, Foreseeing(scene.begins_s, found.plans), unforeseeing, found.outcome)
 
 
 def _own(make: Make) -> Make:

@@ -2,12 +2,17 @@
 
 It is what a policy could come to that foresees everything and still pays for its moves: replicas are ready the moment
 they are needed, and a dip that is over sooner than a move pays for is not used. Jobs are treated as ours treats them.
+
+How long before its need a replica must be ordered is another matter: it may wake or start, cold or not, and a job may
+have to leave first, or may not be asked once more within the hour. `rehearsal` finds that out by playing the plan.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from ebbtide_autoscaler.simulate.draws import Load
-from ebbtide_autoscaler.simulate.engine import Engine
+from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.traces import Array
 
 STRETCH_S = 10  # the plan's grain
@@ -15,20 +20,62 @@ DIP_S = 60  # a replica that comes back within it would cost more slot-seconds b
 WINDOWS_S = (1, 2, 5, 10, 20, 40, 80)  # what lasts for longer than the last is needed in full
 
 
-def plan(load: Load, engine: Engine, slo_s: float, lead_s: float) -> Array:
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What was found out about a plan by playing it, stretch by stretch; all of shape (stretches,).
+
+    Attributes:
+        earlier_s: by how much sooner than usual what is needed then has to be ordered.
+        more: replicas on top of what it was reckoned to take.
+        dip_s: shorter ones are not used then.
+    """
+
+    earlier_s: Array
+    more: Array
+    dip_s: Array
+
+
+def nothing_learnt(load: Load) -> Learnt:
+    """Before anything was played."""
+    stretches = -(-len(load.work_s) // STRETCH_S)
+    return Learnt(np.zeros(stretches), np.zeros(stretches), np.full(stretches, float(DIP_S)))
+
+
+def lead_s(times: Times, tick_s: float) -> float:
+    """From a need until a warm replica answers: the next decision, a job that parks, the decision after it, a wake."""
+    leaves_s = float(np.ceil((times.safe_point_s + times.park_s) / tick_s)) * tick_s
+    return tick_s + leaves_s + times.wake_s
+
+
+def plan(load: Load, engine: Engine, slo_s: float, lead_s: float, learnt: Learnt | None = None) -> Array:
     """Replicas to have begun with at each stretch of `STRETCH_S`, so that they answer in time.
 
     Args:
         slo_s: how long a request may wait.
-        lead_s: from the decision until a replica answers.
+        lead_s: from the decision until a replica answers, as a rule.
+        learnt: where that was not enough.
     """
-    needed = _needed(load.work_s, slo_s) / engine.full
-    stretches = -(-len(needed) // STRETCH_S)
-    padded = np.concatenate([needed, np.full(stretches * STRETCH_S - len(needed), needed[-1])])
-    by_stretch = padded.reshape(stretches, STRETCH_S).max(axis=1)
+    by_stretch = needed(load, engine, slo_s, learnt)
     ahead = _highest(by_stretch, 1 + int(np.ceil(lead_s / STRETCH_S)), after=True)
-    found: Array = np.maximum(np.ceil(_without_dips(ahead) - 1e-9), 1.0)
+    if learnt is not None:
+        for at in np.flatnonzero(learnt.earlier_s):
+            begins = at - int(np.ceil((lead_s + learnt.earlier_s[at]) / STRETCH_S))
+            span = slice(max(0, begins), at + 1)
+            ahead[span] = np.maximum(ahead[span], by_stretch[at])
+    filled = _without_dips(ahead, DIP_S)
+    for dip_s in np.unique(learnt.dip_s[learnt.dip_s > DIP_S]) if learnt is not None else ():
+        filled = np.where(learnt.dip_s >= dip_s, _without_dips(ahead, dip_s), filled)
+    found: Array = np.maximum(np.ceil(filled - 1e-9), 1.0)
     return found
+
+
+def needed(load: Load, engine: Engine, slo_s: float, learnt: Learnt | None = None) -> Array:
+    """Replicas that must answer in each stretch, in fractions of them."""
+    by_second = _needed(load.work_s, slo_s) / engine.full
+    stretches = -(-len(by_second) // STRETCH_S)
+    padded = np.concatenate([by_second, np.full(stretches * STRETCH_S - len(by_second), by_second[-1])])
+    found: Array = padded.reshape(stretches, STRETCH_S).max(axis=1)
+    return found if learnt is None else found + learnt.more
 
 
 def _needed(work_s: Array, slo_s: float) -> Array:
@@ -50,8 +97,8 @@ def _highest(values: Array, count: int, *, after: bool) -> Array:
     return found
 
 
-def _without_dips(values: Array) -> Array:
-    """Dips filled up that are shorter than `DIP_S`: a closing, highest first and then lowest."""
-    count = DIP_S // STRETCH_S
+def _without_dips(values: Array, dip_s: float) -> Array:
+    """Dips filled up that are shorter: a closing, highest first and then lowest."""
+    count = int(dip_s) // STRETCH_S
     filled = _highest(values, count, after=False)
     return -_highest(-filled, count, after=True)

@@ -13,6 +13,7 @@ from ebbtide_autoscaler.simulate.bars import FLAT, bars
 from ebbtide_autoscaler.simulate.beside import beside, happened
 from ebbtide_autoscaler.simulate.casting import File, Given, policy_config, scene, told
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
+from ebbtide_autoscaler.simulate.contradictions import contradictions
 from ebbtide_autoscaler.simulate.frontier import point
 from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
@@ -22,11 +23,7 @@ from ebbtide_autoscaler.simulate.run import COURSE_S, Contender, Run
 from ebbtide_autoscaler.simulate.score import figures, over_seeds
 from ebbtide_autoscaler.simulate.tables import CAUSES, Table, compared, held_to, moved, wasted
 
-SERVES = 0.99  # of the requests in time
-AS_WELL = 0.001  # of the requests in time
-ROUNDING = 1e-9
 TEN = 10  # minutes
-GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +74,10 @@ class Clocked:
 def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None = None) -> Played:
     """One contender on one seed; ``knobs``: others than those at which it is compared."""
     given = scene(file, inputs, seed)
-    play = TURNED[name](given, policy_config(file, inputs), knobs_of(name) if knobs is None else knobs)
     began_s = time.process_time()
+    play = TURNED[name](given, policy_config(file, inputs), knobs_of(name) if knobs is None else knobs)
     clocked = Clocked(play.contender)
-    found = Run(play.scene, clocked, play.config).outcome()
+    found = play.outcome or Run(play.scene, clocked, play.config).outcome()
     return Played(
         figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given)},
         {use.value: counts for use, counts in found.course.items()},
@@ -162,34 +159,9 @@ class Report:
         return found | more
 
     def impossible(self) -> list[str]:
-        """What cannot be if the simulator is sound: somebody beats the bound, or foresight.
-
-        Only those are compared that serve, and with foresight those that do so as well: who lets requests wait has more
-        slots for training.
-        """
-        found = []
-        for name in self._names():
-            for seed, one in sorted(self.runs[name].items()):
-                mine = one.figures
-                if mine["slo_attainment"] < SERVES:
-                    continue
-                if mine["goodput_gpu_s"] > mine["bound_gpu_s"] * (1 + ROUNDING):
-                    found.append(
-                        f"{name}, seed {seed}: {mine['goodput_gpu_s']:.0f} GPU-s of training, and the bound is "
-                        f"{mine['bound_gpu_s']:.0f}"
-                    )
-                oracle = self.runs.get(ORACLE, {}).get(seed)
-                if oracle is None or mine["slo_attainment"] < oracle.figures["slo_attainment"] - AS_WELL:
-                    continue
-                done_s, foreseen_s = (
-                    one.get("work_done_gpu_s", one["goodput_gpu_s"]) for one in (mine, oracle.figures)
-                )
-                if done_s > foreseen_s * (1 + GANGS):
-                    found.append(
-                        f"{name}, seed {seed}: {done_s:.0f} GPU-s of training, and with perfect foresight it is "
-                        f"{foreseen_s:.0f}"
-                    )
-        return found
+        """What cannot be if the simulator is sound: see `contradictions`."""
+        runs = {name: {seed: one.figures for seed, one in self.runs[name].items()} for name in self._names()}
+        return contradictions(runs, ORACLE)
 
     def _names(self) -> list[str]:
         return [name for name in CONTENDERS if name in self.runs]

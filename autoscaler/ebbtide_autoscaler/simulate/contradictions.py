@@ -1,0 +1,52 @@
+"""What cannot be if the simulator is sound: somebody beats the bound, or perfect foresight. Pure.
+
+Foresight is beaten by whoever is better at one of the two things and no worse at the other: trains more and serves as
+well, or serves better and trains no less. Who lets requests wait has more slots for training, and who leaves slots idle
+has more for requests: these are other points of the same frontier. Each seed is a world of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Figures = Mapping[str, Any]
+
+SERVES = 0.99  # of the requests in time: only those are held against the bound that serve
+AS_WELL = 0.001  # of the requests in time: what seeds differ by, and what users do not notice
+ROUNDING = 1e-9
+GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much
+
+
+def contradictions(runs: Mapping[str, Mapping[int, Figures]], oracle: str) -> list[str]:
+    """Each in words.
+
+    Args:
+        runs: a run's figures by contender and seed.
+        oracle: which of them has perfect foresight.
+    """
+    return [
+        told
+        for name, seeds in runs.items()
+        for seed, mine in sorted(seeds.items())
+        for told in _of(f"{name}, seed {seed}", mine, runs.get(oracle, {}).get(seed))
+    ]
+
+
+def _of(who: str, mine: Figures, foreseen: Figures | None) -> Iterator[str]:
+    serves, trained_s = mine["slo_attainment"], mine["goodput_gpu_s"]
+    if serves >= SERVES and trained_s > mine["bound_gpu_s"] * (1 + ROUNDING):
+        yield f"{who}: {trained_s:.0f} GPU-s of training, and the bound is {mine['bound_gpu_s']:.0f}"
+    if foreseen is None:
+        return
+    foresees, done_s, foreseen_s = foreseen["slo_attainment"], _done_s(mine), _done_s(foreseen)
+    if serves >= SERVES and serves >= foresees - AS_WELL and done_s > foreseen_s * (1 + GANGS):
+        yield f"{who}: {done_s:.0f} GPU-s of training, and with perfect foresight it is {foreseen_s:.0f}"
+    if serves > foresees + AS_WELL and done_s >= foreseen_s:
+        yield (
+            f"{who}: {serves:.2%} of the requests in time, and with perfect foresight and no more training it is "
+            f"{foresees:.2%}"
+        )
+
+
+def _done_s(one: Figures) -> float:
+    """Work that is done by the end, that of the warm-up too: some of it may have been left for later."""
+    return float(one.get("work_done_gpu_s", one["goodput_gpu_s"]))

@@ -1,0 +1,183 @@
+"""Perfect foresight knows how its own moves turn out: it plays its plan, and orders sooner what came too late.
+
+How long before its need a replica must be ordered depends on what nobody can reckon beforehand: whether one wakes or
+starts, how long that very start is drawn to take, cold or not; which job has to leave first, and whether it may be
+asked once more within the hour. All of it is the same when the same scene is played again. So a plan is played, and
+where requests came late because replicas did, these are ordered earlier by as much as they were late; where that was
+learnt already and did not help, jobs had been asked to leave too often, or such came that never leave, and in the hour
+before shorter dips are not used any more; where enough replicas were there, the plan has more. Of all that was played
+the best counts: the most training among those that serve as well as any.
+
+Not guaranteed: that no better plan exists. It is better than whoever has to guess, which `report` checks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ebbtide.pool.events import Decision
+from ebbtide.pool.follow import summed
+from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.state import SeatRecord
+from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.simulate.bounds import Bounded
+from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, needed, nothing_learnt, plan
+from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
+from ebbtide_autoscaler.simulate.traces import Array
+
+REHEARSALS = 8  # at most: each takes as long as a run
+GOOD = 0.0005  # of the requests late: nobody tells less from nothing, and half of what is called serving as well
+EQUAL = 0.0002  # of the requests: two plans serve alike
+AFTER = 3  # stretches within which a lack of replicas shows in requests that wait
+HOUR_S = 3600.0  # within it a job is asked to leave so often at most; then it may be asked again
+MORE = 0.05  # of the replicas, where those of the plan were there and did not do
+
+Flags = npt.NDArray[np.bool_]
+
+
+@summed
+def _ready(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    return {seat.endpoint: 1} if seat.state is SeatState.READY else None
+
+
+class Foreseeing:
+    """A contender that does what its plans say; one for each run.
+
+    Attributes:
+        ready: the fewest replicas that answered in each stretch, as seen at its ticks; NaN: it had none.
+    """
+
+    def __init__(self, begins_s: float, plans: Mapping[EndpointName, Array]) -> None:
+        """``plans``: replicas by stretches of `STRETCH_S` from ``begins_s`` on."""
+        self.ready = {name: np.full(len(one), np.nan) for name, one in plans.items()}
+        self._begins_s, self._plans, self._bounded = begins_s, plans, Bounded(self._bounds)
+
+    def __call__(
+        self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
+    ) -> tuple[Decision, Memory]:
+        """As `ebbtide_autoscaler.policy.decide`."""
+        counts = _ready(snapshot.state.seats)
+        for name, seen in self.ready.items():
+            at = self._at(now_s, seen)
+            seen[at] = np.fmin(seen[at], float(counts.get(name, 0)))
+        return self._bounded(now_s, snapshot, memory, config)
+
+    def _at(self, now_s: float, stretches: Array) -> int:
+        return min(int((now_s - self._begins_s) // STRETCH_S), len(stretches) - 1)
+
+    def _bounds(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
+        found = {}
+        for name, one in self._plans.items():
+            count = int(one[self._at(now_s, one)])
+            # What waits all the same (a replica was late) would wait for ever if no more came than its plan needs.
+            found[name] = (count, count + 1 + count // 8 if snapshot.traffic[name].held else count)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A plan that was played, and what came about."""
+
+    plans: Mapping[EndpointName, Array]
+    outcome: Outcome
+
+    @property
+    def late_share(self) -> float:
+        """Of all requests."""
+        asked = float(self.outcome.requests.sum())
+        return float(self.outcome.late.sum()) / asked if asked else 0.0
+
+
+def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
+    """The best of a few plans, each of which has learnt from those before it."""
+    learnt = [nothing_learnt(one.load) for one in scene.services]
+    played: list[Rehearsed] = []
+    while len(played) < REHEARSALS:
+        plans = _plans(scene, learnt)
+        if played and all(np.array_equal(plans[name], one) for name, one in played[-1].plans.items()):
+            break  # nothing more can be done
+        contender = Foreseeing(scene.begins_s, plans)
+        outcome = Run(replace(scene, timed=True), contender, config).outcome()
+        played.append(Rehearsed(plans, outcome if scene.timed else replace(outcome, waits=())))
+        if played[-1].late_share <= GOOD:
+            break
+        learnt = [
+            _lesson(scene, one, known, contender.ready[one.spec.name], waits)
+            for one, known, waits in zip(scene.services, learnt, outcome.waits, strict=True)
+        ]
+    return best(played)
+
+
+def _plans(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Array]:
+    usual_s = lead_s(scene.times, scene.tick_s)
+    return {
+        one.spec.name: np.minimum(
+            plan(one.load, one.engine, one.spec.ttft_slo_s, usual_s, known), float(one.spec.replicas_max)
+        )
+        for one, known in zip(scene.services, learnt, strict=True)
+    }
+
+
+def best(played: Sequence[Rehearsed]) -> Rehearsed:
+    """The most training among those that serve as well as any; of equals the first."""
+    least = min(one.late_share for one in played)
+    as_well = [one for one in played if one.late_share <= max(GOOD, least + EQUAL)]
+    return max(as_well, key=lambda one: one.outcome.slot_s[Use.TRAINING])
+
+
+def _lesson(scene: Scene, one: Service, learnt: Learnt, ready: Array, waits: tuple[Array, Array]) -> Learnt:
+    """What is known of an endpoint after this run."""
+    late = _late(scene, one, waits, len(ready))
+    counts = np.minimum(
+        np.ceil(needed(one.load, one.engine, one.spec.ttft_slo_s, learnt) - 1e-9), one.spec.replicas_max
+    )
+    lacks = _held(ready) < counts
+    earlier_s, more, dip_s = learnt.earlier_s.copy(), learnt.more.copy(), learnt.dip_s.copy()
+    for begin, end in _runs(lacks):
+        if not late[begin : end + AFTER].any():
+            continue
+        tried_s = learnt.earlier_s[begin:end].max()
+        if tried_s >= begin * STRETCH_S:  # it cannot be ordered any earlier: of several that start one is the first
+            more[begin:end] += np.maximum(1.0, more[begin:end])
+        elif tried_s:
+            hour = slice(max(0, begin - int(HOUR_S) // STRETCH_S), end)
+            dip_s[hour] = np.maximum(dip_s[hour], 2 * learnt.dip_s[begin:end].max())
+        earlier_s[begin:end] += tried_s + (end - begin) * STRETCH_S + scene.tick_s
+    unexplained = late & ~_widened(lacks)
+    more[unexplained] += np.maximum(1.0, np.ceil(counts[unexplained] * MORE))
+    return Learnt(np.minimum(earlier_s, HOUR_S), more, np.minimum(dip_s, HOUR_S))
+
+
+def _late(scene: Scene, one: Service, waits: tuple[Array, Array], stretches: int) -> Flags:
+    """In which stretches requests came that had to wait for too long."""
+    waited_s, count = waits
+    found = np.zeros(stretches, dtype=bool)
+    seconds = int(scene.warm_up_s) + np.flatnonzero((waited_s > one.spec.ttft_slo_s) & (count > 0))
+    found[np.minimum(seconds // STRETCH_S, stretches - 1)] = True
+    return found
+
+
+def _held(ready: Array) -> Array:
+    """Stretches without a tick are as the one before them."""
+    known = np.where(np.isnan(ready), -1, np.arange(len(ready)))
+    at = np.maximum.accumulate(known)
+    found: Array = np.where(at >= 0, ready[np.maximum(at, 0)], 0.0)
+    return found
+
+
+def _widened(lacks: Flags) -> Flags:
+    """And for a while after it: what waits is not gone when enough replicas are there."""
+    found = lacks.copy()
+    for later in range(1, AFTER + 1):
+        found[later:] |= lacks[:-later]
+    return found
+
+
+def _runs(flags: Flags) -> list[tuple[int, int]]:
+    """Where it holds without a break, from a beginning to before an end."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]

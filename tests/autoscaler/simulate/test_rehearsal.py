@@ -1,0 +1,162 @@
+"""Perfect foresight learns from its own moves: what takes long is ordered early, and nobody is better."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate import rehearsal
+from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of
+from ebbtide_autoscaler.simulate.contradictions import AS_WELL, contradictions
+from ebbtide_autoscaler.simulate.draws import Job
+from ebbtide_autoscaler.simulate.foresight import lead_s, nothing_learnt, plan
+from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.oracle import training_bound_s
+from ebbtide_autoscaler.simulate.rehearsal import GOOD, Rehearsed, best
+from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
+from ebbtide_autoscaler.simulate.score import figures
+from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of
+from tests.autoscaler.simulate.test_run import played
+
+SEEDS = range(4)
+EIGHT = jobs_of(16, every_s=0.0, workers=1, hours=4.0)  # the pool is full of them whenever it may
+
+
+def steps(seed: int, warm_replicas: int) -> Scene:
+    """From one replica to six within a second, back, and up again; a start takes 45 s or, on a new node, 150 s."""
+    random = np.random.default_rng(seed)
+    busy = ENGINE.full * 5.5
+    work_s = np.concatenate([np.full(1500, 0.2), np.full(900, busy), np.full(1500, 0.2), np.full(900, busy)])
+    scene = scene_of(load_of(random.gamma(20.0, work_s / 20.0)), EIGHT, seed=seed)
+    [one] = scene.services
+    services = (replace(one, spec=replace(one.spec, warm_replicas=warm_replicas)),)
+    return replace(scene, tick_s=5.0, warm_up_s=900.0, services=services)
+
+
+def flapping(seed: int) -> Scene:
+    """Up and down every two minutes for an hour and a half: a job may be asked to leave six times an hour."""
+    random = np.random.default_rng(seed)
+    wave = np.tile(np.repeat([0.4, ENGINE.full * 5.5], 120), 22)
+    scene = scene_of(load_of(random.gamma(20.0, wave / 20.0)), EIGHT, seed=seed)
+    return replace(scene, tick_s=5.0, warm_up_s=960.0)
+
+
+def shown(scene: Scene, name: str) -> dict[str, float]:
+    found = figures(scene, played(scene, name))
+    return found | {"bound_gpu_s": training_bound_s(scene)}
+
+
+@cache
+def of_steps(seed: int, warm_replicas: int, name: str) -> dict[str, float]:
+    return shown(steps(seed, warm_replicas), name)
+
+
+@pytest.mark.parametrize("warm_replicas", [0, 8])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_serves_as_well_as_a_pool_that_only_serves_whatever_starts_take(seed: int, warm_replicas: int) -> None:
+    foreseen, serving = (of_steps(seed, warm_replicas, name) for name in (ORACLE, ALL_SERVING))
+    assert foreseen["slo_attainment"] >= serving["slo_attainment"] - AS_WELL
+    assert foreseen["goodput_gpu_s"] > serving["goodput_gpu_s"] + 2 * HOUR_S
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_a_rehearsal_starts_come_too_late(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "REHEARSALS", 1)
+    late = 1.0 - figures(steps(seed, 0), played(steps(seed, 0), ORACLE))["slo_attainment"]
+    assert late > 10 * (1.0 - of_steps(seed, 0, ORACLE)["slo_attainment"])
+    assert late > 0.01
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_is_better_than_foresight_where_starts_take_long(seed: int) -> None:
+    runs = {name: {seed: of_steps(seed, 0, name)} for name in (OURS, "ebbtide-reactive", "lyra", STATIC, ORACLE)}
+    assert contradictions(runs, ORACLE) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_keeps_what_could_not_be_had_again_within_the_hour(seed: int) -> None:
+    scene = flapping(seed)
+    runs = {name: {seed: shown(scene, name)} for name in (OURS, "ebbtide-reactive", ALL_SERVING, ORACLE)}
+    foreseen = runs[ORACLE][seed]
+    assert foreseen["slo_attainment"] >= runs[ALL_SERVING][seed]["slo_attainment"] - AS_WELL
+    assert foreseen["goodput_gpu_s"] > runs[ALL_SERVING][seed]["goodput_gpu_s"]
+    assert foreseen["preemptions_per_job_h_max"] <= 6
+    assert contradictions(runs, ORACLE) == []
+
+
+def test_what_counts_is_what_comes_of_its_plan() -> None:
+    scene = steps(0, 0)
+    play = CONTENDERS[ORACLE](scene, PolicyConfig())
+    assert play.outcome is not None
+    again = Run(play.scene, play.contender, play.config).outcome()
+    assert figures(scene, play.outcome) == figures(scene, again)
+    assert play.outcome.waits == ()
+
+
+def test_where_all_come_in_time_it_plays_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = replace(scene_of(load_of(np.full(HOUR_S, 0.3)), (Job(0.0, 2, 2, 1e5),)), warm_up_s=900.0)
+    runs = list[Scene]()
+
+    class Counted(Run):
+        def __init__(self, scene: Scene, *rest: object) -> None:
+            runs.append(scene)
+            super().__init__(scene, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rehearsal, "Run", Counted)
+    TURNED[ORACLE](calm, PolicyConfig(), knobs_of(ORACLE))
+    assert len(runs) == 1
+
+
+def a_run(late: float, trained_s: float) -> Rehearsed:
+    outcome = played(scene_of(load_of(np.full(10, 0.1))), ALL_SERVING)
+    found: Outcome = replace(
+        outcome,
+        late=np.array([1e6 * late]),
+        requests=np.array([1e6]),
+        slot_s={**outcome.slot_s, Use.TRAINING: trained_s},
+    )
+    return Rehearsed({}, found)
+
+
+@pytest.mark.parametrize(
+    ("runs", "which"),
+    [
+        ([(0.03, 100.0), (0.01, 80.0)], 1),  # it serves better
+        ([(GOOD, 100.0), (0.0, 80.0)], 0),  # both are good
+        ([(0.0101, 100.0), (0.01, 80.0)], 0),  # as well
+        ([(0.0, 80.0), (GOOD, 100.0), (0.01, 120.0)], 1),
+        ([(0.01, 80.0), (0.01, 80.0)], 0),
+    ],
+)
+def test_the_most_training_among_those_that_serve_as_well_as_any(runs: list[tuple[float, float]], which: int) -> None:
+    shown = [a_run(*one) for one in runs]
+    assert best(shown) is shown[which]
+
+
+def test_what_was_learnt_is_ordered_earlier_and_only_that() -> None:
+    load = load_of(np.array([0.3] * 600 + [3.0] * 100 + [0.3] * 600 + [3.0] * 100))
+    learnt = nothing_learnt(load)
+    learnt.earlier_s[60:70] = 90.0
+    usual, now = (plan(load, ENGINE, 2.0, 15.0, known) for known in (None, learnt))
+    assert (now >= usual).all()
+    usually = int(np.flatnonzero(usual == usual.max())[0])
+    assert np.flatnonzero(now > usual).tolist() == list(range(60 - 11, usually)), "105 s before, by tens"
+    more = plan(load, ENGINE, 2.0, 15.0, replace(nothing_learnt(load), more=learnt.earlier_s / 90.0))
+    assert (more - usual)[60:70].tolist() == [1.0] * 10
+
+
+def test_dips_are_left_unused_only_where_that_was_learnt() -> None:
+    load = load_of(np.array(([3.0] * 100 + [0.3] * 200) * 4 + [3.0] * 100))
+    learnt = nothing_learnt(load)
+    learnt.dip_s[:60] = 400.0
+    usual, now = (plan(load, ENGINE, 2.0, 15.0, known) for known in (None, learnt))
+    assert (now[:60] == now[:10].max()).all()
+    assert now[60:].tolist() == usual[60:].tolist()
+    assert usual[:60].min() < now[:60].min()
+
+
+@pytest.mark.parametrize(("tick_s", "least_s"), [(1.0, 1 + 3 + 3), (5.0, 5 + 5 + 3), (60.0, 60 + 60 + 3)])
+def test_a_wake_takes_two_decisions_where_a_job_has_to_leave_first(tick_s: float, least_s: float) -> None:
+    assert lead_s(steps(0, 0).times, tick_s) == least_s
