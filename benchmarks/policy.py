@@ -38,6 +38,7 @@ class Part:
     serving: Sequence[Traced]
     jobs: Sequence[Traced]
     hours: float | None = None  # of the traffic; None: all of it
+    noise: str = "kept"  # of what is multiplied: see the file's run.noise
 
 
 AZURE, MIDDLE, SMALL, REASONING = (
@@ -54,8 +55,11 @@ ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
 DECIDE = "decide"  # what decisions and ticks cost as a pool grows: no trace, no contenders
 PARTS: Mapping[str, Part] = {
     "64-week": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)]),
+    # The same as of many crowds that know nothing of each other: a rate times k keeps the noise of one.
+    "64-week-aggregated": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)], noise="aggregated"),
     # Of one night's first hour all jobs, which fill the pool: of a sixth of them none would come within the hour.
     "64-burst": Part(64, [("azure_conv_2023.parquet", 57.0, 0.0)], [(PHILLY, 1.0, 9.0)]),
+    "64-burst-aggregated": Part(64, [("azure_conv_2023.parquet", 57.0, 0.0)], [(PHILLY, 1.0, 9.0)], noise="aggregated"),
     "64-flat": Part(64, [("alibaba_dlrm2025_gpu_instances.parquet", 0.0141, 0.0)], [(PHILLY, 0.17, 8.0)], 168.0),
     "512-week": Part(
         512,
@@ -83,7 +87,8 @@ def measured(
         [(traces / name, factor, day) for name, factor, day in part.serving],
         [(traces / name, factor, day) for name, factor, day in part.jobs],
     )
-    file = file.model_copy(update={"run": file.run.model_copy(update={"hours_max": hours})})
+    run = file.run.model_copy(update={"hours_max": hours, "noise": part.noise})
+    file = file.model_copy(update={"run": run})
     report, figures = play(file, inputs, list(names), seeds, os.cpu_count() or 1, frontier=frontier, tell=print)
     return figures, report.as_page()
 

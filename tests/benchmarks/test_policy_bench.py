@@ -1,8 +1,11 @@
 """What ``make bench-policy`` puts together from its parts."""
 
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.policy import merged
+import pytest
+
+from benchmarks.policy import PARTS, merged
 
 
 def a_part(slots: int, hours: float = 168.0, **bars: float) -> dict[str, Any]:
@@ -48,3 +51,10 @@ def test_a_part_of_a_week_tells_what_a_week_would_take_and_that_it_was_none() ->
     found = merged({"512-week": a_part(512, 48.0)})
     assert found["bars"] == [{"bar": "sim_week_512_s", "value": 24.5, "at_most": 20.0, "met": False}]
     assert found["parts"]["512-week"]["hours"] == 48.0 and found["parts"]["512-week"]["policies"] == 1
+
+
+@pytest.mark.parametrize("name", ["64-week", "64-burst"])
+def test_traffic_that_is_multiplied_is_measured_with_both_noises(name: str) -> None:
+    kept, other = PARTS[name], PARTS[f"{name}-aggregated"]
+    assert (kept.noise, other.noise) == ("kept", "aggregated")
+    assert replace(other, noise="kept") == kept

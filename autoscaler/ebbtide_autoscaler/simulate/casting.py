@@ -48,5 +48,7 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
     return {
         "serving": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.serving],
         "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
+        "mix": file.jobs.mix.model_dump(),
+        "noise": file.run.noise,
         "remarks": remarks.remarks(file, inputs, given),
     }

@@ -1,6 +1,6 @@
 """What a simulation is of: the pool, the endpoints that traces are given to, which jobs are kept, the policy."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,11 @@ from ebbtide.config.policy import PolicySection
 from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
 from ebbtide.config.section import Section
 from ebbtide_autoscaler.simulate.engine import ENGINES
+from ebbtide_autoscaler.simulate.mix import Mix
+
+ROUNDING = 1e-6  # of shares that are written with a few digits
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PoolModel(Section):
@@ -42,12 +47,48 @@ class EndpointModel(Section):
         return self
 
 
+class MixModel(Section):
+    """What jobs are like, of which traces say nothing: shares of them, drawn from the seed."""
+
+    elastic: Share = Field(
+        0.0, description="Jobs that can do with more GPUs than they ask for. Default 0; Lyra (EuroSys'23) has 0.2."
+    )
+    elastic_times: Annotated[float, Field(gt=1, le=64)] = Field(
+        2.0, description="So many times as many at most; their work stays the same. Default 2."
+    )
+    semi_preemptible: Share = Field(
+        0.0, description="Of the elastic jobs: they may lose what is extra, and no more. Default 0."
+    )
+    non_preemptible: Share = Field(0.0, description="Of the others: they never step aside. Default 0.")
+    priorities: dict[Annotated[int, Field(ge=-100, le=100)], Share] = Field(
+        {0: 1.0}, description="Shares by priority, together 1; larger goes first. Default: all have 0."
+    )
+
+    @model_validator(mode="after")
+    def _are_shares(self) -> "MixModel":
+        together = sum(self.priorities.values())
+        if abs(together - 1.0) > ROUNDING:
+            raise ValueError(f"priorities: the shares are {together:g} together, they must be 1")
+        return self
+
+    def as_mix(self) -> Mix:
+        """As the simulator has it."""
+        return Mix(
+            elastic=self.elastic,
+            elastic_times=self.elastic_times,
+            semi_preemptible=self.semi_preemptible,
+            non_preemptible=self.non_preemptible,
+            priorities=dict(sorted(self.priorities.items())),
+        )
+
+
 class JobsModel(Section):
-    """Which of a trace's jobs are taken."""
+    """Which of a trace's jobs are taken, and what they are like."""
 
     gpus_max: Annotated[int, Field(ge=1)] = 16
     shortest_s: SecondsOrZero = 60.0
     longest_s: Seconds = 3 * 86_400.0
+    mix: MixModel = MixModel()
 
 
 class RunModel(Section):
@@ -61,6 +102,12 @@ class RunModel(Section):
     )
     hours_max: Annotated[float, Field(ge=1 / 60)] | None = Field(
         None, description="Of traffic, before it is played twice. Default null: all of it."
+    )
+    noise: Literal["kept", "aggregated"] = Field(
+        "kept",
+        description="Of a rate that is multiplied by k. kept: as large a share of it as the trace has, as if the same "
+        "people asked k times at once, which is harsher than real traffic; aggregated: smaller by the square root of "
+        "k, as of k crowds that know nothing of each other. Default kept.",
     )
 
 

@@ -13,6 +13,8 @@ from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Times
 from ebbtide_autoscaler.simulate.failures import Failure, failures
 from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
 from ebbtide_autoscaler.simulate.filesystem import NODE_BYTES_PER_S
+from ebbtide_autoscaler.simulate.mix import cast
+from ebbtide_autoscaler.simulate.noise import aggregated
 from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
 
@@ -85,9 +87,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     slots = file.pool.nodes * file.pool.gpus_per_node
     services = []
     loads = [
-        load(
-            trace, ENGINES[model.engine], named.factor, (model.prompt_tokens, model.output_tokens), 1000 * seed + number
-        )
+        _load(file, model, named, trace, 1000 * seed + number)
         for number, (model, (named, trace)) in enumerate(zip(file.endpoints, inputs.serving, strict=False))
     ]
     horizon_s = max(len(one.work_s) for one in loads)
@@ -118,7 +118,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         slots_per_node=file.pool.gpus_per_node,
         host_bytes=file.pool.host_memory,
         services=tuple(services),
-        jobs=_twice(_jobs(file, inputs, seed, warm_up_s), warm_up_s) if twice else _jobs(file, inputs, seed, horizon_s),
+        jobs=_cast(file, inputs, seed, _jobs(file, inputs, seed, warm_up_s if twice else horizon_s, twice=twice)),
         times=Times(),
         seed=seed,
         tick_s=file.run.tick_s,
@@ -127,6 +127,13 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         failures=_failures(file, (warm_up_s, float(horizon_s)), seed),
         bytes_per_s=bytes_per_s(file),
     )
+
+
+def _load(file: SimulationFile, model: EndpointModel, named: Named, trace: Serving, seed: int) -> Load:
+    factor = named.factor
+    if file.run.noise == "aggregated":
+        trace, factor = aggregated(trace, factor, seed)
+    return load(trace, ENGINES[model.engine], factor, (model.prompt_tokens, model.output_tokens), seed)
 
 
 def _has_room(named: Named, needed: Array, engine: Engine, most: int) -> None:
@@ -165,11 +172,8 @@ def bytes_per_s(file: SimulationFile) -> float:
     return file.pool.nodes * NODE_BYTES_PER_S if given is None else given * 1e9
 
 
-def _twice(found: tuple[Job, ...], later_s: float) -> tuple[Job, ...]:
-    return (*found, *(replace(one, submit_s=one.submit_s + later_s) for one in found))
-
-
-def _jobs(file: SimulationFile, inputs: Inputs, seed: int, horizon_s: float) -> tuple[Job, ...]:
+def _jobs(file: SimulationFile, inputs: Inputs, seed: int, horizon_s: float, *, twice: bool) -> tuple[Job, ...]:
+    """By submission; ``twice``: all of them come once more after ``horizon_s``."""
     kept = file.jobs
     drawn = (
         jobs(
@@ -183,7 +187,13 @@ def _jobs(file: SimulationFile, inputs: Inputs, seed: int, horizon_s: float) -> 
         for number, (named, trace) in enumerate(inputs.jobs)
     )
     found = (one for one in chain.from_iterable(drawn) if one.submit_s < horizon_s)
-    return tuple(sorted(found, key=lambda one: one.submit_s))
+    once = tuple(sorted(found, key=lambda one: one.submit_s))
+    return (*once, *(replace(one, submit_s=one.submit_s + horizon_s) for one in once)) if twice else once
+
+
+def _cast(file: SimulationFile, inputs: Inputs, seed: int, found: tuple[Job, ...]) -> tuple[Job, ...]:
+    most = min(file.jobs.gpus_max, gang_max(file, len(inputs.serving)))
+    return cast(found, file.jobs.mix.as_mix(), 1000 * seed + 700, gpus_max=most)
 
 
 def gang_max(file: SimulationFile, endpoints: int) -> int:

@@ -262,3 +262,61 @@ def test_where_nothing_is_left_or_asked_for_that_is_said() -> None:
     found = told(file_of(), Jobs(np.zeros(1), np.full(1, 600.0), np.array([9.0])), traces=[replicas([0.0] * 30)])
     assert found[0] == "t0: it asks for nothing at all"
     assert found[2:] == ["j: no job is left", "no job comes within the 0.5 hours: there is nothing to train"]
+
+
+def mixed(seed: int, **mix: Any) -> Scene:
+    """Some hundred jobs of a day, played twice."""
+    file = SimulationFile.model_validate(
+        {
+            "pool": {"nodes": 4, "gpus_per_node": 4},
+            "endpoints": ({"name": "e"},),
+            "jobs": {"gpus_max": 4, "mix": mix},
+            "run": {"hours_max": 1.0},
+        }
+    )
+    at_s = np.arange(0.0, 3600.0, 10.0)
+    trace = Jobs(at_s, np.full(len(at_s), 120.0), np.resize([1.0, 2.0, 4.0], len(at_s)))
+    return drawn(file, replicas([1.0] * 60), jobs=(trace,), seed=seed)
+
+
+def test_jobs_are_as_the_file_says_and_every_one_has_its_own_name() -> None:
+    jobs = mixed(1, elastic=0.5, semi_preemptible=0.5, priorities={0: 0.5, 3: 0.5}).jobs
+    specs = [one.spec for one in jobs if one.spec is not None]
+    assert len({spec.name for spec in specs}) == len(jobs) == 720
+    elastic = [spec for spec in specs if spec.workers_max > spec.workers_min]
+    assert 100 < len(elastic) < 300, "those of four GPUs are as large as they may be"
+    assert {spec.priority for spec in specs} == {0, 3}
+    assert {spec.workload_class.value for spec in specs} == {"preemptible", "semi-preemptible"}
+    assert mixed(1, elastic=0.5).jobs == mixed(1, elastic=0.5).jobs != mixed(2, elastic=0.5).jobs
+
+
+def test_a_file_that_says_nothing_of_them_has_jobs_as_their_trace() -> None:
+    assert all(one.spec is None and one.workers_min == one.workers_max for one in mixed(1).jobs)
+
+
+@pytest.mark.parametrize(
+    ("mix", "told"),
+    [
+        ({"elastic": 1.2}, "less than or equal to 1"),
+        ({"non_preemptible": -0.1}, "greater than or equal to 0"),
+        ({"elastic_times": 1.0}, "greater than 1"),
+        ({"priorities": {0: 0.5, 1: 0.4}}, "0.9 together"),
+        ({"priorities": {}}, "0 together"),
+        ({"elastics": 0.2}, "Extra inputs"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(mix: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        mixed(1, **mix)
+
+
+def test_noise_is_as_the_file_says() -> None:
+    trace = counted([3] * 600)
+    kept, aggregated = (
+        drawn(file_of(nodes=4, noise=noise), trace, factor=4.0).services[0].load.requests
+        for noise in ("kept", "aggregated")
+    )
+    assert kept.sum() == pytest.approx(aggregated.sum(), rel=0.05)
+    assert kept.std() > 2 * aggregated.std()
+    with pytest.raises(ValueError, match="noise"):
+        file_of(noise="less")
