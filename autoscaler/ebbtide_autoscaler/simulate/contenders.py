@@ -9,6 +9,7 @@ with cold starts and kills, which shows what the system does.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from ebbtide_autoscaler.simulate.traces import Array
 
 CURVE_S = 600  # a partition is made for the curve of demand, as people see it on a chart, not for a minute's noise
 UP_S = 15.0  # how often a usual autoscaler looks
+LYRA_RESERVE = 0.02  # of the pool, as the benchmark's definition has it
 OURS = "ebbtide"
 ORACLE = "oracle"
 STATIC = "static-p100"
@@ -121,14 +123,15 @@ def _killing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
 
 
 def _lyra(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
-    """Reactive, by whole servers."""
+    """Reactive, by whole servers, with some headroom that nobody trains on."""
     servers = Servers(
         {one.spec.name: (one.spec.target_requests, scene.slots_per_node // one.engine.slots) for one in scene.services},
         {one.spec.name: one.spec.replicas_max for one in scene.services},
         knobs.hold_s,
         knobs.headroom,
     )
-    return Play(_specs(scene, _at_once), Bounded(servers, whole_servers), _usual(config))
+    reserve = max(config.reserve, ceil(LYRA_RESERVE * scene.slots)) if knobs.reserve is None else knobs.reserve
+    return Play(_specs(scene, _at_once), Bounded(servers, whole_servers), replace(_usual(config), reserve=reserve))
 
 
 def _at_once(spec: EndpointSpec) -> EndpointSpec:

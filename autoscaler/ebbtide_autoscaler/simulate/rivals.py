@@ -2,22 +2,25 @@
 
 =============  ======================================================================================================
 newest first   the job that began last is taken first, whatever its size
-whole servers  replicas get and give whole servers (Lyra, EuroSys'23): of those that are lent, the one whose jobs have
-               the fewest GPUs comes back first
+whole servers  replicas get and give whole servers (Lyra, EuroSys'23): first elastic jobs give back what they have
+               beyond what they ask for, then of the lent servers the one comes back that costs jobs the least
 a schedule     what the days before needed at that hour, and something on top (GFS, ASPLOS'26; Runway)
 =============  ======================================================================================================
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 
+from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.asked import running
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
+from ebbtide_autoscaler.placement import may_lose
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 
 DAY_S = 86_400.0
@@ -28,32 +31,58 @@ SLICE_S = 900.0  # of a schedule
 def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Jobs step aside until the replicas' missing slots are on their way: the one that began last goes first."""
     missing = draft.missing - _coming(state, draft)
-    running_ones = (job for job in state.jobs.values() if job.state is JobState.RUNNING)
-    for job in sorted(running_ones, key=lambda job: -job.ran_since_s):
+    may_go = (job for job in state.jobs.values() if job.state is JobState.RUNNING and may_lose(job))
+    for job in sorted(may_go, key=lambda job: -job.ran_since_s):
         if missing <= 0:
             return
-        draft.moves.append(leave(state, job, draft, draft.missing_for))
-        missing -= len(job.gang)
+        missing -= may_lose(job)
+        if may_lose(job) < len(job.gang):
+            draft.moves.append(StopJob(job.spec.name, f"{draft.missing_for}: keeps its least", preempts=True))
+        else:
+            draft.moves.append(leave(state, job, draft, draft.missing_for))
 
 
 def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
-    """Servers come back from jobs until the replicas' missing slots are on their way: the cheapest server first."""
+    """Elastic jobs shrink, then whole servers come back from jobs, until the missing slots are on their way."""
     missing = draft.missing - _coming(state, draft)
-    if missing > 0:
-        by_node: defaultdict[NodeId, list[JobRecord]] = defaultdict(list)
-        for job in state.jobs.values():
-            if job.state is JobState.RUNNING:
-                for node in {state.slots[slot].slot.node for slot in job.gang}:
-                    by_node[node].append(job)
-        left: set[str] = set()
-        for node in sorted(by_node, key=lambda name: (sum(len(job.gang) for job in by_node[name]), name)):
-            if missing <= 0:
-                break
-            for job in by_node[node]:
-                if job.spec.name not in left:
-                    left.add(job.spec.name)
-                    draft.moves.append(leave(state, job, draft, f"server {node} for {draft.missing_for}"))
-                    missing -= len(job.gang)
+    left: set[str] = set()
+    for job in _with_most_to_spare(state):
+        if missing <= 0:
+            return
+        spare = len(job.gang) - job.spec.workers_min
+        left.add(job.spec.name)
+        why = f"{draft.missing_for}: elastic, goes on with {len(job.gang) - min(spare, missing)} workers"
+        draft.moves.append(StopJob(job.spec.name, why, preempts=True))
+        missing -= spare
+    by_node: defaultdict[NodeId, list[JobRecord]] = defaultdict(list)
+    for job in state.jobs.values():
+        if job.state is JobState.RUNNING and job.spec.workload_class is WorkloadClass.PREEMPTIBLE:
+            for node in {state.slots[slot].slot.node for slot in job.gang}:
+                by_node[node].append(job)
+    while missing > 0 and by_node:
+        node = min(by_node, key=lambda name: preemption_cost(by_node[name], left))  # of equals the first
+        for job in by_node.pop(node):
+            if job.spec.name not in left:
+                left.add(job.spec.name)
+                draft.moves.append(leave(state, job, draft, f"server {node} for {draft.missing_for}"))
+                missing -= len(job.gang)
+
+
+def _with_most_to_spare(state: PoolState) -> Sequence[JobRecord]:
+    """Running jobs that have more workers than they ask for; those with the most of them first, so that few move."""
+    elastic = (
+        job
+        for job in state.jobs.values()
+        if job.state is JobState.RUNNING
+        and job.spec.workload_class is not WorkloadClass.NON_PREEMPTIBLE
+        and len(job.gang) > job.spec.workers_min
+    )
+    return sorted(elastic, key=lambda job: (job.spec.workers_min - len(job.gang), -job.submitted_s))
+
+
+def preemption_cost(jobs: Sequence[JobRecord], left: Collection[str]) -> int:
+    """GPUs whose training stops if a server with these jobs comes back; those that leave anyway cost nothing more."""
+    return sum(len(job.gang) for job in jobs if job.spec.name not in left)
 
 
 def _coming(state: PoolState, draft: Draft) -> int:

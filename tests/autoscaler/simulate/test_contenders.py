@@ -6,10 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_autoscaler.simulate.mix import Mix, cast
 from ebbtide_autoscaler.simulate.oracle import training_bound_s
 from ebbtide_autoscaler.simulate.report import Played, Report
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
@@ -94,6 +96,34 @@ def test_where_every_job_is_done_nobody_contradicts_foresight() -> None:
 def test_who_leaves_work_of_the_warm_up_for_later_does_not_contradict_foresight() -> None:
     few = scene_of(tide(2, 0.2, 2.0, 2), jobs_of(6, every_s=0.0, workers=2, hours=1.0), nodes=3)
     assert contradictions(replace(few, warm_up_s=float(HOUR_S)), ORACLE, STATIC) == []
+
+
+def mixed(seed: int) -> Scene:
+    """Jobs of all kinds on a pool of three nodes, for a tide that needs half of it."""
+    mix = Mix(elastic=0.4, semi_preemptible=0.5, non_preemptible=0.3, priorities={0: 0.7, 3: 0.3})
+    jobs = cast(jobs_of(24, every_s=200.0, workers=1, hours=1.0), mix, seed, gpus_max=12)
+    return replace(scene_of(tide(HOURS, 0.3, 4.0, seed), jobs, nodes=3, seed=seed), warm_up_s=900.0)
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_jobs_of_all_kinds_are_treated_as_their_class_allows(name: str) -> None:
+    of = mixed(1)
+    found = played(of, name)
+    assert not found.refused
+    assert sum(found.slot_s.values()) == pytest.approx(12 * (HOURS * HOUR_S - 900.0))
+    left = {one.spec.name for one in of.jobs if one.spec and one.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE}
+    assert left and not any(found.training[job].preempted for job in left if job in found.training)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_jobs_of_all_kinds_nobody_contradicts_foresight_either(seed: int) -> None:
+    assert contradictions(mixed(seed), OURS, "ebbtide-reactive", LYRA, "kill-and-requeue", STATIC, ORACLE) == []
+
+
+def test_lyra_keeps_two_per_cent_of_the_pool_free_or_what_the_file_says() -> None:
+    for slots, reserve, kept in ((64, 0, 2), (64, 5, 5), (8192, 0, 164)):
+        of = replace(scene(), nodes=slots // 4)
+        assert TURNED[LYRA](of, PolicyConfig(reserve=reserve), knobs_of(LYRA)).config.reserve == kept
 
 
 def test_a_kill_loses_what_is_behind_the_last_checkpoint() -> None:

@@ -1,12 +1,15 @@
 """What teams do instead: in which order jobs go, and how many replicas there are."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import ParkJob
+from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
+from ebbtide_autoscaler.policy import Reclaim
 from ebbtide_autoscaler.signals import EndpointSignals, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.rivals import (
     DAY_S,
@@ -14,6 +17,7 @@ from ebbtide_autoscaler.simulate.rivals import (
     Schedule,
     Servers,
     newest_first,
+    preemption_cost,
     whole_servers,
 )
 from tests.autoscaler.closed_loop import a_job
@@ -66,7 +70,7 @@ def test_nobody_goes_where_nothing_is_missing() -> None:
 
 
 def test_all_jobs_of_a_server_go_though_one_would_do() -> None:
-    state = with_job(a_pool(nodes={"n0": 2, "n1": 3}), a_job("wide", workers_max=3), slots(3, "n1"))
+    state = with_job(a_pool(nodes={"n0": 2, "n1": 3}), a_job("wide", workers_min=3, workers_max=3), slots(3, "n1"))
     for number, slot in enumerate(slots(2, "n0")):
         state = with_job(state, a_job(f"small{number}", workers_max=1), (slot,))
     draft = lacking(1)
@@ -76,7 +80,7 @@ def test_all_jobs_of_a_server_go_though_one_would_do() -> None:
 
 def test_the_server_whose_jobs_have_the_fewest_gpus_comes_back_first_and_all_of_it() -> None:
     n1 = slots(2, "n1")
-    state = with_job(a_pool(nodes={"n0": 2, "n1": 2}), a_job("both", workers_max=2), slots(2))
+    state = with_job(a_pool(nodes={"n0": 2, "n1": 2}), a_job("both", workers_min=2, workers_max=2), slots(2))
     state = with_job(state, a_job("a", workers_max=1), n1[:1])
     draft = lacking(1)
     whole_servers(5000.0, state, draft, CONFIG)
@@ -84,6 +88,50 @@ def test_the_server_whose_jobs_have_the_fewest_gpus_comes_back_first_and_all_of_
     draft = lacking(2)
     whole_servers(5000.0, state, draft, CONFIG)
     assert [getattr(move, "job", "") for move in draft.moves] == ["a", "both"]
+
+
+def test_elastic_jobs_shrink_first_those_with_the_most_to_spare() -> None:
+    """A rigid job of one GPU would cost least; but who shrinks goes on."""
+    state = with_job(a_pool(nodes={"n0": 7}), a_job("rigid", workers_min=1, workers_max=1), slots(7)[:1])
+    state = with_job(state, a_job("some", workers_min=2, workers_max=4), slots(7)[1:4])
+    state = with_job(state, a_job("most", workers_min=1, workers_max=3), slots(7)[4:])
+    draft = lacking(2)
+    whole_servers(5000.0, state, draft, CONFIG)
+    [move] = draft.moves
+    assert isinstance(move, StopJob) and (move.job, move.preempts) == ("most", True)
+    assert "goes on with 1 workers" in move.reason
+    draft = lacking(3)
+    whole_servers(5000.0, state, draft, CONFIG)
+    assert [getattr(move, "job", "") for move in draft.moves] == ["most", "some"]
+    draft = lacking(4)
+    whole_servers(5000.0, state, draft, CONFIG)
+    assert [getattr(move, "job", "") for move in draft.moves] == ["most", "some", "rigid"]
+
+
+def test_a_job_that_leaves_anyway_costs_its_other_servers_nothing() -> None:
+    state = a_pool(nodes={"n0": 4, "n1": 4, "n2": 2})
+    state = with_job(state, a_job("wide", workers_min=4, workers_max=4), (*slots(2), *slots(2, "n1")))
+    state = with_job(state, a_job("beside", workers_min=1, workers_max=1), slots(4, "n1")[2:3])
+    state = with_job(state, a_job("alone", workers_min=2, workers_max=2), slots(2, "n2"))
+    for count, who in ((1, ["alone"]), (3, ["alone", "wide"]), (7, ["alone", "wide", "beside"])):
+        draft = lacking(count)
+        whole_servers(5000.0, state, draft, CONFIG)
+        assert [getattr(move, "job", "") for move in draft.moves] == who
+    assert preemption_cost(list(state.jobs.values()), {JobName("wide")}) == 3
+
+
+@pytest.mark.parametrize("reclaim", [newest_first, whole_servers])
+def test_rivals_too_leave_jobs_alone_that_never_step_aside(reclaim: Reclaim) -> None:
+    state = a_pool(nodes={"n0": 6})
+    fixed = a_job("fixed", workers_max=1, workload_class=WorkloadClass.NON_PREEMPTIBLE)
+    semi = a_job("semi", workers_min=1, workers_max=3, workload_class=WorkloadClass.SEMI_PREEMPTIBLE)
+    least = a_job("least", workers_min=2, workers_max=3, workload_class=WorkloadClass.SEMI_PREEMPTIBLE)
+    for spec, gang in ((fixed, slots(6)[:1]), (semi, slots(6)[1:4]), (least, slots(6)[4:])):
+        state = with_job(state, spec, gang)
+    draft = lacking(6)
+    reclaim(5000.0, state, draft, CONFIG)
+    [move] = draft.moves
+    assert isinstance(move, StopJob) and move.job == "semi"
 
 
 def test_servers_are_whole_and_are_held_for_a_while() -> None:
