@@ -86,7 +86,7 @@ class Disk:
                     rest = rest[written:]
                 self._calls.fsync(fd)
             finally:
-                self._calls.close(fd)
+                self._close(fd)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Put ``data`` in a small file's place: readers find the old content or the new, whole."""
@@ -115,7 +115,11 @@ class Disk:
             try:
                 self._calls.fsync(fd)
             finally:
-                self._calls.close(fd)
+                self._close(fd)
+
+    def _close(self, fd: int) -> None:
+        with suppress(InterruptedError):  # Linux has given the number back all the same, and the content was synced
+            self._calls.close(fd)
 
     def move(self, source: Path, target: Path) -> bool:
         """Rename a directory to a name that must be free, and make that durable.
@@ -226,5 +230,6 @@ def _read_whole(path: Path, limit_bytes: int, open_file: Callable[[Path, int], i
             if sum(map(len, parts)) > limit_bytes:
                 raise ValueError(f"{path} is longer than {limit_bytes} bytes")
     finally:
-        os.close(fd)
+        with suppress(OSError):  # what was read was read
+            os.close(fd)
     return b"".join(parts)

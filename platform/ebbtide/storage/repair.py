@@ -137,7 +137,8 @@ class Mixer:
     def _close(self) -> None:
         for fd in (self._own_fd, self._source_fd):
             if fd >= 0:
-                os.close(fd)
+                with suppress(OSError):  # what was read was read
+                    os.close(fd)
 
     def _from_own(self, chunk: Range, memory: memoryview) -> bool:
         if self._own_fd < 0 or any(bad.offset < chunk.end and chunk.offset < bad.end for bad in self._bad):

@@ -146,3 +146,27 @@ def test_other_errors_are_told_at_once_and_a_long_file_is_not_read(tmp_path: Pat
         read_small(tmp_path / "ref", 10, open_file=opened)
     with pytest.raises(ValueError, match="longer than 4"):
         read_small(tmp_path / "ref", 4)
+
+
+def test_a_close_that_was_interrupted_has_closed_and_what_was_synced_stays(tmp_path: Path) -> None:
+    class Interrupted(CountedCalls):
+        def close(self, fd: int) -> None:
+            super().close(fd)
+            raise InterruptedError(errno.EINTR, "Interrupted system call")
+
+    Disk(Interrupted()).replace(tmp_path / "ref", b"new")
+    assert (tmp_path / "ref").read_bytes() == b"new"
+
+
+def test_a_small_file_that_was_read_was_read_whatever_its_close_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ref").write_bytes(b"content")
+    close = os.close
+
+    def fails(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "close", fails)
+    assert read_small(tmp_path / "ref", 100) == b"content"

@@ -106,7 +106,8 @@ class _Local:
             with telling("sync", part), opened.lent() as fd:
                 os.fsync(fd)
         finally:
-            opened.close()
+            with telling("close", part):
+                opened.close()
         self._disk.move_over(part, target)
 
     def _fill(self, file: StoredFile, opened: Descriptor, path: Path) -> None:

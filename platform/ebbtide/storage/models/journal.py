@@ -79,7 +79,8 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()  # without the lock: whoever has it may hang in a write
+        with suppress(OSError):  # it only claims, and what is not there is copied again
+            self._file.close()  # without the lock: whoever has it may hang in a write
 
     def _complete_torn(self) -> None:
         """Fill up a last record that was torn, so that the next begins where one is looked for."""

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -108,7 +109,8 @@ class LocalReading:
 
     def close(self) -> None:
         """Nobody reads any more; waits for nobody."""
-        self._opened.close()
+        with suppress(OSError):  # what was read was read
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ from ebbtide.storage.manifest import FileEntry
 from ebbtide.storage.models.checkpoint import Shard
 from ebbtide.storage.models.journal import Journal, journal_path, read_journal
 from ebbtide.storage.models.progress import Tally
-from ebbtide.storage.models.sources import Source
+from ebbtide.storage.models.sources import Source, within_patience
 from ebbtide.storage.names import FileName, index_name
 from ebbtide.storage.ports import StorePorts
 from ebbtide.storage.scrub import length_of
@@ -135,7 +135,9 @@ class ShardWriter:
         return joined([self._range(number) for number in range(self._count) if number not in self._chunks])
 
     def _copy(self, missing: list[Range]) -> None:
-        with Journal(journal_path(self._path), self._title) as journal, self._source.open(self._shard.file) as reading:
+        file = self._shard.file
+        opened = within_patience(self._source, f"open {file.name} of", lambda: self._source.open(file))
+        with opened as reading, Journal(journal_path(self._path), self._title) as journal:
 
             def fill(offset: int, memory: memoryview) -> None:
                 self._place.tally.check()

@@ -236,6 +236,22 @@ def test_a_full_disk_is_told(
         export_to(store, model, tmp_path / "out")
 
 
+def test_a_disk_that_is_full_at_close_is_told(
+    store: ObjectStore, model: ObjectId, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = exporting.Descriptor.close
+
+    def close(file: exporting.Descriptor) -> None:
+        real(file)
+        raise OSError(errno.EDQUOT, "quota")
+
+    monkeypatch.setattr(exporting.Descriptor, "close", close)
+    with pytest.raises(NoRoom, match=r"close .*out.*quota"):
+        export_to(store, model, tmp_path / "out")
+    monkeypatch.undo()
+    export_to(store, model, tmp_path / "out")
+
+
 def test_a_chunk_that_comes_after_the_deadline_reaches_no_file_that_was_opened_since(
     store: ObjectStore, model: ObjectId, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
