@@ -17,7 +17,7 @@ from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, pl
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished
 from ebbtide.storage.garbage import Grace, plan
-from ebbtide.storage.leases import Lease
+from ebbtide.storage.leases import Lease, Leases
 from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import FileEntry, Kind
 from ebbtide.storage.names import ObjectId
@@ -66,7 +66,7 @@ class LocalLeases:
 
 
 def store_at(
-    root: Path, *, transport: Transport | None = None, disk: Disk | None = None, leases: LocalLeases | None = None
+    root: Path, *, transport: Transport | None = None, disk: Disk | None = None, leases: Leases | None = None
 ) -> ObjectStore:
     """A store with leases of its own, that takes all there is."""
     transport = transport or PosixTransport(POOL, threads=2)

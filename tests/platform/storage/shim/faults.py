@@ -31,17 +31,20 @@ NOT_THERE = "-"  # the fault cannot happen in this column
 
 @dataclass(frozen=True)
 class Fault:
-    """One rule of the shim; see there. ``times`` 0 means always."""
+    """One rule of the shim; see there. ``times`` 0 means always; ``at``: how a path goes on to its end, with ``*``."""
 
     op: str
     action: str
     number: int = 0
     nth: int = 1
     times: int = 1
+    at: str = ""
 
     def rule(self, part: str) -> str:
-        """For paths that contain ``part``."""
-        return f"{self.op} {part} {self.nth} {self.times} {self.action} {self.number}"
+        """For paths that contain ``part``, and go on as ``at`` says."""
+        return (
+            f"{self.op} {f'*{part}*{self.at}' if self.at else part} {self.nth} {self.times} {self.action} {self.number}"
+        )
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,8 @@ def serve(columns: Mapping[str, Callable[[Cell], None]]) -> None:
         except StorageError as error:
             got = _named(error)
             cell.detail |= {"text": str(error), "offset": getattr(error, "offset", None)}
+        except Exception as error:  # noqa: BLE001 - one that no caller expects is a cell that does not hold
+            got = f"NOT OURS {type(error).__name__}: {error}"
         told = {"got": got, "fired": cell.fired, "seconds": cell.seconds, "detail": cell.detail}
         print(json.dumps(told), flush=True)
     os._exit(0)  # without waiting for threads that hang

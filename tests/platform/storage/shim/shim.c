@@ -7,7 +7,8 @@
  *
  * and rules are separated by ';'. OP: open read write allocate truncate sync close rename link unlink mkdir.
  * ".direct" and ".cached" take only descriptors (or opens) with or without O_DIRECT. The rule meets calls on paths
- * that contain SUBSTRING (of rename and link: either path), from the NTH of them on, TIMES times (0: always).
+ * that contain SUBSTRING, or, if there is a '*' in it, that it fits as a whole ('*' goes across directories); of rename
+ * and link: either path. From the NTH of them on, TIMES times (0: always).
  * Only the first rule that meets a call is obeyed. ACTION is one of
  *
  *     errno N      the call fails                          zero     it moves nothing, and says so
@@ -20,6 +21,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -76,11 +78,15 @@ __attribute__((constructor)) static void start(void) { ebbtide_faults(getenv("EB
 
 /* ---- which rule a call meets ---- */
 
+static int fits(const char *path, const char *part) {
+    return strchr(part, '*') ? fnmatch(part, path, 0) == 0 : strstr(path, part) != NULL;
+}
+
 static int matches(const struct rule *r, const char *op, const char *path, const char *other, int direct) {
     size_t length = strcspn(r->op, ".");
     if (strlen(op) != length || strncmp(r->op, op, length) != 0) return 0;
     if (r->op[length] && strcmp(r->op + length, direct ? ".direct" : ".cached") != 0) return 0;
-    return strstr(path, r->part) || (other && strstr(other, r->part));
+    return fits(path, r->part) || (other && fits(other, r->part));
 }
 
 static struct verdict meet(const char *op, const char *path, const char *other, int direct) {

@@ -1,0 +1,56 @@
+"""One of those who race in a store: ``race_process.py ROOT ROLE SECONDS``; run by test_store_race.py.
+
+ROLE: a seed publishes its model and moves the one ref to it, again and again; ``read`` opens the ref and reads all;
+``collect`` removes what nobody holds or names, and grants no time. Prints what it has come to.
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from ebbtide.storage.collecting import collect, survey
+from ebbtide.storage.errors import NotPublished
+from ebbtide.storage.garbage import Grace, plan
+from ebbtide.storage.lease import Pace
+from ebbtide.storage.leases import SharedLeases
+from ebbtide.storage.object_store import ObjectStore
+from tests.platform.storage.shim.store_trials import seed_of
+from tests.platform.storage.stores import publish_model, store_at
+
+SEEDS = [5, 6]
+PACE = Pace(beat_s=0.1, stale_after_s=5.0, answer_s=10.0)
+# Or a collector would take the files of refs that are being written.
+AT_ONCE = Grace(object_s=-1, work_s=-1, trash_s=-1, quarantine_s=-1, temporary_s=3600)
+
+
+def open_store(root: Path) -> ObjectStore:
+    """With leases that other processes see."""
+    return store_at(root, leases=SharedLeases(root / "leases", pace=PACE))
+
+
+def once(store: ObjectStore, role: str) -> str:
+    """One turn, and what to count it as."""
+    if role == "collect":
+        result = collect(store.ports, plan(survey(store.ports), AT_ONCE), AT_ONCE)
+        return "removed" if result.done else "nothing"
+    if role == "read":
+        try:
+            return f"seed {seed_of(store, 'latest', SEEDS)}"
+        except NotPublished:
+            return "gone"
+    publish_model(store, seed=int(role))
+    return "published"
+
+
+def main() -> None:
+    root, role, until_s = Path(sys.argv[1]), sys.argv[2], time.monotonic() + float(sys.argv[3])
+    store, counts = open_store(root), Counter[str]()
+    while time.monotonic() < until_s:
+        counts[once(store, role)] += 1
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()
