@@ -39,6 +39,7 @@ class Part:
     jobs: Sequence[Traced]
     hours: float | None = None  # of the traffic; None: all of it
     noise: str = "kept"  # of what is multiplied: see the file's run.noise
+    requests: str = "fluid"  # or "singly": its run.requests
 
 
 AZURE, MIDDLE, SMALL, REASONING = (
@@ -47,7 +48,7 @@ AZURE, MIDDLE, SMALL, REASONING = (
     "servegen_msmall_week1_total.parquet",
     "servegen_r1_day_total.parquet",
 )
-PHILLY = "philly.parquet"
+CONVERSATIONS, PHILLY = "azure_conv_2023.parquet", "philly.parquet"
 # GPUs that the highest ten minutes of a trace need, unscaled, with the engines of the configurations.
 HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
 ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
@@ -58,8 +59,11 @@ PARTS: Mapping[str, Part] = {
     # The same as of many crowds that know nothing of each other: a rate times k keeps the noise of one.
     "64-week-aggregated": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)], noise="aggregated"),
     # Of one night's first hour all jobs, which fill the pool: of a sixth of them none would come within the hour.
-    "64-burst": Part(64, [("azure_conv_2023.parquet", 57.0, 0.0)], [(PHILLY, 1.0, 9.0)]),
-    "64-burst-aggregated": Part(64, [("azure_conv_2023.parquet", 57.0, 0.0)], [(PHILLY, 1.0, 9.0)], noise="aggregated"),
+    "64-burst": Part(64, [(CONVERSATIONS, 57.0, 0.0)], [(PHILLY, 1.0, 9.0)]),
+    "64-burst-aggregated": Part(64, [(CONVERSATIONS, 57.0, 0.0)], [(PHILLY, 1.0, 9.0)], noise="aggregated"),
+    # Requests one by one: the hour twice, and a day of the week, whose day before warms up.
+    "64-burst-singly": Part(64, [(CONVERSATIONS, 57.0, 0.0)], [(PHILLY, 1.0, 9.0)], requests="singly"),
+    "64-day-singly": Part(64, [(AZURE, 5.4, 2.0)], [(PHILLY, 0.17, 10.0)], 48.0, requests="singly"),
     "64-flat": Part(64, [("alibaba_dlrm2025_gpu_instances.parquet", 0.0141, 0.0)], [(PHILLY, 0.17, 8.0)], 168.0),
     "512-week": Part(
         512,
@@ -87,7 +91,7 @@ def measured(
         [(traces / name, factor, day) for name, factor, day in part.serving],
         [(traces / name, factor, day) for name, factor, day in part.jobs],
     )
-    run = file.run.model_copy(update={"hours_max": hours, "noise": part.noise})
+    run = file.run.model_copy(update={"hours_max": hours, "noise": part.noise, "requests": part.requests})
     file = file.model_copy(update={"run": run})
     report, figures = play(file, inputs, list(names), seeds, os.cpu_count() or 1, frontier=frontier, tell=print)
     return figures, report.as_page()
