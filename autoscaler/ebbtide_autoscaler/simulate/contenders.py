@@ -160,7 +160,8 @@ def _foreseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Perfect foresight of requests and of what moves take, with our starts and our ways to step aside."""
     at_once, unforeseeing = _specs(scene, _at_once), replace(config, forecast_share=0.0)
     found = rehearse(at_once, unforeseeing)
-    return Play(at_once, Foreseeing(scene.begins_s, found.plans), unforeseeing, found.outcome)
+    known = None if scene.singly else found.outcome  # it rehearses with a fluid
+    return Play(at_once, Foreseeing(scene.begins_s, found.plans), unforeseeing, known)
 
 
 def _own(make: Make) -> Make:

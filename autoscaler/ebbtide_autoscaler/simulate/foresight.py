@@ -63,8 +63,9 @@ def plan(load: Load, engine: Engine, slo_s: float, lead_s: float, learnt: Learnt
             span = slice(max(0, begins), at + 1)
             ahead[span] = np.maximum(ahead[span], by_stretch[at])
     filled = _without_dips(ahead, DIP_S)
-    for dip_s in np.unique(learnt.dip_s[learnt.dip_s > DIP_S]) if learnt is not None else ():
-        filled = np.where(learnt.dip_s >= dip_s, _without_dips(ahead, dip_s), filled)
+    if learnt is not None:
+        for dip_s in np.unique(learnt.dip_s[learnt.dip_s > DIP_S]):
+            filled = np.where(learnt.dip_s >= dip_s, _without_dips(ahead, dip_s), filled)
     found: Array = np.maximum(np.ceil(filled - 1e-9), 1.0)
     return found
 

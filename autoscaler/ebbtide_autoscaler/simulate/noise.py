@@ -9,8 +9,11 @@ from dataclasses import replace
 from math import ceil, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from ebbtide_autoscaler.simulate.traces import Rates, Requests, Serving
+
+Whole = npt.NDArray[np.int64]
 
 APART_S = 60.0  # over which what was recorded once is spread: the curve of demand is made of minutes
 
@@ -41,10 +44,21 @@ def _streams(trace: Requests, factor: float, seed: int) -> Requests:
     later_s = np.concatenate([[0.0], random.uniform(0.0, APART_S, streams - 1)])  # the first one is as it was
     at_s = (np.tile(trace.at_s, streams) + np.repeat(later_s, count))[kept] % long_s
     order = np.argsort(at_s, kind="stable")
-    which = np.tile(np.arange(count), streams)[kept][order]
-    return replace(
+    which = np.flatnonzero(kept)[order]
+    stream, which = which // count, which % count
+    found = replace(
         trace,
         at_s=at_s[order],
         prompt_tokens=trace.prompt_tokens[which],
         output_tokens=trace.output_tokens[which],
     )
+    return found if trace.blocks is None or not len(trace.blocks) else _with_blocks(found, trace, which, stream)
+
+
+def _with_blocks(found: Requests, trace: Requests, which: Whole, stream: Whole) -> Requests:
+    """Prompts begin alike within a stream, as recorded, and never in two."""
+    assert trace.blocks is not None, "else there is nothing to do"
+    names, first = int(trace.blocks.max()) + 1, trace.blocks_from
+    parts = [trace.blocks[first[n] : first[n + 1]] + names * of for n, of in zip(which, stream, strict=True)]
+    ends = np.cumsum(np.diff(first)[which])
+    return replace(found, blocks=np.concatenate(parts), blocks_from=np.concatenate([[0], ends]).astype(np.int64))

@@ -93,7 +93,7 @@ class Rehearsed:
 
 
 def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
-    """The best of a few plans, each of which has learnt from those before it."""
+    """The best of a few plans, each of which has learnt from those before it; requests are played as a fluid."""
     learnt = [nothing_learnt(one.load) for one in scene.services]
     played: list[Rehearsed] = []
     while len(played) < REHEARSALS:
@@ -101,12 +101,12 @@ def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
         if played and all(np.array_equal(plans[name], one) for name, one in played[-1].plans.items()):
             break  # nothing more can be done
         contender = Foreseeing(scene.begins_s, plans)
-        outcome = Run(replace(scene, timed=True), contender, config).outcome()
+        outcome = Run(replace(scene, timed=True, singly=False), contender, config).outcome()
         played.append(Rehearsed(plans, outcome if scene.timed else replace(outcome, waits=())))
         if played[-1].late_share <= GOOD:
             break
         learnt = [
-            _lesson(scene, one, known, contender.ready[one.spec.name], waits)
+            lesson(scene, one, known, contender.ready[one.spec.name], waits)
             for one, known, waits in zip(scene.services, learnt, outcome.waits, strict=True)
         ]
     return best(played)
@@ -129,8 +129,14 @@ def best(played: Sequence[Rehearsed]) -> Rehearsed:
     return max(as_well, key=lambda one: one.outcome.slot_s[Use.TRAINING])
 
 
-def _lesson(scene: Scene, one: Service, learnt: Learnt, ready: Array, waits: tuple[Array, Array]) -> Learnt:
-    """What is known of an endpoint after this run."""
+def lesson(scene: Scene, one: Service, learnt: Learnt, ready: Array, waits: tuple[Array, Array]) -> Learnt:
+    """What is known of an endpoint after a run.
+
+    Args:
+        learnt: what was known before.
+        ready: as `Foreseeing.ready`.
+        waits: how long requests of each second waited, and how many they were.
+    """
     late = _late(scene, one, waits, len(ready))
     counts = np.minimum(
         np.ceil(needed(one.load, one.engine, one.spec.ttft_slo_s, learnt) - 1e-9), one.spec.replicas_max

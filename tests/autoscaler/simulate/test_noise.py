@@ -13,7 +13,7 @@ MINUTES = 3000
 
 
 def rates(sigma: float) -> Rates:
-    at_s: Array = 60.0 * np.arange(MINUTES)
+    at_s = np.arange(0.0, 60.0 * MINUTES, 60.0, dtype=np.float64)
     unknown = np.full(MINUTES, np.nan)
     return Rates(at_s, np.full(MINUTES, 100.0), np.full(MINUTES, sigma), unknown, unknown)
 
@@ -72,6 +72,22 @@ def test_every_request_of_a_stream_is_there_with_its_own_lengths_and_near_its_mi
     assert (np.bincount(now.output_tokens.astype(int)) == 2).all()
     for at_s, which in zip(now.at_s, now.output_tokens.astype(int), strict=True):
         assert 0.0 <= (at_s - trace.at_s[which] + 1e-9) % 3600.0 <= APART_S + 1e-6
+
+
+def test_prompts_begin_alike_within_a_stream_as_recorded_and_never_in_two() -> None:
+    at_s, tokens = np.array([0.0, 90.0, 179.0]), np.full(3, 10.0)
+    trace = Requests(at_s, tokens, np.array([0.0, 1.0, 2.0]), np.array([7, 7, 8, 9]), np.array([0, 1, 3, 4]))
+    now, _ = aggregated(trace, 3.0, 1)
+    assert isinstance(now, Requests) and now.blocks is not None
+    found = [
+        (int(which), now.blocks[begin:end].tolist())
+        for which, begin, end in zip(now.output_tokens, now.blocks_from, now.blocks_from[1:], strict=False)
+    ]
+    wanted = [(which, [name + 10 * stream for name in names]) for stream in range(3) for which, names in RECORDED]
+    assert sorted(found) == sorted(wanted)
+
+
+RECORDED = ((0, [7]), (1, [7, 8]), (2, [9]))
 
 
 def test_equal_seeds_shift_alike() -> None:

@@ -11,10 +11,10 @@ from ebbtide_autoscaler.simulate import rehearsal
 from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.contradictions import AS_WELL, contradictions
 from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.foresight import lead_s, nothing_learnt, plan
+from ebbtide_autoscaler.simulate.foresight import DIP_S, lead_s, nothing_learnt, plan
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.oracle import training_bound_s
-from ebbtide_autoscaler.simulate.rehearsal import GOOD, Rehearsed, best
+from ebbtide_autoscaler.simulate.rehearsal import GOOD, Rehearsed, best, lesson
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.score import figures
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of
@@ -133,6 +133,43 @@ def a_run(late: float, trained_s: float) -> Rehearsed:
 def test_the_most_training_among_those_that_serve_as_well_as_any(runs: list[tuple[float, float]], which: int) -> None:
     shown = [a_run(*one) for one in runs]
     assert best(shown) is shown[which]
+
+
+def test_it_learns_to_order_earlier_then_not_to_use_dips_of_the_hour_before() -> None:
+    scene = steps(0, 0)
+    [one] = scene.services
+    ready, waited_s = np.full(480, 8.0), np.zeros(4800 - 900)
+    ready[400:403], waited_s[4005 - 900] = 1.0, 30.0
+    waits = waited_s, np.ones(len(waited_s))
+    once = lesson(scene, one, nothing_learnt(one.load), ready, waits)
+    assert np.flatnonzero(once.earlier_s).tolist() == [400, 401, 402]
+    assert once.earlier_s[400] == 3 * 10 + scene.tick_s
+    assert (once.dip_s == DIP_S).all() and not once.more.any()
+    twice = lesson(scene, one, once, ready, waits)
+    assert twice.earlier_s[400] == 2 * once.earlier_s[400] + 3 * 10 + scene.tick_s
+    assert np.flatnonzero(twice.dip_s == 2 * DIP_S).tolist() == list(range(40, 403))
+    ready[:] = 8.0
+    more = lesson(scene, one, nothing_learnt(one.load), ready, waits)
+    assert np.flatnonzero(more.more).tolist() == [400] and not more.earlier_s.any()
+
+
+def test_before_the_beginning_nothing_can_be_ordered_so_more_start_at_once() -> None:
+    scene = replace(steps(0, 0), warm_up_s=0.0)
+    [one] = scene.services
+    ready, waited_s = np.full(480, 8.0), np.zeros(4800)
+    ready[:5], waited_s[20] = 0.0, 30.0
+    waits = waited_s, np.ones(len(waited_s))
+    learnt = nothing_learnt(one.load)
+    for more in (1.0, 2.0, 4.0):
+        learnt = lesson(scene, one, learnt, ready, waits)
+        assert learnt.more[:6].tolist() == [more] * 5 + [0.0]
+
+
+def test_single_requests_are_played_after_a_rehearsal_with_a_fluid() -> None:
+    scene = replace(steps(0, 0), singly=True)
+    play = CONTENDERS[ORACLE](scene, PolicyConfig())
+    assert play.outcome is None
+    assert Run(play.scene, play.contender, play.config).outcome().requests.sum() > 1000
 
 
 def test_what_was_learnt_is_ordered_earlier_and_only_that() -> None:

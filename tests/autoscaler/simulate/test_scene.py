@@ -274,7 +274,7 @@ def mixed(seed: int, **mix: Any) -> Scene:
             "run": {"hours_max": 1.0},
         }
     )
-    at_s = np.arange(0.0, 3600.0, 10.0)
+    at_s = np.arange(0.0, 3600.0, 10.0, dtype=np.float64)
     trace = Jobs(at_s, np.full(len(at_s), 120.0), np.resize([1.0, 2.0, 4.0], len(at_s)))
     return drawn(file, replicas([1.0] * 60), jobs=(trace,), seed=seed)
 
