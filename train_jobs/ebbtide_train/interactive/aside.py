@@ -6,7 +6,6 @@ whatever of them is still there is killed. Without one the processes are the ses
 Whatever comes of a revival, the lock stays until nothing that may have come of it is left.
 """
 
-import time
 from collections.abc import Mapping
 
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown, SessionCrashed
@@ -14,9 +13,6 @@ from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.occupation import Occupation
 from ebbtide_train.interactive.ports import Snapshots
 from ebbtide_train.interactive.tree import Process
-
-READ_BACK_S = 30.0  # a helper that was killed is started again and finishes or undoes what it had begun
-_POLL_S = 0.05
 
 
 def image(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int) -> None:
@@ -31,7 +27,8 @@ def image(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, numbe
     try:
         snapshots.image(leader, place.image(number))
     except OutcomeUnknown as error:
-        if not _stands(place, number, leader):
+        snapshots.settled(place.image(number))  # a helper that was killed is started again, and ends what it had begun
+        if not place.is_complete(number):
             if leader.alive():
                 raise CannotPark(f"{error}; no image stands, and it runs on") from error
             raise SessionCrashed(f"its processes are gone, and no image of them stands: {error}") from error
@@ -75,12 +72,3 @@ def revive(
         occupation.end(0.0)  # it lives, off its GPU: the lock must not go before it is gone
         raise CannotRevive(f"{error}; what was brought back of it has been ended") from error
     return leader
-
-
-def _stands(place: ImagePlace, number: int, leader: Process) -> bool:
-    deadline_s = time.monotonic() + READ_BACK_S
-    while not place.is_complete(number):
-        if not leader.alive() or time.monotonic() > deadline_s:
-            return place.is_complete(number)
-        time.sleep(_POLL_S)
-    return True
