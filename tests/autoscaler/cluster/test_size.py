@@ -81,6 +81,16 @@ def test_a_replica_of_several_gpus_needs_a_node_that_has_them_all() -> None:
     assert after(state, {small: 2}, for_s=GROW_S)[0].new == 0
 
 
+def test_a_large_replica_takes_a_place_that_a_small_one_needs() -> None:
+    """Nine slots on three nodes, and nine are wanted; but of two and more each node has a single place."""
+    endpoints = (an_endpoint("small", slots_per_replica=2), an_endpoint("large", slots_per_replica=3))
+    state = a_pool(nodes={"n0": 3, "n1": 3, "n2": 3}, endpoints=endpoints)
+    config = replace(CONFIG, node_slots=3)
+    small, large = (spec.name for spec in endpoints)
+    assert after(state, {small: 3, large: 1}, for_s=GROW_S, config=config)[0].new == 1
+    assert after(state, {small: 2, large: 1}, for_s=GROW_S, config=config)[0].new == 0
+
+
 def test_a_job_that_waits_calls_for_nodes_and_one_that_is_held_does_not() -> None:
     job = a_job(workers_min=7, workers_max=8)
     state = fold(two_nodes(), JobSubmitted(job, "i"))
