@@ -82,6 +82,18 @@ def swap(thing: Thing) -> None:
 
 
 Act = Callable[[Thing], object]
+
+
+def each(*acts: Act) -> Act:
+    """All of these, one after the other."""
+
+    def act(thing: Thing) -> None:
+        for one in acts:
+            one(thing)
+
+    return act
+
+
 INDEX = "weights.idx"
 
 
@@ -149,12 +161,12 @@ ROWS: Mapping[str, tuple[Act, Expected]] = {
         Expected(f"Corrupt {INDEX}", "weights, weights chunk 0"),
     ),
     "all of another": (
-        lambda t: [shutil.rmtree(t.directory), shutil.copytree(t.other, t.directory)],
+        each(lambda t: shutil.rmtree(t.directory), lambda t: shutil.copytree(t.other, t.directory)),
         Expected(f"Corrupt {MANIFEST}", f"Corrupt {MANIFEST}"),
     ),
     "a file gone": (lambda t: t.lose(t.weights), Expected("Corrupt weights", "weights chunk 0")),
     "a link in its place": (
-        lambda t: [t.file().rename(t.file("moved")), t.file().symlink_to("moved")],
+        each(lambda t: t.file().rename(t.file("moved")), lambda t: t.file().symlink_to("moved")),
         Expected("Corrupt weights", "weights chunk 0"),
     ),
     "half published: neither manifest nor COMMIT": (
@@ -187,7 +199,7 @@ ROWS: Mapping[str, tuple[Act, Expected]] = {
     "the index truncated": (lambda t: t.cut(f"{t.weights}.idx", 10), Expected(f"Corrupt {INDEX}", "weights")),
     "the index gone": (lambda t: t.lose(f"{t.weights}.idx"), Expected(f"Corrupt {INDEX}", "weights")),
     "the index gone, and a bit flipped": (
-        lambda t: [t.lose(f"{t.weights}.idx"), t.flip("", 3 * t.chunk_bytes)],
+        each(lambda t: t.lose(f"{t.weights}.idx"), lambda t: t.flip("", 3 * t.chunk_bytes)),
         Expected(f"Corrupt {INDEX}", "weights, weights chunk 0"),
     ),
     "a bit flipped in a small file": (
@@ -229,12 +241,12 @@ def listed(thing: Thing, found: list[Damage]) -> str:
 
 def of_a_model(root: Path, act: Act) -> Mapping[str, str]:
     store = store_at(root)
-    ids = [store.refs.read(MODEL, tag).object for tag in ("latest", "other")]
-    thing = Thing(*(store.paths.object(one) for one in ids), FILE, "config.json", CHUNK)
+    wanted, other = (store.refs.read(MODEL, tag).object for tag in ("latest", "other"))
+    thing = Thing(store.paths.object(wanted), store.paths.object(other), FILE, "config.json", CHUNK)
     act(thing)
     cells = {
         "read": told(thing, lambda: "right" if seed_of(store, "latest", [0]) == 0 else "WRONG"),
-        "verify": told(thing, lambda: listed(thing, damage_of(store.ports, ids[0], deep=True))),
+        "verify": told(thing, lambda: listed(thing, damage_of(store.ports, wanted, deep=True))),
     }
     assert seed_of(store, "other", [1]) == 1, "the other one is as it was"
     return cells
@@ -242,8 +254,8 @@ def of_a_model(root: Path, act: Act) -> Mapping[str, str]:
 
 def of_a_checkpoint(root: Path, act: Act) -> Mapping[str, str]:
     run, newest = make_run(root), at("e1/step-2")
-    directories = (run.paths.checkpoint(one) for one in (newest, at("e1/step-1")))
-    thing = Thing(*directories, "rank0.safetensors", "state.json", runs.CHUNK)
+    directory, other = (run.paths.checkpoint(one) for one in (newest, at("e1/step-1")))
+    thing = Thing(directory, other, "rank0.safetensors", "state.json", runs.CHUNK)
     act(thing)
 
     def resume(if_corrupt: IfCorrupt) -> str:

@@ -12,6 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from safetensors.numpy import load_file
 
+from ebbtide.storage.descriptor import Descriptor
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed, TransferTimeout
 from ebbtide.storage.models import exporting
 from ebbtide.storage.models.exporting import MARKER, Exported, export
@@ -239,13 +240,13 @@ def test_a_full_disk_is_told(
 def test_a_disk_that_is_full_at_close_is_told(
     store: ObjectStore, model: ObjectId, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = exporting.Descriptor.close
+    real = Descriptor.close
 
-    def close(file: exporting.Descriptor) -> None:
+    def close(file: Descriptor) -> None:
         real(file)
         raise OSError(errno.EDQUOT, "quota")
 
-    monkeypatch.setattr(exporting.Descriptor, "close", close)
+    monkeypatch.setattr(Descriptor, "close", close)
     with pytest.raises(NoRoom, match=r"close .*out.*quota"):
         export_to(store, model, tmp_path / "out")
     monkeypatch.undo()

@@ -26,7 +26,7 @@ def state_at(step: int, *, rows: int = 60) -> dict[str, Any]:
 class OnCheckpoints(Trial):
     """Of a run that has saved something."""
 
-    steps = (1,)
+    steps: tuple[int, ...] = (1,)
 
     @classmethod
     def prepare(cls, place: Path) -> None:

@@ -1,7 +1,8 @@
 """What goes wrong in the store's fault matrix, where, and what each operation must come to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from errno import EACCES, EAGAIN, EDQUOT, EINTR, EINVAL, EIO, ENOENT, ENOSPC, EROFS, ESTALE
+from types import MappingProxyType
 
 from tests.platform.storage.shim.faults import NOT_THERE, RIGHT, Fault, Row
 
@@ -42,12 +43,18 @@ def fails(place: str, op: str, code: int, *, nth: int = 1, times: int = 1) -> li
 
 
 def row(
-    columns: Sequence[str], name: str, expected: str, faults: Sequence[Fault], *, deadline_s: float = 60, **other: str
+    columns: Sequence[str],
+    name: str,
+    expected: str,
+    faults: Sequence[Fault],
+    *,
+    deadline_s: float = 60,
+    but: Mapping[str, str] = MappingProxyType({}),
 ) -> Row:
-    """A row about some columns; ``other`` where one of them differs (``move_ref`` for "move ref")."""
-    cells = dict.fromkeys(COLUMNS, NOT_THERE) | dict.fromkeys(columns, expected)
+    """A row about some columns; ``but``: of those that differ."""
+    cells = dict.fromkeys(COLUMNS, NOT_THERE) | dict.fromkeys(columns, expected) | dict(but)
     name = f"new {name}" if columns is MAKERS or columns is NAMERS else name
-    return Row(name, tuple(faults), cells | {key.replace("_", " "): value for key, value in other.items()}, deadline_s)
+    return Row(name, tuple(faults), cells, deadline_s)
 
 
 def opens(columns: Sequence[str], place: str) -> Iterator[Row]:
@@ -86,9 +93,9 @@ def large_files_made() -> Iterator[Row]:
             f"weights: {op}: {'EROFS' if code == EROFS else 'EIO'}",
             f"TransferFailed {'EROFS' if code == EROFS else 'EIO'}",
             fails("weights", op, code),
-            **again,
+            but=again,
         )
-    yield row(MAKERS, "weights: write: moves nothing", "TransferFailed EIO", at("weights", "write", "zero"), **again)
+    yield row(MAKERS, "weights: write: moves nothing", "TransferFailed EIO", at("weights", "write", "zero"), but=again)
     yield row(MAKERS, "weights: sync: EIO once, all lost", RIGHT, at("weights", "sync", "lose", EIO))
     lost = at("weights", "sync", "lose", EIO, times=ALWAYS)
     yield row(MAKERS, "weights: sync: EIO always", "TransferFailed EIO", lost)
@@ -99,7 +106,7 @@ def large_files_made() -> Iterator[Row]:
     for op in ("open", "allocate", "write", "sync", "close"):
         hang = at("weights", op, "hang", HANG_MS)
         name = f"weights: {op}: hangs"
-        yield row(MAKERS, name, "TransferTimeout ETIMEDOUT", hang, deadline_s=DEADLINE_S, **again)
+        yield row(MAKERS, name, "TransferTimeout ETIMEDOUT", hang, deadline_s=DEADLINE_S, but=again)
 
 
 def small_files_made(place: str, columns: Sequence[str] = MAKERS, *, ops: Sequence[str] = SMALL_CALLS) -> Iterator[Row]:
@@ -108,11 +115,11 @@ def small_files_made(place: str, columns: Sequence[str] = MAKERS, *, ops: Sequen
     where = "new ref" if place == "ref" else place
     for op in ops:
         once = at(where, op, "lose" if op == "sync" else "errno", EIO)
-        yield row(columns, f"{place}: {op}: EIO once", "TransferFailed EIO", once, **again)
+        yield row(columns, f"{place}: {op}: EIO once", "TransferFailed EIO", once, but=again)
         for name, code in FULL:
             yield row(columns, f"{place}: {op}: {name}", f"NoRoom {name}", fails(where, op, code, times=ALWAYS))
     yield row(columns, f"{place}: write: short, odd", RIGHT, at(where, "write", "odd", times=ALWAYS))
-    yield row(columns, f"{place}: write: moves nothing", "TransferFailed EIO", at(where, "write", "zero"), **again)
+    yield row(columns, f"{place}: write: moves nothing", "TransferFailed EIO", at(where, "write", "zero"), but=again)
 
 
 def interruptions() -> Iterator[Row]:
@@ -121,16 +128,16 @@ def interruptions() -> Iterator[Row]:
     for op in SMALL_CALLS:
         yield row(MAKERS, f"manifest: {op}: EINTR", RIGHT, fails("manifest", op, EINTR, times=2))
         yield row(MAKERS, f"manifest: {op}: slow", RIGHT, at("manifest", op, "hang", SLOW_MS))
-    yield row(MAKERS, "manifest: open: ESTALE", "TransferFailed ESTALE", fails("manifest", "open", ESTALE), **again)
-    yield row(MAKERS, "manifest: write: EAGAIN", "TransferFailed EAGAIN", fails("manifest", "write", EAGAIN), **again)
+    yield row(MAKERS, "manifest: open: ESTALE", "TransferFailed ESTALE", fails("manifest", "open", ESTALE), but=again)
+    yield row(MAKERS, "manifest: write: EAGAIN", "TransferFailed EAGAIN", fails("manifest", "write", EAGAIN), but=again)
 
 
 def steps_made() -> Iterator[Row]:
     """Directories and names."""
     again = {"import": RIGHT}
     for place, op in (("work", "mkdir"), ("object", "rename"), ("objects", "sync")):
-        yield row(MAKERS, f"{place}: {op}: EIO", "TransferFailed EIO", fails(place, op, EIO), **again)
-        yield row(MAKERS, f"{place}: {op}: ESTALE", "TransferFailed ESTALE", fails(place, op, ESTALE), **again)
+        yield row(MAKERS, f"{place}: {op}: EIO", "TransferFailed EIO", fails(place, op, EIO), but=again)
+        yield row(MAKERS, f"{place}: {op}: ESTALE", "TransferFailed ESTALE", fails(place, op, ESTALE), but=again)
         yield row(MAKERS, f"{place}: {op}: slow", RIGHT, at(place, op, "hang", SLOW_MS))
         for name, code in FULL:
             yield row(MAKERS, f"{place}: {op}: {name}", f"NoRoom {name}", fails(place, op, code, times=ALWAYS))

@@ -199,5 +199,5 @@ def patience(seconds: float) -> Iterator[None]:
 
 def hurry() -> None:
     """Let imports that failed try again at once, and once only."""
-    flight_course.backoff_s = lambda failures: BACKOFF_S
-    importing.Terms = partial(Terms, tries=2)  # type: ignore[assignment,misc]
+    vars(flight_course)["backoff_s"] = lambda failures: BACKOFF_S
+    vars(importing)["Terms"] = partial(Terms, tries=2)
