@@ -50,5 +50,6 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
         "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
         "mix": file.jobs.mix.model_dump(),
         "noise": file.run.noise,
+        "requests": file.run.requests,
         "remarks": remarks.remarks(file, inputs, given),
     }

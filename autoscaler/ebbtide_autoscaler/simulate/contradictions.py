@@ -16,18 +16,18 @@ ROUNDING = 1e-9
 GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much
 
 
-def contradictions(runs: Mapping[str, Mapping[int, Figures]], oracle: str) -> list[str]:
+def contradictions(runs: Mapping[str, Mapping[int, Figures]], oracle: str | None) -> list[str]:
     """Each in words.
 
     Args:
         runs: a run's figures by contender and seed.
-        oracle: which of them has perfect foresight.
+        oracle: which of them has perfect foresight; None: nobody, since its plans are for a fluid.
     """
     return [
         told
         for name, seeds in runs.items()
         for seed, mine in sorted(seeds.items())
-        for told in _of(f"{name}, seed {seed}", mine, runs.get(oracle, {}).get(seed))
+        for told in _of(f"{name}, seed {seed}", mine, runs.get(oracle or "", {}).get(seed))
     ]
 
 

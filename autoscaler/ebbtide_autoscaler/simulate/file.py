@@ -100,6 +100,11 @@ class RunModel(Section):
         description="Not scored: the pool begins empty. Shorter traffic than two of it is played twice, with "
         "its jobs, and the second time counts. Default a day.",
     )
+    requests: Literal["fluid", "singly"] = Field(
+        "fluid",
+        description="How requests are played: as a fluid, or one by one, with their tokens, batches, KV and prefix "
+        "caches, which takes a second or two for each million of them. Default fluid.",
+    )
     hours_max: Annotated[float, Field(ge=1 / 60)] | None = Field(
         None, description="Of traffic, before it is played twice. Default null: all of it."
     )

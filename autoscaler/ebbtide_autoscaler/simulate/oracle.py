@@ -18,7 +18,8 @@ def serving_slots(scene: Scene) -> Array:
     begins, long_s = _minutes(scene)
     needed = np.zeros(len(begins))
     for one in scene.services:
-        needed += np.add.reduceat(one.load.work_s, begins) / long_s / one.engine.full * one.engine.slots
+        full = 1.0 if scene.singly else one.engine.full  # one that batches may be driven to all its speed for a while
+        needed += np.add.reduceat(one.load.work_s, begins) / long_s / full * one.engine.slots
     return needed
 
 

@@ -15,6 +15,7 @@ from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
 from ebbtide_autoscaler.simulate.filesystem import NODE_BYTES_PER_S
 from ebbtide_autoscaler.simulate.mix import cast
 from ebbtide_autoscaler.simulate.noise import aggregated
+from ebbtide_autoscaler.simulate.requests import at_full
 from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
 
@@ -96,6 +97,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     warm_up_s, twice = file.run.warm_up_s, horizon_s < 2 * file.run.warm_up_s
     if twice:
         warm_up_s, horizon_s = float(horizon_s), 2 * horizon_s
+    singly = file.run.requests == "singly"
     together = np.zeros(max(1, horizon_s // CURVE_S))
     for model, (named, _), drawn in zip(file.endpoints, inputs.serving, loads, strict=False):
         engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
@@ -112,6 +114,8 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         _can_answer(named, model, asked)
         warm = replicas_max if model.warm_replicas is None else model.warm_replicas
         spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
+        if singly:  # as its owner would have tried it out
+            spec = replace(spec, target_requests=at_full(engine, asked))
         services.append(Service(replace(spec, ttft_slo_s=model.ttft_slo_s), engine, asked))
     return Scene(
         nodes=file.pool.nodes,
@@ -126,6 +130,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         horizon_s=float(horizon_s),
         failures=_failures(file, (warm_up_s, float(horizon_s)), seed),
         bytes_per_s=bytes_per_s(file),
+        singly=singly,
     )
 
 

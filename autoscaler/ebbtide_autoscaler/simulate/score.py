@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide_autoscaler.simulate.arrivals import WINDOW_S
+from ebbtide_autoscaler.simulate.batching import seconds_of_bin
 from ebbtide_autoscaler.simulate.meter import WASTE, Use
-from ebbtide_autoscaler.simulate.run import WINDOW_S, Outcome, Scene
+from ebbtide_autoscaler.simulate.run import Outcome, Scene
+from ebbtide_autoscaler.simulate.traces import Array
 from ebbtide_autoscaler.simulate.training import Training
 
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student's t, two-sided
@@ -27,50 +30,71 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
     trained = found.training.values()
     preempted = [one.preempted for one in trained]
     goodput_s = found.slot_s[Use.TRAINING]
-    return {
-        "slo_attainment": 1.0 - float(found.late.sum() / asked) if asked else 1.0,
-        "slo_worst_5min": _worst(found),
-        "slo_5min_below_99": _below(found, 0.99),
-        "slo_minutes_below_99": WINDOW_S / 60 * _count_below(found, 0.99),
-        "goodput_gpu_s": goodput_s,
-        "work_done_gpu_s": sum(one.work_s - one.left_s for one in found.training.values()),
-        "goodput_share": goodput_s / scored_s,
-        "useful_gpu_s": found.busy_s + goodput_s,
-        "useful_share": (found.busy_s + goodput_s) / scored_s,
-        "waste_share": sum(waste.values()) / scored_s,
-        "waste": {cause: slot_s / scored_s for cause, slot_s in waste.items()},
-        "waste_gpu_h": {cause: slot_s / 3600 for cause, slot_s in waste.items()},
-        "ready_share": found.slot_s[Use.READY] / scored_s,
-        "busy_share": found.busy_s / scored_s,
-        "free_share": found.slot_s[Use.FREE] / scored_s,
-        "down_share": found.slot_s[Use.DOWN] / scored_s,
-        "gpu_s": {use.value: slot_s for use, slot_s in found.slot_s.items()},
-        "lend_s": _spread_over(found.tally.lent),
-        "reclaim_s": _spread_over(found.tally.reclaimed),
-        "replica_s": _spread_over(found.tally.answered),
-        "asked_gpu_s": found.tally.asked_slot_s,
-        "on_time_gpu_s": found.tally.on_time_slot_s,
-        "on_time_share": found.tally.on_time_slot_s / found.tally.asked_slot_s if found.tally.asked_slot_s else 1.0,
-        "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
-        "jct_s": spread([_took_s(one, end_s) for one in jobs]),
-        "slowdown": spread([_took_s(one, end_s) / max(one.work_s / one.gpus, 60.0) for one in jobs]),
-        "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
-        "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
-        "slowdown_by_gpus": _by_size(jobs, lambda one: _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)),
-        "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
-        "jobs": len(jobs),
-        "crashes": sum(one.crashes for one in trained),
-        "jobs_done": sum(one.end_s is not None for one in jobs),
-        "preemptions": sum(preempted),
-        "preemptions_per_1000_gpu_h": sum(preempted) / max(goodput_s / 3.6e6, 1e-9),
-        "preemptions_per_job_max": max(preempted, default=0),
-        "preemptions_per_job_h_max": max(map(_most_in_an_hour, trained), default=0),
-        "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one) > one.per_h_max for one in trained),
-        "jobs_preempted_often": sum(count > OFTEN for count in preempted),
-        "double_allocated_gpu_s": found.double_s,
-        "refused_moves": len(found.refused),
-        "decisions": found.ticks,
-    } | ({"wait_s": _waits(found)} if found.waits else {})
+    return (
+        {
+            "slo_attainment": 1.0 - float(found.late.sum() / asked) if asked else 1.0,
+            "slo_worst_5min": _worst(found),
+            "slo_5min_below_99": _below(found, 0.99),
+            "slo_minutes_below_99": WINDOW_S / 60 * _count_below(found, 0.99),
+            "goodput_gpu_s": goodput_s,
+            "work_done_gpu_s": sum(one.work_s - one.left_s for one in found.training.values()),
+            "goodput_share": goodput_s / scored_s,
+            "useful_gpu_s": found.busy_s + goodput_s,
+            "useful_share": (found.busy_s + goodput_s) / scored_s,
+            "waste_share": sum(waste.values()) / scored_s,
+            "waste": {cause: slot_s / scored_s for cause, slot_s in waste.items()},
+            "waste_gpu_h": {cause: slot_s / 3600 for cause, slot_s in waste.items()},
+            "ready_share": found.slot_s[Use.READY] / scored_s,
+            "busy_share": found.busy_s / scored_s,
+            "free_share": found.slot_s[Use.FREE] / scored_s,
+            "down_share": found.slot_s[Use.DOWN] / scored_s,
+            "gpu_s": {use.value: slot_s for use, slot_s in found.slot_s.items()},
+            "lend_s": _spread_over(found.tally.lent),
+            "reclaim_s": _spread_over(found.tally.reclaimed),
+            "replica_s": _spread_over(found.tally.answered),
+            "asked_gpu_s": found.tally.asked_slot_s,
+            "on_time_gpu_s": found.tally.on_time_slot_s,
+            "on_time_share": found.tally.on_time_slot_s / found.tally.asked_slot_s if found.tally.asked_slot_s else 1.0,
+            "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
+            "jct_s": spread([_took_s(one, end_s) for one in jobs]),
+            "slowdown": spread([_took_s(one, end_s) / max(one.work_s / one.gpus, 60.0) for one in jobs]),
+            "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
+            "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
+            "slowdown_by_gpus": _by_size(jobs, lambda one: _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)),
+            "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
+            "jobs": len(jobs),
+            "crashes": sum(one.crashes for one in trained),
+            "jobs_done": sum(one.end_s is not None for one in jobs),
+            "preemptions": sum(preempted),
+            "preemptions_per_1000_gpu_h": sum(preempted) / max(goodput_s / 3.6e6, 1e-9),
+            "preemptions_per_job_max": max(preempted, default=0),
+            "preemptions_per_job_h_max": max(map(_most_in_an_hour, trained), default=0),
+            "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one) > one.per_h_max for one in trained),
+            "jobs_preempted_often": sum(count > OFTEN for count in preempted),
+            "double_allocated_gpu_s": found.double_s,
+            "refused_moves": len(found.refused),
+            "decisions": found.ticks,
+        }
+        | ({"wait_s": _waits(found)} if found.waits else {})
+        | _singly(found)
+    )
+
+
+def _singly(found: Outcome) -> dict[str, Any]:
+    """What is known where requests were played one by one, warm-up included: times to tokens, and of prefixes."""
+    if not found.times:
+        return {}
+    return {name: _of_bins(counts) for name, counts in found.times.items()} | {"prefix_share": found.prefix_share}
+
+
+def _of_bins(counts: Array) -> dict[str, float]:
+    """Mean and percentiles of a histogram of `batching`; zeros of nothing."""
+    if not counts.sum():
+        return spread([])
+    at_s = seconds_of_bin(np.arange(len(counts)))
+    share = np.cumsum(counts) / counts.sum()
+    at = {f"p{p}": float(at_s[np.searchsorted(share, p / 100)]) for p in (50, 95, 99)}
+    return {"mean": float((at_s * counts).sum() / counts.sum())} | at
 
 
 def waste_of(found: Outcome) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate.draws import lasting
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_autoscaler.simulate.oracle import serving_slots
 from ebbtide_autoscaler.simulate.remarks import remarks
+from ebbtide_autoscaler.simulate.requests import at_full
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.scene import Inputs, Named, read, scene
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Rates, Requests
@@ -320,3 +323,15 @@ def test_noise_is_as_the_file_says() -> None:
     assert kept.std() > 2 * aggregated.std()
     with pytest.raises(ValueError, match="noise"):
         file_of(noise="less")
+
+
+def test_requests_one_by_one_have_a_replica_that_was_tried_out_and_a_bound_at_all_its_speed() -> None:
+    busy = [2.0] * 60
+    fluid, singly = (drawn(file_of(requests=how), replicas(busy)) for how in ("fluid", "singly"))
+    assert (fluid.singly, singly.singly) == (False, True)
+    (one,), (other,) = fluid.services, singly.services
+    assert other.spec.target_requests == at_full(ENGINES["llama-8b-h100"], other.load)
+    assert other.spec == replace(one.spec, target_requests=other.spec.target_requests), "and else they are alike"
+    np.testing.assert_array_equal(one.load.work_s, other.load.work_s)
+    full = ENGINES["llama-8b-h100"].full
+    np.testing.assert_allclose(serving_slots(singly), serving_slots(fluid) * full)
