@@ -11,27 +11,29 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
 
-def store_of(rank: int) -> dist.Store:
+def store_of(rank: int) -> Any:
     """Rank 0 keeps it; where, it writes into a file."""
     told = FOLDER / f"{NAME}-port"
     if rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, WORLD, is_master=True, wait_for_workers=False, use_libuv=False)
+        store = TCPStore("127.0.0.1", 0, WORLD, is_master=True, wait_for_workers=False, use_libuv=False)
         told.with_suffix(".tmp").write_text(str(store.port))
         told.with_suffix(".tmp").rename(told)
         return store
     while not told.exists():
         time.sleep(0.01)
-    return dist.TCPStore("127.0.0.1", int(told.read_text()), WORLD, is_master=False, use_libuv=False)
+    return TCPStore("127.0.0.1", int(told.read_text()), WORLD, is_master=False, use_libuv=False)
 
 
 def meet(model: torch.nn.Module, rank: int, round_: int) -> torch.nn.parallel.DistributedDataParallel:
     """A group, and the model wrapped for it."""
-    store = store_of(rank) if TOGETHER else dist.FileStore(str(FOLDER / f"{NAME}-store-{round_}"), WORLD)
+    store = store_of(rank) if TOGETHER else FileStore(str(FOLDER / f"{NAME}-store-{round_}"), WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
     return torch.nn.parallel.DistributedDataParallel(model)
 
