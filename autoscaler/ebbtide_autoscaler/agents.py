@@ -30,6 +30,7 @@ class Agents:
     def __init__(self, lock_dir: str) -> None:
         self._lock_dir = lock_dir
         self._handles: dict[NodeId, Any] = {}
+        self._since_s: dict[NodeId, float] = {}  # when the node was first named, monotonic
         self._found_s: dict[NodeId, float] = {}  # when the handle was got, monotonic
         self._killed_s: dict[NodeId, float] = {}
         self._ended: frozenset[NodeId] = frozenset()
@@ -61,7 +62,7 @@ class Agents:
         """End the agents of all nodes but ``alive``: Ray would keep their actors on its books for ever."""
         for node in [node for node in self._handles if node not in alive]:
             stop_agent(str(node))
-            for known in (self._handles, self._found_s, self._killed_s):
+            for known in (self._handles, self._since_s, self._found_s, self._killed_s):
                 known.pop(node, None)
 
     def end(self, nodes: frozenset[NodeId]) -> None:
@@ -113,8 +114,10 @@ class Agents:
         if node not in self._handles or (silent_s > SILENT_S and now_s - self._found_s[node] > SILENT_S):
             self._handles[node] = start_agent(str(node), self._lock_dir)
             self._found_s[node] = now_s
-        if silent_s > HUNG_S and now_s - self._killed_s.get(node, 0.0) > HUNG_S:
-            log.warning("the agent of node %s has been silent for %.0f s: it is started anew", node, silent_s)
+        # A node that has just joined has been silent since before it was there.
+        hung_s = min(silent_s, now_s - self._since_s.setdefault(node, now_s))
+        if hung_s > HUNG_S and now_s - self._killed_s.get(node, 0.0) > HUNG_S:
+            log.warning("the agent of node %s has been silent for %.0f s: it is started anew", node, hung_s)
             self._killed_s[node] = now_s
             ray.kill(self._handles[node], no_restart=False)
         return self._handles[node]
