@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -21,6 +22,8 @@ from tests.train_jobs import gangs
 
 GLOBAL_BATCH = 7  # 97 samples: an epoch ends in the 14th step, and shares of two and three workers are uneven
 DROPOUT = 0.2
+APART = 3  # steps
+PARKED = RankPhase.PARKED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,20 @@ class Course:
 
 
 def random_parks(random: Random, steps: int, count: int) -> dict[int, Away]:
-    """So many parks of random lengths after random steps."""
-    return {step: Away(polls=random.randint(1, 4)) for step in sorted(random.sample(range(1, steps), count))}
+    """So many parks of random lengths after random steps.
+
+    Some steps apart where there are enough: the ranks agree beside the step, so one that is asked for while they come
+    back from another may come to nothing.
+    """
+    apart = range(1, steps, APART)
+    among = apart if len(apart) >= count else range(1, steps)
+    return {step: Away(polls=random.randint(1, 4)) for step in sorted(random.sample(among, count))}
+
+
+def parks_of(job: Path) -> int:
+    """How often its first rank was parked, as it reported."""
+    phases = [line.split()[0] for line in (job / "reports-1-0").read_text().splitlines()]
+    return sum(now == PARKED and was != PARKED for was, now in pairwise(phases))
 
 
 def must_equal(job: Path, calm: Path, *, world: int, steps: int) -> None:

@@ -44,7 +44,7 @@ def frozen_at_random(folder: Path, course: Course, *, world: int, freezes: int, 
 @pytest.mark.timeout(200)
 def test_five_freezes_of_three_workers_leave_no_trace(folder: Path) -> None:
     """The hardest: at three the order of the sum over ranks shows, and small buckets have much of it."""
-    frozen_at_random(folder, Course(steps=14, bucket_cap_mb=0.01), world=3, freezes=5, seed=6)
+    frozen_at_random(folder, Course(steps=16, bucket_cap_mb=0.01), world=3, freezes=5, seed=6)
 
 
 @pytest.mark.hunt
@@ -52,5 +52,5 @@ def test_five_freezes_of_three_workers_leave_no_trace(folder: Path) -> None:
 @pytest.mark.parametrize("bucket_cap_mb", [25.0, 0.01])
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_twenty_freezes_leave_no_trace(folder: Path, world: int, bucket_cap_mb: float) -> None:
-    course = Course(steps=40, bucket_cap_mb=bucket_cap_mb)
+    course = Course(steps=64, bucket_cap_mb=bucket_cap_mb)
     frozen_at_random(folder, course, world=world, freezes=FREEZES, seed=world)

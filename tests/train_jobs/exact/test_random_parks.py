@@ -7,9 +7,9 @@ import pytest
 
 from ebbtide_train.session.gate import Away
 from tests.train_jobs import gangs
-from tests.train_jobs.exact.courses import Course, SocketsWhileParked, must_equal, noting_main, random_parks
+from tests.train_jobs.exact.courses import Course, SocketsWhileParked, must_equal, noting_main, parks_of, random_parks
 
-PARKS = 20
+PARKS, STEPS = 20, 64
 
 
 def parked_at_random(folder: Path, course: Course, *, world: int, seed: int) -> None:
@@ -17,12 +17,13 @@ def parked_at_random(folder: Path, course: Course, *, world: int, seed: int) -> 
     wants = random_parks(Random(seed), course.steps, PARKS)
     gangs.run(course.plan(folder / "job", world=world), wants)
     must_equal(folder / "job", calm, world=world, steps=course.steps)
+    assert parks_of(folder / "job") == PARKS
 
 
 @pytest.mark.timeout(200)
 def test_twenty_parks_at_three_workers_leave_no_trace(tmp_path: Path) -> None:
     """The hardest: at three the order of the sum over ranks shows, and small buckets have much of it."""
-    parked_at_random(tmp_path, Course(steps=24, bucket_cap_mb=0.01), world=3, seed=5)
+    parked_at_random(tmp_path, Course(steps=STEPS, bucket_cap_mb=0.01), world=3, seed=5)
 
 
 @pytest.mark.hunt
@@ -31,7 +32,7 @@ def test_twenty_parks_at_three_workers_leave_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bucket_cap_mb", [25.0, 0.01])
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_twenty_parks_leave_no_trace(tmp_path: Path, world: int, bucket_cap_mb: float, seed: int) -> None:
-    parked_at_random(tmp_path, Course(steps=40, bucket_cap_mb=bucket_cap_mb), world=world, seed=seed)
+    parked_at_random(tmp_path, Course(steps=STEPS, bucket_cap_mb=bucket_cap_mb), world=world, seed=seed)
 
 
 @pytest.mark.timeout(120)
