@@ -18,6 +18,7 @@ from tests.platform.helper.trees import Running, end, helping
 
 WORLD = 2
 WAIT_S = 90.0  # a loaded machine needs half a minute to import torch
+STEPS_AN_IMAGE = 150  # 40 at most until it is wanted; it trains on while it is prepared, for long on a busy machine
 
 
 @contextmanager
@@ -85,7 +86,7 @@ def register(running: Running, name: str, process: subprocess.Popen[bytes]) -> N
 
 def imaged_together(folder: Path, criu: Criu, images: int, seed: int) -> None:
     """Dumped at random moments, connected, and gone until they are revived."""
-    random, steps = Random(seed), 60 * (images + 1)
+    random, steps = Random(seed), STEPS_AN_IMAGE * (images + 1)
     with (
         undisturbed(folder, steps),
         helping(folder, criu) as running,
