@@ -6,6 +6,7 @@ that hangs, which its process's death alone can cure, is killed and comes back b
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -116,7 +117,7 @@ class Agents:
             self._found_s[node] = now_s
         # A node that has just joined has been silent since before it was there.
         hung_s = min(silent_s, now_s - self._since_s.setdefault(node, now_s))
-        if hung_s > HUNG_S and now_s - self._killed_s.get(node, 0.0) > HUNG_S:
+        if hung_s > HUNG_S and now_s - self._killed_s.get(node, -math.inf) > HUNG_S:
             log.warning("the agent of node %s has been silent for %.0f s: it is started anew", node, hung_s)
             self._killed_s[node] = now_s
             ray.kill(self._handles[node], no_restart=False)

@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import PendingCallsLimitExceeded
 
 from ebbtide.client.messages import AgentReport, SlotRef
 from ebbtide.pool.events import NodeFound, NodeLost, SlotFound
@@ -129,16 +131,20 @@ async def test_every_agent_is_told_its_slots_with_one_call_and_started_once(scen
     assert scene.agents[A].watched == [([SlotRef(str(A), 0), SlotRef(str(A), 1)], 1000, [])] * 3
 
 
-async def test_an_agent_that_hangs_holds_up_no_other_and_is_started_anew(scene: Scene) -> None:
-    from ray.exceptions import PendingCallsLimitExceeded
-
+async def test_an_agent_that_hangs_holds_up_no_other_and_is_started_anew(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await scene.look()
     scene.agents[A].fail = PendingCallsLimitExceeded("full")
     before = len(scene.agents[B].watched)
     await scene.look()
     assert len(scene.agents[B].watched) == before + 1
-    scene.reports.started_s = time.time() - agents.HUNG_S - 1
+    scene.reports.started_s = time.time() - agents.HUNG_S - 1  # never heard of, by the wall clock
     scene.hear(B, {})
+    await scene.look()
+    assert scene.killed == [], "nobody can have been silent on a node that was named a moment ago"
+    named_s = time.monotonic()
+    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: named_s + agents.HUNG_S + 1))
     for _ in range(3):
         await scene.look()
     assert scene.killed == [scene.agents[A]], "killed once, not each time"
