@@ -18,6 +18,7 @@ from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.scheduled import scheduled
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.strain import last_strain_s, room_kept
 
 SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
 STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six waits, should demand have been misjudged
@@ -119,10 +120,11 @@ def _want(
     seats, have = standing.seats, len(standing.seats)
     if not signals.known:
         keep = min(max(have, spec.replicas_min), spec.replicas_max)
-        return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0, False), before
+        return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0, False), _untold(before)
 
     lead_s = record.wake_s if standing.warm and record.wake_s else record.start_s
-    raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, config)
+    strained_at_s = last_strain_s(now_s, spec, signals, before)
+    raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, now_s - strained_at_s, config)
     before, slow_since_s, too_slow = _slowness(now_s, spec, signals, standing, before, config)
     proven = _proven(before, signals)
     if too_slow and raw <= have:
@@ -150,20 +152,24 @@ def _want(
         under_since_s, under_most = now_s, bounded
     elif bounded != aim:
         why = _not_yet(spec, bounded, aim, config)
-    after = EndpointMemory(
+    after = replace(
+        before,
         aim=want,
         busy_since_s=_since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s),
         over_since_s=over_since_s,
         slow_since_s=slow_since_s,
         under_since_s=under_since_s,
         under_most=under_most,
-        slow_replicas=before.slow_replicas,
-        slow_demand=before.slow_demand,
-        slow_at_s=before.slow_at_s,
+        strained_at_s=strained_at_s,
     )
     if want < have:
         want, why = _down(now_s, state, record, tuple(seats.values()), want)
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
+
+
+def _untold(before: EndpointMemory) -> EndpointMemory:
+    """What nobody heard of was no calm."""
+    return before if not before.strained_at_s else replace(before, strained_at_s=0.0)
 
 
 def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:
@@ -232,6 +238,7 @@ def _raw_want(
     have: int,
     lead_s: float,
     expected: Outlook | None,
+    calm_s: float,
     config: PolicyConfig,
 ) -> tuple[int, str, bool]:
     """Replicas for what is asked, why, and whether that is no fleeting count."""
@@ -241,7 +248,7 @@ def _raw_want(
     if signals.held or signals.inflight or (now.running and not idle):
         room, ahead, told = 0.0, now, now.why
         if expected is not None and config.forecast_share:
-            room = expected.room(config.forecast_share, lead_s, spec.ttft_slo_s)
+            room = room_kept(expected.room(config.forecast_share, lead_s, spec.ttft_slo_s), calm_s)
             then = expected.running_in(lead_s, now.running)
             if then > now.running:
                 ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {lead_s:.0f} s"

@@ -70,6 +70,7 @@ class EndpointMemory:
     slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: not of late
     slow_demand: float = 0.0  # requests per second then; where nobody says, requests in flight
     slow_at_s: float = 0.0
+    strained_at_s: float = 0.0  # when its replicas had as much as they can do with last; 0: for all that is known, now
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,8 @@ def test_arrivals_raise_it_at_once_and_a_count_of_one_moment_does_not() -> None:
 def test_silence_of_gateways_ages_nothing() -> None:
     _, memory = aims(up(8), [(0.0, arriving(2.0))])
     silent, after = aims(up(8), [(1.0, EndpointSignals()), (900.0, EndpointSignals())], memory)
-    assert silent == [8, 8] and after.endpoints == memory.endpoints
+    told = replace(memory.endpoints[CHAT], strained_at_s=0.0)
+    assert silent == [8, 8] and after.endpoints == {CHAT: told}, "but that it was calm meanwhile is not known"
 
 
 def test_endpoints_of_one_priority_come_as_they_were_declared_whatever_they_are_called() -> None:
