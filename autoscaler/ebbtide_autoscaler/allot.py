@@ -52,20 +52,25 @@ class _Table:
     starving: JobName | None = None  # one at a time
     last_turn: tuple[float, float] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
+    owed: dict[JobName, int] = field(default_factory=dict)  # slots left to jobs that may never lose all of theirs
     rooms: dict[int, tuple[tuple[SlotId, ...], tuple[SlotId, ...]]] = field(
         default_factory=dict
     )  # by priority, of that list
     told: dict[tuple[int, int], str] = field(default_factory=dict)  # what was said to others who need as much
 
-    def usable(self) -> tuple[SlotId, ...]:
-        """What is free beyond the reserve."""
+    def left_to_others(self, name: JobName | None = None) -> int:
+        """Slots that are left to jobs which may never lose all of theirs, and are on their way back; to all but one."""
+        return sum(count for one, count in self.owed.items() if one != name)
+
+    def usable(self, name: JobName | None = None) -> tuple[SlotId, ...]:
+        """What is free beyond the reserve and what is left to others."""
         free = self.draft.free.listed()
-        return free[: max(0, len(free) - self.config.reserve)]
+        return free[: max(0, len(free) - self.config.reserve - self.left_to_others(name))]
 
     def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
         """Of that, what is not kept for another job of at least its priority."""
         priority = job.spec.priority
-        if job.state is JobState.PARKED:  # some may be kept for this very job
+        if job.state is JobState.PARKED or job.spec.name in self.owed:  # some may be kept for this very job
             return self._room(job.spec.name, priority)
         return self.room(priority)
 
@@ -77,7 +82,7 @@ class _Table:
         return known[1]
 
     def _room(self, name: JobName | None, priority: int) -> tuple[SlotId, ...]:
-        usable, jobs = self.usable(), self.state.jobs
+        usable, jobs = self.usable(name), self.state.jobs
         if not usable or not self.kept:
             return usable
         others = (self.kept.get(slot, ()) for slot in usable)
@@ -107,6 +112,9 @@ class _Table:
         self.draft.free.take(slots)
         if job is not None:
             self.count(job, len(slots))
+            if slots and job.spec.name in self.owed:
+                self.owed[job.spec.name] = max(0, self.owed[job.spec.name] - len(slots))
+                self.rooms.clear()
 
     def may_be_helped(self, job: JobRecord) -> bool:
         """Whether a job that starves could have what one has that came after it, and none is helped already."""
@@ -136,6 +144,7 @@ def give(
         together = {*draft.free, *draft.owed}
         draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
     table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
+    table.owed = {} if draft.contested else _left_to(table)
     calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
     for job in line if draft.shares is None else draft.shares.in_turn(line):
@@ -156,6 +165,21 @@ def give(
             growing[job.spec.name] = since_s
             _grow(table, job, since_s)
     return growing
+
+
+def _left_to(table: _Table) -> dict[JobName, int]:
+    """Of the minima owed those of jobs that can take them now or in a moment: others take nothing of these meanwhile.
+
+    Else a job that was stopped to grow would lose to one before it in turn what it may never lose. Only where they can
+    be met by what is free or on its way: nobody is asked aside for them, so the rest would idle.
+    """
+    found, jobs = dict[JobName, int](), table.state.jobs
+    left = len(table.draft.free) + len(in_state(table.state.slots, SlotState.RECLAIMING))
+    for name, count in minima_owed(table.state).items():
+        if count <= left and table.now_s >= jobs[name].not_before_s and table.most(jobs[name], 0) >= count:
+            found[name] = count
+            left -= count
+    return found
 
 
 @chosen
@@ -252,7 +276,8 @@ def _unpark(table: _Table, job: JobRecord) -> None:
     if table.most(job, 0) < len(job.gang):
         table.wait(job, _over_quota(table, job, len(job.gang)))
         return
-    if not missing and len(draft.free) - len(job.gang) >= config.reserve:
+    left_to = table.left_to_others()
+    if not missing and len(draft.free) - len(job.gang) >= config.reserve + left_to:
         table.take(job.gang, job)
         draft.moves.append(ResumeJob(name, "all its slots are free again"))
         return
@@ -260,6 +285,7 @@ def _unpark(table: _Table, job: JobRecord) -> None:
     who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
     lacks = f"{len(missing)} of its slots are taken by {who}" if missing else "its slots are free"
     reserve = f", {config.reserve} slots are kept free as the reserve" if config.reserve else ""
+    reserve += _left_words(table)
     cost_s, usual_s = draft.restart_costs_s(name, config.restart_cost_s), draft.expected_s or 0.0
     if max(parked_s, usual_s) < cost_s:
         draft.waits_until(table.now_s)  # what is usual changes too
@@ -279,6 +305,10 @@ def _unpark(table: _Table, job: JobRecord) -> None:
 
 def _start(table: _Table, job: JobRecord) -> None:
     name, spec, draft = job.spec.name, job.spec, table.draft
+    most = table.most(job, 0)
+    if most < spec.workers_min:
+        table.wait(job, _over_quota(table, job, spec.workers_min))
+        return
     if draft.contested:
         if name in minima_owed(table.state) and len(draft.owed) >= spec.workers_min:
             slots = packed(table.state, draft.owed, spec.workers_min)
@@ -287,10 +317,6 @@ def _start(table: _Table, job: JobRecord) -> None:
             table.count(job, len(slots))
             return
         table.wait(job, _THEY_GO_FIRST)
-        return
-    most = table.most(job, 0)
-    if most < spec.workers_min:
-        table.wait(job, _over_quota(table, job, spec.workers_min))
         return
     room = table.for_job(job)
     if len(room) < spec.workers_min <= len(draft.free) and name in minima_owed(table.state):
@@ -314,7 +340,14 @@ def _start(table: _Table, job: JobRecord) -> None:
 
 def _too_few(table: _Table, needed: int, room: Sequence[SlotId]) -> str:
     reserve = f", {table.config.reserve} in reserve" if table.config.reserve else ""
-    return f"waits: needs {needed} slots, {len(room)} are free for it{reserve}{_kept_for(table, room)}"
+    return (
+        f"waits: needs {needed} slots, {len(room)} are free for it{reserve}{_left_words(table)}{_kept_for(table, room)}"
+    )
+
+
+def _left_words(table: _Table) -> str:
+    who = [name for name, count in table.owed.items() if count]
+    return f", {table.left_to_others()} are left to {', '.join(who)}, which may not lose all" if who else ""
 
 
 def _over_quota(table: _Table, job: JobRecord, needed: int) -> str:
@@ -348,6 +381,7 @@ def _starves(table: _Table, job: JobRecord, waited_s: float) -> str:
     free = table.usable()
     coming = len(in_state(table.state.slots, SlotState.RECLAIMING))
     lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - coming
+    lacking += table.left_to_others(job.spec.name)
     after = (_lenders if claims else _came_after)(table, job) if lacking > 0 else []
     if lacking > sum(len(one.gang) for one in after):
         return ""

@@ -11,6 +11,7 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide_autoscaler.placement import lendable, may_lose
 from ebbtide_autoscaler.serving import COMING_OR_READY
+from ebbtide_autoscaler.teams import Shares
 
 
 def is_owed(job: JobRecord) -> bool:
@@ -46,13 +47,13 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
     return owed
 
 
-def kept(state: PoolState, free: Sequence[SlotId]) -> frozenset[SlotId]:
+def kept(state: PoolState, free: Sequence[SlotId], shares: Shares | None = None) -> frozenset[SlotId]:
     """Of the free slots those that are kept for these minima: where they are missed least.
 
     A replica of several slots needs all of them on one node, so nodes that can come to have few give first; and what a
-    parked job waits for stays, if something else does as well.
+    parked job waits for stays, if something else does as well. Nothing is kept for a job whose team is at its quota.
     """
-    count = sum(minima_owed(state).values())
+    count = sum(n for name, n in minima_owed(state).items() if shares is None or shares.most(state.jobs[name]) >= n)
     if not count:
         return frozenset()
     room = Counter(lendable(state))

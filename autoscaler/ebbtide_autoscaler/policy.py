@@ -55,13 +55,14 @@ def decide(
     if quiet.holds(now_s, state, snapshot.asides, config, wanted):
         return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
     free = state.free_slots()
-    owed = kept(state, free)
+    shares = Shares(config.teams, state.jobs) if config.teams else None
+    owed = kept(state, free, shares)
     draft = Draft(
         free=FreeSlots(state, (slot for slot in free if slot not in owed) if owed else free),
         owed=[slot for slot in free if slot in owed],
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
-        shares=Shares(config.teams, state.jobs) if config.teams else None,
+        shares=shares,
     )
     training.vacate(state, draft)
     put_aside(state, draft)

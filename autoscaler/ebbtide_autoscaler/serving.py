@@ -134,22 +134,23 @@ def _want(
         raw = proven
         why = f"{before.slow_replicas} replicas missed the SLO when as much was asked for"
     known, known_why = scheduled(spec, now_s, lead_s)
-    if known > raw:
-        raw, why, at_once = known, known_why, True
+    raw, why = (known, known_why) if known > raw else (raw, why)
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
-    aim = min(max(before.aim, spec.replicas_min), spec.replicas_max)
+    # What is scheduled is aimed at as at the minimum, at once: demand for as many or more would have to last first.
+    aim = min(max(before.aim, spec.replicas_min, known), spec.replicas_max)
     if signals.unheard_s and bounded < aim:  # what its requests take is in no count
         bounded, why = aim, f"a gateway has been silent for {signals.unheard_s:.0f} s: nothing is taken away meanwhile"
     under_since_s = _since(before.under_since_s, bounded < aim, now_s)
     over_since_s = _since(before.over_since_s, bounded > aim, now_s)
     under_most = 0 if under_since_s is None else max(before.under_most, bounded)
-    at_once = at_once or aim == 0 or too_slow or aim < spec.replicas_min
-    want = aim
+    want, at_once = aim, at_once or aim == 0 or too_slow
     if bounded > aim and (at_once or _for_s(over_since_s, now_s) >= config.up_after_s):
         want, over_since_s = bounded, None
     elif bounded < aim and _for_s(under_since_s, now_s) >= spec.down_after_s:
         want = max(under_most, aim - max(1, int(aim * STEP_DOWN)))
         under_since_s, under_most = now_s, bounded
+    elif known > before.aim:
+        why = known_why
     elif bounded != aim:
         why = _not_yet(spec, bounded, aim, config)
     after = replace(

@@ -22,11 +22,13 @@ from ebbtide.pool.events import (
     SlotForeign,
     SlotFreed,
     SlotUnfenced,
+    StopJob,
 )
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.owed import kept, minima_owed
+from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_policy import (
     CONFIG,
@@ -151,3 +153,27 @@ def test_a_minimum_that_is_owed_goes_before_the_reserve_and_before_what_is_kept_
     busy = signals(inflight=1, last_arrival_s=NOW)
     [grant] = look(with_ready(taken, SEAT0, (S1,)), traffic=busy).moves
     assert isinstance(grant, GrantJob) and grant.slots == (S2, S0), "what nobody waits for first"
+
+
+def test_a_job_that_was_stopped_to_grow_keeps_its_minimum_from_one_before_it_in_turn() -> None:
+    """The storms found it: one of more priority took all that was free, and the other waited for minutes."""
+    state = with_job(a_pool(), a_job("train", workload_class=SEMI), (S0,))
+    state = fold(state, StopJob(JobName("train"), "r", preempts=False), SlotFreed(S0))
+    before = fold(state, JobSubmitted(a_job("more", priority=5), "i"))
+    [grant] = look(before).moves
+    assert isinstance(grant, GrantJob) and grant.job == "more" and len(grant.slots) == 2
+    large = look(fold(state, JobSubmitted(a_job("large", priority=5, workers_min=3), "i")))
+    assert large.moves == ()
+    assert "1 are left to train, which may not lose all" in dict(large.waits)[JobName("large")]
+
+
+def test_a_minimum_that_is_owed_is_no_more_than_a_quota() -> None:
+    """Also while replicas wait for slots; and nothing is kept for it meanwhile, which they could use."""
+    state = fold(crashed(a_pool(), "train", 1, 1), JobRecovered(JobName("train")))
+    state = with_job(state, a_job("other", workload_class=WorkloadClass.NON_PREEMPTIBLE), (S0, S1))
+    short = signals(held=50, last_arrival_s=NOW)
+    config = replace(CONFIG, teams=(Team("t", 0, quota=2),))
+    assert [move.kind for move in look(state, traffic=short).moves] == ["grant_job"]
+    found = look(state, traffic=short, config=config)
+    assert kinds(found) == ["GrantSeat"]
+    assert "its quota is 2" in dict(found.waits)[JobName("train")]

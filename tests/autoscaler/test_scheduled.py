@@ -8,8 +8,9 @@ import pytest
 
 from ebbtide.pool.spec import Scheduled
 from ebbtide_autoscaler.scheduled import scheduled
+from ebbtide_autoscaler.signals import EndpointMemory, Memory
 from tests.autoscaler.closed_loop import an_endpoint
-from tests.autoscaler.test_policy import CHAT, NOW, a_pool, kinds, look
+from tests.autoscaler.test_policy import CHAT, NOW, S0, SEAT0, a_pool, kinds, look, signals, with_ready
 
 NINE = Scheduled(days=(0, 1, 2, 3, 4), from_minute=9 * 60, minutes=120, replicas=2, zone="Europe/Berlin")
 SPEC = replace(an_endpoint(), scheduled=(NINE,))
@@ -57,3 +58,14 @@ def test_the_policy_starts_them_before_anybody_asks_and_says_why() -> None:
     assert kinds(found) == ["GrantSeat"]
     assert "1 replicas are scheduled for 00:00 UTC" in found.moves[0].reason
     assert look(a_pool()).moves == (), NOW
+
+
+@pytest.mark.parametrize("inflight", [0, 5, 50])
+def test_demand_for_as_many_or_more_does_not_hold_up_what_is_scheduled(inflight: int) -> None:
+    """Demand must have lasted for a moment before it counts; what was promised for now need not."""
+    always = Scheduled(days=tuple(range(7)), from_minute=0, minutes=24 * 60, replicas=2)
+    state = with_ready(a_pool(endpoints=(an_endpoint(CHAT, scheduled=(always,)),)), SEAT0, (S0,))
+    before = Memory(endpoints={CHAT: EndpointMemory(aim=1)})
+    found = look(state, traffic=signals(inflight=inflight, last_arrival_s=NOW), memory=before)
+    assert kinds(found) == ["GrantSeat"]
+    assert "2 replicas are scheduled" in found.moves[0].reason
