@@ -10,46 +10,17 @@ from random import Random
 
 from ebbtide.pool.events import EndpointDeclared, JobEnded, NodeUndrained, PoolUnfrozen
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import JobRecord
-from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from tests.autoscaler import referee_jobs, referee_seats
-from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SeatState, SlotState
+from tests.autoscaler.closed_loop import Loop, a_job, moves
 from tests.autoscaler.faults import Faults
-from tests.autoscaler.referee import Referee
-
-
-def a_referee() -> Referee:
-    """One that knows all rules."""
-    return Referee((*referee_jobs.OF_MOVES, *referee_seats.OF_MOVES), (*referee_jobs.ALWAYS, *referee_seats.ALWAYS))
-
+from tests.autoscaler.pools import luck_of, random_pool
 
 FAULTS_S = 200.0
 SETTLE_S = 300.0  # failed starts: limit of 40 s and backoff, twice; a driver's silence 10 s; starts and growth 30 s
 SETTLED_AFTER_S = 100.0  # at the earliest: then it is looked at every 20 s, and by every eighth seed at the end only
 STORM_S, LULL_S = (4.0, 24.0), (4.0, 24.0)  # how long each lasts
-STORM_GAP_S, LULL_GAP_S = 0.15, 1.0  # mean times between two faults
 BEAT_S = 0.4  # of gateways: as often as makes no difference to what is decided
-
-
-def random_pool(seed: int) -> Loop:
-    """A pool of one to three nodes with one or two endpoints."""
-    random = Random(seed * 7919)
-    nodes = random.choice(NODES)
-    endpoints: tuple[EndpointSpec, ...] = (
-        an_endpoint("chat", replicas_max=random.choice([1, 2, 3]), replicas_min=random.choice([0, 0, 1])),
-    )
-    if random.random() < 0.5:
-        size = random.choice([1, 1, 2])
-        endpoints += (an_endpoint("embed", priority=5, replicas_max=2 // size, slots_per_replica=size),)
-    policy = replace(
-        KNOBS.policy, reserve=random.choice([0, 0, 0, 1]), starve_after_s=random.choice([14_400.0, 14_400.0, 30.0])
-    )
-    knobs = replace(KNOBS, policy=policy)
-    host_bytes = random.choice([1000, 1000, 20, 0])
-    return Loop(
-        seed, nodes=nodes, endpoints=endpoints, knobs=knobs, host_bytes=host_bytes, on_disk=True, referee=a_referee()
-    )
 
 
 EXCUSES = (
@@ -61,16 +32,6 @@ EXCUSES = (
     "its start failed",
 )
 
-NODES: list[dict[str, int]] = [
-    {"n0": 2},
-    {"n0": 3},
-    {"n0": 4},
-    {"n0": 6},
-    {"n0": 2, "n1": 2},
-    {"n0": 4, "n1": 2},
-    {"n0": 2, "n1": 2, "n2": 2},
-]
-
 
 class Chaos:
     """Runs a pool through traffic and faults."""
@@ -81,8 +42,8 @@ class Chaos:
         self.warm = bool(seed % 2)  # every other pool keeps warm replicas
         if self.warm:
             self._warm_up()
-        self.nodes = len(self.loop.cluster.nodes)
-        self.faults = Faults(self.loop, self.random, warm=self.warm, gentle=seed % 3 == 2)
+        self.luck = luck_of(seed)
+        self.faults = Faults(self.loop, self.random, warm=self.warm, luck=self.luck)
         self.struck: Counter[str] = Counter()
 
     @property
@@ -139,9 +100,9 @@ class Chaos:
             if loop.clock.now_s >= until_s:
                 storm = not storm
                 until_s = loop.clock.now_s + random.uniform(*(STORM_S if storm else LULL_S))
-            loop.run(random.expovariate(1 / (STORM_GAP_S if storm else LULL_GAP_S)))
+            loop.run(random.expovariate(1 / self.luck.gap_s[0 if storm else 1]))
             self.struck[self.faults.strike()] += 1
-            if len([d for d in loop.drivers.values() if d.alive]) < 2:
+            if len([d for d in loop.drivers.values() if d.alive]) < self.luck.jobs[0]:
                 self.faults.submit()
 
     def _calm(self) -> None:
@@ -166,7 +127,7 @@ class Chaos:
 
     def away(self) -> bool:
         """Whether a machine that died is not back yet, or not gone from sight."""
-        return len(self.loop.cluster.nodes) < self.nodes or len(self.loop.visible) != len(self.loop.cluster.nodes)
+        return self.faults.returning > 0 or len(self.loop.visible) != len(self.loop.cluster.nodes)
 
     # ---- what must be true in the end
 
@@ -198,6 +159,7 @@ class Chaos:
         hung = {name for name, d in loop.drivers.items() if d.gang is not None and d.gang.hangs}
         self._drivers_settled()
         free = len(state.free_slots()) - loop.knobs.policy.reserve
+        scheduled = any(spec.scheduled for spec in loop.specs.values())  # some of it may just have ended
         for job in state.jobs.values():
             if job.held is not None and job.state is not JobState.ENDED:
                 aside = job.state in (JobState.WAITING, JobState.PARKED)
@@ -208,15 +170,42 @@ class Chaos:
                     continue
                 if "they go first" in loop.arbiter.waits[job.spec.name] and self._starved():
                     continue  # what is free is kept for a replica that needs more on that node, and may not have it
+                if self._at_quota(job):
+                    continue
                 claimed = sum(slot in self._claimed_from(job) for slot in state.free_slots())
                 could = free - claimed
                 assert could < job.spec.workers_min, loop.story(f"{job.spec.name} could run on {could} free slots")
             wanting = any(name in str(loop.arbiter.waits) for name in loop.specs) if loop.arbiter else False
-            if job.state is JobState.RUNNING and job.spec.name not in hung and not wanting:
-                assert free <= 0 or len(job.gang) == job.spec.workers_max, loop.story("slots lie idle")
+            if job.state is JobState.RUNNING and job.spec.name not in hung and not wanting and not self._at_quota(job):
+                idle = free > 0 and len(job.gang) < job.spec.workers_max and not scheduled
+                assert not idle, loop.story("slots lie idle")
+        self._grown()
         late_moves = [event for event in moves(loop.events) if event.at_s > loop.now_s - 30.0]
         ended = any(isinstance(e.body, JobEnded) and e.at_s > loop.now_s - 60.0 for e in loop.events)
-        assert not late_moves or served or ended, loop.story("still moving")
+        assert not late_moves or served or ended or scheduled, loop.story("still moving")
+
+    def _at_quota(self, job: JobRecord) -> bool:
+        """Whether its team may not have what it needs, or one more."""
+        loop = self.loop
+        team = next((team for team in loop.knobs.policy.teams if team.name == job.spec.team), None)
+        if team is None or team.quota is None:
+            return False
+        mine = [one for one in loop.state.jobs.values() if one.spec.team == team.name and one.state in JOB_HOLDS_SLOTS]
+        needs = {JobState.RUNNING: 1, JobState.PARKED: len(job.gang)}.get(job.state, job.spec.workers_min)
+        return sum(len(one.gang) for one in mine) + needs > team.quota
+
+    def _grown(self) -> None:
+        """A pool that may grow has, where all jobs at their smallest and all replicas need more than there is."""
+        loop, state, provider = self.loop, self.loop.state, self.loop.provider
+        if provider is None or loop.knobs.policy.teams:
+            return
+        living = [job for job in state.jobs.values() if job.state is not JobState.ENDED and job.held is None]
+        need = sum(job.spec.workers_min for job in living if not job.cancelled) + loop.knobs.policy.reserve
+        need += sum(len(seat.slots) for seat in state.seats.values() if seat.state is SeatState.READY)
+        usable = [r for r in state.slots.values() if r.state is not SlotState.LOST]
+        assert need <= len(usable) or len(loop.cluster.nodes) >= provider.config.nodes_max, loop.story(
+            f"{need} slots are needed of {len(usable)}, and no node is started"
+        )
 
     def _drivers_settled(self) -> None:
         """Jobs are where they can stay, and no step was lost that nobody speaks of."""

@@ -35,11 +35,13 @@ from ebbtide.testing.fake_gang import FakeDriver
 from ebbtide.testing.fake_gateway import FakeGateway
 from ebbtide.testing.fake_link import FakeLink, Weather
 from ebbtide.testing.virtual_clock import VirtualClock
+from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
 from ebbtide_autoscaler.step import MOVES, Knobs, Step, World
 from tests.autoscaler.sim_arbiter import Arbiter, Died
 from tests.autoscaler.sim_ledger import SimLedger
+from tests.autoscaler.sim_provider import SimProvider
 
 __all__ = ["KNOBS", "Arbiter", "Loop", "a_job", "an_endpoint", "moves"]
 
@@ -111,8 +113,9 @@ class Loop:
         host_bytes: int = 1000,
         on_disk: bool = False,
         referee: Judge | None = None,
+        size: SizeConfig | None = None,
     ) -> None:
-        """``on_disk``: with a ledger of real files, which `close` removes."""
+        """``on_disk``: with a ledger of real files, which `close` removes. ``size``: all nodes but the first may go."""
         self.seed, self.random, self.knobs = seed, Random(seed), knobs
         self.clock = VirtualClock()
         self.weather = Weather()
@@ -124,6 +127,7 @@ class Loop:
         self.visible = {
             NodeId(node): gpus for node, gpus in (nodes or {"n0": 3}).items()
         }  # as Ray says, some time late
+        self.provider = SimProvider(self, size, set(list(self.visible)[1:])) if size is not None else None
         self.restorable: set[str] = set()
         self.no_fences = False  # as while a pool only observes
         self.drivers: dict[str, FakeDriver] = {}

@@ -6,8 +6,8 @@ The kinds, by what fails:
 - the arbiter and its ledger: `kill_arbiter`, `doom` (death between two steps of a tick), `pause`, `disk_full` (ENOSPC);
 - replicas: `kill_actor`, `kill_engine`, `never_start`, `park_badly`, `change` (another model), `stranger`;
 - jobs: `kill_rank`, `hang`, `refuse`, `kill_driver`, `cancel`, `slow_checkpoints`, `no_space`, `corrupt`, `poison`;
-- machines and people: `lose_node`, `drain`, `undrain`, `freeze`, `hold`, `release`, `kill_gateway`;
-- traffic: `flap`.
+- machines and people: `lose_node`, `never_come`, `drain`, `undrain`, `freeze`, `hold`, `release`, `kill_gateway`;
+- traffic: `flap`, `more_jobs`.
 """
 
 from collections.abc import Callable
@@ -28,36 +28,19 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.transitions import JobState
 from ebbtide.testing.fake_gang import FakeDriver, FakeGang
 from tests.autoscaler.closed_loop import Loop, a_job
+from tests.autoscaler.pools import Luck
 from tests.autoscaler.sim_arbiter import DEATHS
 
-JOBS_AT_ONCE = 4
 RATES = (0.0, 0.0, 0.3, 1.0, 4.0)
 CLASSES = (WorkloadClass.PREEMPTIBLE,) * 4 + (WorkloadClass.SEMI_PREEMPTIBLE,) * 2 + (WorkloadClass.NON_PREEMPTIBLE,)
-
-
-GENTLE = frozenset(
-    [
-        "flap",
-        "weather",
-        "silence",
-        "mute",
-        "skew",
-        "kill_arbiter",
-        "doom",
-        "disk_full",
-        "refuse",
-        "kill_gateway",
-        "kill_actor",
-    ]
-)
 
 
 class Faults:
     """What may go wrong in one pool."""
 
-    def __init__(self, loop: Loop, random: Random, *, warm: bool, gentle: bool = False) -> None:
-        """``gentle``: nothing that breaks jobs or machines, so that many run at once and are preempted."""
-        self.loop, self.random, self.warm = loop, random, warm
+    def __init__(self, loop: Loop, random: Random, *, warm: bool, luck: Luck) -> None:
+        self.loop, self.random, self.warm, self.luck = loop, random, warm, luck
+        self.returning = 0  # machines that are to come back
         self.nodes_lost = 0
         self.jobs = 0
         self.kinds: list[tuple[Callable[[], bool], float]] = [
@@ -94,9 +77,15 @@ class Faults:
             (self.hold, 0.7),
             (self.release, 2.0),
             (self.kill_gateway, 0.7),
+            (self.more_jobs, 0.5),
+            (self.never_come, 0.3),
         ]
-        if gentle:
-            self.kinds = [(kind, weight) for kind, weight in self.kinds if kind.__name__ in GENTLE]
+        if luck.weights:
+            mine = [kind for kind, _ in self.kinds if kind.__name__ in luck.weights]
+            self.kinds = [(kind, luck.weights[kind.__name__]) for kind in mine]
+        if luck.quick:
+            loop.cluster.serve.start_s = (0.3, 1.5)
+        self._well()
 
     def strike(self) -> str:
         """One fault that has an effect; its kind."""
@@ -114,7 +103,10 @@ class Faults:
         loop.cluster.machines.silent_agents.clear()
         loop.cluster.scheduler.strangers_leave()
         loop.blind = serve.never_up = serve.load_fails = False
-        serve.load_s, serve.park_fails = (1.0, 6.0), 0.0
+        serve.park_fails = 0.0
+        self._well()
+        if loop.provider is not None:
+            loop.provider.never_come = False
         if loop.ledger is not None:
             loop.ledger.room_bytes = None
         for gateway in loop.gateways:
@@ -122,6 +114,9 @@ class Faults:
         for driver in loop.drivers.values():
             driver.refuses_to_park = driver.no_space = False
             driver.commit_s = (0.1, 2.0)
+
+    def _well(self) -> None:
+        self.loop.cluster.serve.load_s = (0.3, 2.0) if self.luck.quick else (1.0, 6.0)
 
     # ---- what is there to be struck
 
@@ -139,7 +134,7 @@ class Faults:
     def weather(self) -> bool:
         """The network gets better or worse."""
         weather, before = self.loop.weather, replace(self.loop.weather)
-        weather.lost, weather.late, weather.repeated = (self.random.choice([0.0, 0.05, 0.3]) for _ in range(3))
+        weather.lost, weather.late, weather.repeated = (self.random.choice(of) for of in self.luck.weather)
         return (before.lost, before.late, before.repeated) != (weather.lost, weather.late, weather.repeated)
 
     def silence(self) -> bool:
@@ -245,7 +240,7 @@ class Faults:
 
         def better() -> None:
             serve.never_up = serve.load_fails = False
-            serve.load_s = (1.0, 6.0)
+            self._well()
 
         self._later(1.0, 20.0, better)
         return True
@@ -284,6 +279,7 @@ class Faults:
         self.jobs += 1
         spec = a_job(
             name,
+            team=random.choice(["red", "blue", "blue", "green"]),
             workers_min=least,
             workers_max=random.randint(least, 4),
             in_place=random.random() < 0.8,
@@ -292,12 +288,18 @@ class Faults:
             min_runtime_s=random.choice([2.0, 2.0, 12.0]),
             max_preemptions_per_h=random.choice([1000, 1000, 1]),
         )
-        loop.submit(spec, total=random.choice([10**9, 10**9, 300]))
+        driver = loop.submit(spec, total=random.choice([10**9, 10**9, 300]))
+        if self.luck.quick:
+            driver.start_s = (0.3, 2.0)
         return spec.name
 
     def _one_more(self) -> None:
-        if len(self._drivers()) < JOBS_AT_ONCE:
+        if len(self._drivers()) < self.luck.jobs[1]:
             self.submit()
+
+    def more_jobs(self) -> bool:
+        """Another job is submitted."""
+        return len(self._drivers()) < self.luck.jobs[1] and self.submit() is not None
 
     def kill_rank(self) -> bool:
         """SIGKILL of a worker."""
@@ -373,7 +375,7 @@ class Faults:
 
     def poison(self) -> bool:
         """A job whose gangs die at once, or never finish a step."""
-        if len(self._drivers()) >= JOBS_AT_ONCE:
+        if len(self._drivers()) >= self.luck.jobs[1]:
             return False
         name = self.submit()
         if name is None:
@@ -392,8 +394,30 @@ class Faults:
         if not known:
             return False
         self.nodes_lost += 1
-        gpus, name = loop.lose_node(random.choice(known), seen_after_s=random.uniform(0.5, 8.0)), f"m{self.nodes_lost}"
-        self._later(2.0, 20.0, lambda: loop.add_node(name, gpus))
+        node, name = random.choice(known), f"m{self.nodes_lost}"
+        gpus = loop.lose_node(node, seen_after_s=random.uniform(0.5, 8.0))
+        if loop.provider is not None and node in loop.provider.elastic:
+            return True  # whether another one comes is for the pool to wish
+        self.returning += 1
+
+        def back() -> None:
+            self.returning -= 1
+            loop.add_node(name, gpus)
+
+        self._later(2.0, 20.0, back)
+        return True
+
+    def never_come(self) -> bool:
+        """For a while machines that are started fail to come."""
+        provider = self.loop.provider
+        if provider is None or provider.never_come:
+            return False
+        provider.never_come = True
+
+        def better() -> None:
+            provider.never_come = False
+
+        self._later(5.0, 30.0, better)
         return True
 
     def drain(self) -> bool:

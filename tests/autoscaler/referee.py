@@ -74,6 +74,7 @@ class Books:
 
     preempted_s: defaultdict[JobName, list[float]] = field(default_factory=lambda: defaultdict(list))
     spare_since_s: dict[JobName, float] = field(default_factory=dict)  # slots that a job could grow into were free
+    lent_since_s: dict[JobName, float] = field(default_factory=dict)  # a guarantee could have been given back
     promised: dict[JobName, tuple[int, int]] = field(default_factory=dict)  # workers before and after a stop to grow
 
     def note(self, case: Case) -> None:

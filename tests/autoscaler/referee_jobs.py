@@ -61,7 +61,8 @@ def reasons_are_true(case: Case) -> Iterator[str]:
 def nobody_steps_aside_for_what_is_there(case: Case) -> Iterator[str]:
     """No job is asked aside for replicas while so many slots are free, or on their way, as they could use."""
     state = case.state
-    if not case.asked or any("which came before it" in move.reason for _, move in case.asked):
+    others = ("which came before it", "of its guarantee of")  # for a job that starves, or claims what it was promised
+    if not case.asked or any(words in move.reason for _, move in case.asked for words in others):
         return
     if any(record.spec.slots_per_replica > 1 for record in state.endpoints.values()):
         return  # a replica's slots must be on one node: a sum says nothing
@@ -140,7 +141,7 @@ def owed(state: PoolState) -> list[JobRecord]:
 def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:
     """No replica takes the slots without which a job that may never lose all of its own cannot come back."""
     state = case.state
-    waiting = owed(state)
+    waiting = [job for job in owed(state) if not at_quota(case, job)]
     taken = {s for move in case.moves for s in getattr(move, "slots", ()) if not isinstance(move, GrantJob)}
     taken |= {s for m in case.moves if m.kind == "wake_seat" for s in state.seats[m.seat].slots}
     if not waiting or not taken:
@@ -162,6 +163,39 @@ def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:
         yield f"replicas get {sorted(taken)}, and {[job.spec.name for job in waiting]} cannot have their minimum then"
 
 
+def alike(case: Case, mine: JobRecord, other: JobRecord) -> bool:
+    """Whether nothing but their turn tells two jobs apart: with teams, those of one that need as much."""
+    same = mine.spec.team == other.spec.team and mine.spec.workers_min == other.spec.workers_min
+    return same or not case.config.teams
+
+
+def jobs_leave_minima_too(case: Case) -> Iterator[str]:
+    """No job takes what one that may never lose all its own, and is on its way back, could have come back with."""
+    waiting = [job for job in owed(case.state) if job.not_before_s <= case.now_s and job.spec.name not in case.granted]
+    waiting = [job for job in waiting if not at_quota(case, job)]
+    named = {job.spec.name for job in owed(case.state)}
+    gets = [name for name in case.granted if name not in named]
+    if not waiting or not gets:
+        return
+    other = {slot for name, slots in case.granted.items() if name in named for slot in slots}
+    other |= {slot for m in case.moves if not isinstance(m, GrantJob) for slot in getattr(m, "slots", ())}
+    free = set(case.state.free_slots()) - other
+    left = free.difference(*(case.granted[name] for name in gets))
+    need = sum(job.spec.workers_min for job in waiting)
+    if len(free) >= need > len(left):
+        yield f"{gets} take slots, and {[job.spec.name for job in waiting]} cannot have their minimum then"
+
+
+def at_quota(case: Case, job: JobRecord) -> bool:
+    """Whether its team may not have what it needs at least."""
+    quota = next((team.quota for team in case.config.teams if team.name == job.spec.team), None)
+    holds = (JobState.STARTING, JobState.RUNNING, JobState.RESUMING)
+    mine = [one for one in case.state.jobs.values() if one.spec.team == job.spec.team]
+    there = sum(len(one.gang) for one in mine if one.state in holds or one.spec.name in case.granted)
+    there += sum(len(slots) for name, slots in case.granted.items() if case.state.jobs[name] in mine)
+    return quota is not None and there + job.spec.workers_min > quota
+
+
 def first_come_first_served(case: Case) -> Iterator[str]:
     """No waiting job is passed by one after it that gets as many slots as it needs."""
     for name, slots in case.granted.items():
@@ -177,6 +211,7 @@ def first_come_first_served(case: Case) -> Iterator[str]:
                 and not other.cancelled
                 and other.not_before_s <= case.now_s
                 and other.spec.name not in case.granted
+                and alike(case, mine, other)
             ):
                 yield f"{name} gets {len(slots)} slots, and {other.spec.name}, before it, waits for less"
 
@@ -245,6 +280,8 @@ def what_a_job_was_stopped_for_is_left_to_it(case: Case) -> Iterator[str]:
             continue
         minima = {one.spec.name for one in owed(case.state)}
         gets = [n for n in case.granted if turn(case.state.jobs[n]) > turn(job) and n not in minima]
+        if case.config.teams:
+            continue  # a guarantee goes before, and a quota may have been filled
         if not gets or job.held is not None or job.cancelled or case.moved(name):
             continue
         free = set(case.state.free_slots())
@@ -296,8 +333,8 @@ def who_starves_is_not_passed(case: Case) -> Iterator[str]:
         and job.not_before_s <= case.now_s
     ]
     first = min(starving, key=turn, default=None)
-    if first is None or first.spec.name in case.granted:
-        return
+    if first is None or first.spec.name in case.granted or config.teams:
+        return  # teams have their own turn
     aside = (JobState.STOPPING, JobState.RECOVERING, JobState.PARKED)
     if any(job.state in aside and turn(job) < turn(first) for job in state.jobs.values()):
         return  # what is kept for these is not for it
@@ -330,6 +367,7 @@ OF_MOVES = (
     the_least_important_goes_first,
     the_reserve_stays,
     minima_are_left_to_those_who_come_back,
+    jobs_leave_minima_too,
     first_come_first_served,
     nobody_gets_slots_out_of_turn,
     parked_jobs_keep_their_slots_for_a_while,

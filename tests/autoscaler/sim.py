@@ -1,6 +1,9 @@
 """``make sim SEEDS=n``: the arbiter's step and its ledger through seeded bad luck; every promise after each event.
 
 A seed that fails is run again with less and less bad luck, and told as short as it still fails.
+
+What counts as a fault: whatever `faults` did that had an effect (somebody was killed, a clock was set, traffic
+changed), and every message to or from a living arbiter that was lost, late or repeated. They are printed apart.
 """
 
 import sys
@@ -17,18 +20,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.autoscaler.chaos import FAULTS_S, Chaos
+from tests.autoscaler.referee import Referee
 
 SHORTEST_S = 1.0  # of faults: by so much a story is shortened
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How a seed ended: which faults there were, and why it failed; "" if it did not.
+    """How a seed ended: what happened in it, and why it failed; "" if it did not.
 
     Attributes:
         seed: it.
         struck: faults that had an effect, by kind; those of single messages left out.
         messages: that were lost, late or repeated.
+        events: in its ledger.
+        judged: decisions, by the referee.
         cpu_s: of its process.
         why: it failed.
     """
@@ -36,6 +42,8 @@ class Told:
     seed: int
     struck: Counter[str] = field(default_factory=Counter)
     messages: int = 0
+    events: int = 0
+    judged: int = 0
     cpu_s: float = 0.0
     why: str = ""
 
@@ -48,7 +56,9 @@ def played(seed: int, faults_s: float = FAULTS_S) -> Told:
         chaos.run(faults_s)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         why = f"{type(error).__name__}: {error}"
-    return Told(seed, chaos.struck, chaos.loop.weather.struck, time.process_time() - began_s, why)
+    loop = chaos.loop
+    judged = loop.referee.judged if isinstance(loop.referee, Referee) else 0
+    return Told(seed, chaos.struck, loop.weather.struck, len(loop.events), judged, time.process_time() - began_s, why)
 
 
 def played_all(seeds: range) -> Iterator[Told]:
@@ -76,15 +86,14 @@ def shortened(found: Told) -> tuple[float, Told]:
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 def main(seeds: int, first: int) -> None:
     """Play so many seeds; exit code 1 if one of them fails."""
-    began_s, struck, messages, cpu_s, failed = time.perf_counter(), Counter[str](), 0, 0.0, list[Told]()
+    began_s, struck, told_all, failed = time.perf_counter(), Counter[str](), list[Told](), list[Told]()
     on = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=on, disable=not on.is_terminal) as bar:
         line = bar.add_task("seeds", total=seeds)
         for told in played_all(range(first, first + seeds)):
             struck += told.struck
-            messages += told.messages
-            cpu_s += told.cpu_s
+            told_all.append(told)
             bar.advance(line)
             if told.why:
                 failed.append(told)
@@ -95,11 +104,16 @@ def main(seeds: int, first: int) -> None:
         print(f"--- seed {one.seed} fails within {faults_s:.0f} s of faults:\n{story.why}\n")
     print(", ".join(f"{kind} {count}" for kind, count in struck.most_common()))
     bad = ", ".join(str(one.seed) for one in failed)
+    messages, cpu_s = sum(told.messages for told in told_all), sum(told.cpu_s for told in told_all)
+    both = struck.total() + messages
     print(
-        f"{seeds} seeds, {struck.total()} faults in {took_s:.0f} s, {struck.total() / cpu_s:.0f} per second of CPU "
-        f"(and {messages} messages lost, late or repeated, which are not among them): "
-        + (f"{len(failed)} failed: {bad}" if failed else "no promise was broken")
+        f"{seeds} seeds, {sum(told.events for told in told_all)} events, "
+        f"{sum(told.judged for told in told_all)} decisions judged; "
+        f"{both} faults in {took_s:.0f} s, {both / cpu_s:.0f} per second of CPU: "
+        f"{messages} messages lost, late or repeated, and {struck.total()} of the {len(struck)} kinds above, "
+        f"{struck.total() / cpu_s:.0f} per second of CPU"
     )
+    print(f"{len(failed)} failed: {bad}" if failed else "no promise was broken")
     sys.exit(1 if failed else 0)
 
 

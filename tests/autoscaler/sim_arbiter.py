@@ -52,6 +52,7 @@ from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
 from ebbtide_autoscaler.step import Step, World, step
 from tests.autoscaler.sim_ledger import Torn
+from tests.autoscaler.sim_provider import Sizing
 
 if TYPE_CHECKING:
     from tests.autoscaler.closed_loop import Loop
@@ -97,6 +98,7 @@ class Arbiter:
         self.submitted: dict[JobName, str] = {}
         self.table = RoutingTable()
         self.watch = Watch()
+        self.sizing = Sizing()
         self.misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = {}
         self._looked_s = 0.0
         self._nodes_s = 0.0
@@ -240,6 +242,8 @@ class Arbiter:
         if table != self.table.endpoints or not self.table.version:
             self.table = RoutingTable(max(self.table.version, self.world.arbiter_epoch * 1_000_000) + 1, table)
         self._carry_out(seen)
+        if self.loop.provider is not None and not frozen and not self.world.state.frozen:
+            self.inbox += self.loop.provider.tick(self.sizing, now_s, self.world.state, self.world.memory)
         return result.events
 
     def _die(self, when: str) -> None:

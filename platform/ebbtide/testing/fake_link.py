@@ -49,7 +49,7 @@ class Weather:
     late: float = 0.0
     repeated: float = 0.0
     late_s: float = 2.0  # at most; a repeated call comes up to this much later still
-    struck: int = 0  # calls that were lost, late or repeated so far
+    struck: int = 0  # calls of a living arbiter that were lost, late or repeated so far
 
 
 class FakeLink:
@@ -87,12 +87,13 @@ class FakeLink:
 
         late = random.random() < weather.late
         delay_s = random.uniform(0.001, weather.late_s if late else 0.02)
-        weather.struck += late
+        there = self.arbiter is not None
         if random.random() < weather.lost / 2:
-            weather.struck += 1
+            weather.struck += there
             unanswered()
         else:
+            weather.struck += late and there
             clock.call_later(delay_s, arrive)
         if random.random() < weather.repeated:
-            weather.struck += 1
+            weather.struck += there
             clock.call_later(delay_s + random.uniform(0.0, weather.late_s), arrive_again)
