@@ -19,6 +19,7 @@ from tests.autoscaler.pools import luck_of, random_pool
 FAULTS_S = 200.0
 SETTLE_S = 300.0  # failed starts: limit of 40 s and backoff, twice; a driver's silence 10 s; starts and growth 30 s
 SETTLED_AFTER_S = 100.0  # at the earliest: then it is looked at every 20 s, and by every eighth seed at the end only
+QUIET_TICK_S = 0.4  # between two ticks then: nothing strikes, and half as many see the same
 STORM_S, LULL_S = (4.0, 24.0), (4.0, 24.0)  # how long each lasts
 BEAT_S = 0.4  # of gateways: as often as makes no difference to what is decided
 
@@ -82,10 +83,10 @@ class Chaos:
         for gateway in loop.gateways:
             gateway.steady = True
             gateway.rates = {name: 0.5 if served else 0.0 for name in loop.specs}
-        loop.run(SETTLED_AFTER_S)
+        loop.run(SETTLED_AFTER_S, QUIET_TICK_S)
         end_s = loop.clock.now_s + SETTLE_S - SETTLED_AFTER_S
         while loop.clock.now_s < end_s and (self.seed % 8 == 0 or not self._is_settled()):
-            loop.run(20.0)
+            loop.run(20.0, QUIET_TICK_S)
         self._settled()
         if loop.ledger is not None:
             anew = loop.ledger.read_anew()
