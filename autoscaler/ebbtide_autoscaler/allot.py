@@ -5,16 +5,16 @@ once it has waited for `PolicyConfig.starve_after_s`, what becomes free is kept 
 aside.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
-from ebbtide.pool.follow import chosen
+from ebbtide.pool.follow import chosen, ordered
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import awaited, in_state, in_turn, remembered
+from ebbtide.pool.index import awaited, in_state, remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SlotState
@@ -57,6 +57,9 @@ class _Table:
         default_factory=dict
     )  # by priority, of that list
     told: dict[tuple[int, int], str] = field(default_factory=dict)  # what was said to others who need as much
+    refused: dict[tuple[int, int], tuple[tuple[SlotId, ...], str]] = field(
+        default_factory=dict
+    )  # the same by what they ask for, and of which list
 
     def left_to_others(self, name: JobName | None = None) -> int:
         """Slots that are left to jobs which may never lose all of theirs, and are on their way back; to all but one."""
@@ -92,6 +95,11 @@ class _Table:
             if not names or all(one == name or jobs[one].spec.priority < priority for one in names)
         )
 
+    def why_refused(self, asks: tuple[int, int]) -> str:
+        """What was said to others who ask for the same, if nothing has been taken since; else nothing."""
+        free, why = self.refused.get(asks, (None, ""))
+        return why if free is self.draft.free.listed() else ""
+
     def most(self, job: JobRecord, has: int) -> int:
         """How many workers it may have, which has so many that count for its team already."""
         shares = self.draft.shares
@@ -121,8 +129,8 @@ class _Table:
         if self.starving is not None or self.looked_at >= LOOKED_AT:
             return False
         if self.last_turn is None:
-            turns = (turn(one) for one in self.state.jobs.values() if one.state is JobState.RUNNING)
-            self.last_turn = max(turns, default=(-inf, -inf))
+            running = _running(self.state.jobs)
+            self.last_turn = turn(running[-1]) if running else (-inf, -inf)
         return turn(job) < self.last_turn
 
     def wait(self, job: JobRecord, why: str) -> None:
@@ -147,10 +155,16 @@ def give(
     table.owed = {} if draft.contested else _left_to(table)
     calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
+    alike = _line(state.jobs).waiting if draft.shares is None else {}
+    owed = minima_owed(state)
     for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
             continue
-        if job.state is JobState.WAITING and now_s < job.not_before_s:
+        asks = alike.get(job.spec.name) if job.spec.name not in owed else None
+        why = table.why_refused(asks) if asks is not None else ""
+        if why and (table.starving is not None or not _starves_now(table, job)):
+            table.wait(job, why)
+        elif job.state is JobState.WAITING and now_s < job.not_before_s:
             draft.waits_until(job.not_before_s)
             table.wait(job, _backs_off(now_s, job))
         elif job.state is JobState.WAITING and not job.cancelled:
@@ -187,10 +201,20 @@ def _coming(seat: SeatRecord) -> bool | None:
     return True if seat.state in COMING else None
 
 
-@remembered
-def _who_may_take(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
+@ordered(_place)
+def _who_may_take(job: JobRecord) -> JobRecord | None:
     """In turn, all but those that run with as many workers as they may have."""
-    return [job for job in in_turn(jobs) if job.state is not JobState.RUNNING or len(job.gang) < job.spec.workers_max]
+    return job if _may_take(job) else None
+
+
+def _may_take(job: JobRecord) -> bool:
+    full = job.state is JobState.RUNNING and len(job.gang) >= job.spec.workers_max
+    return not full and job.state is not JobState.ENDED
+
+
+@ordered(_place)
+def _running(job: JobRecord) -> JobRecord | None:
+    return job if job.state is JobState.RUNNING else None
 
 
 def _without_the_line(table: _Table) -> Sequence[JobRecord]:
@@ -207,19 +231,28 @@ def _without_the_line(table: _Table) -> Sequence[JobRecord]:
     usable = len(table.usable())
     told = {asks: _too_few(table, asks[0], table.room(asks[1])) for asks in line.asked if asks[0] > usable}
     draft.waits += [(name, told[asks]) for name, asks in line.waiting.items() if asks in told]
-    next_one = bisect_right(line.since_s, table.now_s - config.starve_after_s)
-    if next_one < len(line.since_s):
-        draft.waits_until(line.since_s[next_one] + config.starve_after_s)
-    looked_at = takewhile(table.may_be_helped, line.jobs) if not usable else line.jobs
-    starving = list(islice((job for job in looked_at if _starves_now(table, job)), LOOKED_AT if not usable else None))
+    waited = bisect_left(line.by_time, True, key=lambda job: not _starves_now(table, job))
+    if waited < len(line.by_time):
+        draft.waits_until(_waits_since_s(line.by_time[waited]) + config.starve_after_s)
+    if usable:
+        starving = line.by_time[:waited]
+    else:
+        looked_at = takewhile(table.may_be_helped, line.jobs)
+        starving = tuple(islice((job for job in looked_at if _starves_now(table, job)), LOOKED_AT))
     claiming = [] if draft.shares is None else draft.shares.claimants(line.jobs)
     fit = [job for job in line.jobs if job.spec.workers_min <= usable] if usable else []
-    picked = {job.spec.name: job for job in (*starving, *claiming, *fit, *left)}
-    return sorted((*line.others, *picked.values()), key=_place) if picked else line.others
+    picked = {job.spec.name for job in (*starving, *claiming, *fit, *left)}
+    if not picked:
+        return line.others
+    return [job for job in _who_may_take(table.state.jobs) if (n := job.spec.name) in picked or n not in line.waiting]
+
+
+def _waits_since_s(job: JobRecord) -> float:
+    return max(job.submitted_s, job.since_s)
 
 
 def _starves_now(table: _Table, job: JobRecord) -> bool:
-    return table.now_s - max(job.submitted_s, job.since_s) >= table.config.starve_after_s
+    return table.now_s - _waits_since_s(job) >= table.config.starve_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,21 +260,43 @@ class _Line:
     """Jobs that wait for nothing but slots, in turn, and all others that may take some."""
 
     jobs: tuple[JobRecord, ...]
-    waiting: Mapping[JobName, tuple[int, int]]  # with the slots that each needs, and its priority
+    by_time: tuple[JobRecord, ...]  # those that have waited longest first
+    waiting: Mapping[JobName, tuple[int, int]]  # in turn, with the slots that each needs, and its priority
     asked: frozenset[tuple[int, int]]  # all of these
-    since_s: tuple[float, ...]  # in rising order
     others: tuple[JobRecord, ...]
 
 
-@remembered
 def _line(jobs: Mapping[JobName, JobRecord]) -> _Line:
-    waiting, others = list[JobRecord](), list[JobRecord]()
-    for job in _who_may_take(jobs):
-        plain = job.state is JobState.WAITING and not (job.not_before_s or job.cancelled or job.held)
-        (waiting if plain else others).append(job)
+    return _line_of(_waiting(jobs), _waiting_by_time(jobs), _others(jobs))
+
+
+@remembered
+def _line_of(waiting: tuple[JobRecord, ...], by_time: tuple[JobRecord, ...], others: tuple[JobRecord, ...]) -> _Line:
     asks = {job.spec.name: (job.spec.workers_min, job.spec.priority) for job in waiting}
-    since_s = sorted(max(job.submitted_s, job.since_s) for job in waiting)
-    return _Line(tuple(waiting), asks, frozenset(asks.values()), tuple(since_s), tuple(others))
+    return _Line(waiting, by_time, asks, frozenset(asks.values()), others)
+
+
+def _plain(job: JobRecord) -> bool:
+    return job.state is JobState.WAITING and not (job.not_before_s or job.cancelled or job.held)
+
+
+@ordered(_place)
+def _waiting(job: JobRecord) -> JobRecord | None:
+    return job if _plain(job) else None
+
+
+def _time(job: JobRecord) -> tuple[float, JobName]:
+    return _waits_since_s(job), job.spec.name
+
+
+@ordered(_time)
+def _waiting_by_time(job: JobRecord) -> JobRecord | None:
+    return job if _plain(job) else None
+
+
+@ordered(_place)
+def _others(job: JobRecord) -> JobRecord | None:
+    return job if _may_take(job) and not _plain(job) else None
 
 
 def _kept(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> Mapping[SlotId, Sequence[JobName]]:
@@ -329,7 +384,8 @@ def _start(table: _Table, job: JobRecord) -> None:
         why = table.told.get((spec.workers_min, len(room)))
         if why is None:
             why = table.told[spec.workers_min, len(room)] = _too_few(table, spec.workers_min, room)
-        starves = _starves(table, job, table.now_s - max(job.submitted_s, job.since_s))
+        table.refused[spec.workers_min, spec.priority] = (draft.free.listed(), why)
+        starves = _starves(table, job, table.now_s - _waits_since_s(job))
         table.wait(job, why + starves if starves else why)
         return
     slots = packed(table.state, room, min(len(room), most))
@@ -422,11 +478,7 @@ def _lenders(table: _Table, job: JobRecord) -> list[JobRecord]:
 def _may_leave(table: _Table) -> list[JobRecord]:
     """Running jobs that may be asked now, in turn."""
     moved = table.draft.moved()
-    return [
-        one
-        for one in in_turn(table.state.jobs)
-        if one.state is JobState.RUNNING and one.spec.name not in moved and not protected(table.now_s, one)
-    ]
+    return [one for one in _running(table.state.jobs) if one.spec.name not in moved and not protected(table.now_s, one)]
 
 
 def _may_grow(table: _Table, job: JobRecord) -> bool:

@@ -37,7 +37,7 @@ class Tries:
 def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> Tries:
     """The seats 0..``limit``-1 of ``endpoint`` that may start now."""
     known = {seat.id: seat for seat in seats_of(state, endpoint)}
-    names = _names(endpoint, limit)
+    names = _names(endpoint, 1 << limit.bit_length())[:limit]
     cold = [name for name in names if name not in known or known[name].state is SeatState.COLD]
     revision = state.endpoints[endpoint].spec.revision
     failing = [seat for seat in known.values() if _fails(now_s, seat, revision)]

@@ -17,7 +17,7 @@ from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.outdated import node_of, stale_seats, why_outdated
-from ebbtide_autoscaler.serving import Want, seats_of
+from ebbtide_autoscaler.serving import Want
 
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
 
@@ -55,14 +55,15 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
         return seat.cannot_park or "its engine does not say how"
     if record.park_failed_s and now_s - record.park_failed_s < AGAIN_S:
         return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
-    others = [one for one in seats_of(state, seat.endpoint) if one.parks and one.state is not SeatState.STOPPING]
+    others = _parking(state.seats).get(seat.endpoint, 0)
     parks = [state.seats[move.seat] for move in draft.moves if isinstance(move, ParkSeat)]
-    warm = len(others) + sum(one.endpoint == seat.endpoint for one in parks)
+    warm = others + sum(one.endpoint == seat.endpoint for one in parks)
     if warm >= record.spec.warm_replicas:
         return f"{warm} of {record.spec.warm_replicas} are warm already"
     node = node_of(state, seat)
     promised = sum(one.park_bytes for one in parks if node_of(state, one) == node)
-    needed = _of_jobs(state, draft)[node] + state.warm_bytes(node) + promised + seat.park_bytes
+    of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, draft)[node]
+    needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
     if needed > state.nodes.get(node, 0):
         return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
     return ""
@@ -130,6 +131,11 @@ def _asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
 @grouped(order=number_of)
 def _may_wake(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
     return (seat.endpoint, seat) if seat.state in (SeatState.WARM, SeatState.PARKING) else None
+
+
+@summed
+def _parking(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    return {seat.endpoint: 1} if seat.parks and seat.state is not SeatState.STOPPING else None
 
 
 @grouped(order=number_of)

@@ -7,8 +7,9 @@ against, so what comes in bursts gets more room than what comes evenly.
 Where there is too little history nothing is expected, and whoever asks has to go by what is there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Outlook:
     """All that is expected, nearest first; as of the end of bin ``made`` of `Demand`. ``surges``: of late."""
 
     made: int
-    expected: tuple[Expected, ...]
+    expected: Sequence[Expected]
     surges: tuple[Surge, ...] = ()
 
     def room(self, share: float, lead_s: float, slo_s: float) -> float:
@@ -97,7 +98,32 @@ def outlook(demand: Demand, leads: Sequence[int] = LEADS) -> Outlook:
     floor = max(_FLOOR * float(np.nanmean(means)), 1e-9)
     logs = np.log(np.maximum(means, floor))
     peaks = np.log(np.maximum([_peak(one) for one in demand.bins], floor))
-    return Outlook(made, tuple(one for lead in leads if (one := _expected(logs, peaks, lead)) is not None))
+    return Outlook(made, _Lazily(logs, peaks, tuple(leads)))
+
+
+class _Lazily(Sequence[Expected]):
+    """What is expected at each lead of which enough is known, nearest first; reckoned when somebody comes to it.
+
+    A decision looks no further ahead than a replica starts, which is mostly the first of them.
+    """
+
+    def __init__(self, logs: Array, peaks: Array, leads: tuple[int, ...]) -> None:
+        self._logs, self._peaks, self._leads = logs, peaks, leads
+        self._known: dict[int, Expected | None] = {}
+
+    def __iter__(self) -> Iterator[Expected]:
+        for lead in self._leads:
+            if lead not in self._known:
+                self._known[lead] = _expected(self._logs, self._peaks, lead)
+            one = self._known[lead]
+            if one is not None:
+                yield one
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, at: Any) -> Any:
+        return tuple(self)[at]
 
 
 def _peak(one: Bin | None) -> float:

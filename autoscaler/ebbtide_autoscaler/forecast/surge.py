@@ -6,6 +6,7 @@ minute of ten, by 20 % in one of a hundred).
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,12 +19,17 @@ LEADS = (1, 2, 4, 8, 16)  # samples: from a replica that wakes to one that start
 _FLOOR = 0.25  # of the mean: growth from next to nothing is no share of anything
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Surge:
-    """By what factors demand had changed ``lead_s`` later, in rising order."""
+    """By what factors demand had changed ``lead_s`` later; put in order when somebody asks."""
 
     lead_s: float
-    factors: Array
+    changes: Array
+
+    @cached_property
+    def factors(self) -> Array:
+        """In rising order."""
+        return np.sort(self.changes)
 
     def quantile(self, share: float) -> float:
         """The factor that is not passed in that share of cases."""
@@ -50,9 +56,9 @@ class Samples:
 
     def surges(self) -> tuple[Surge, ...]:
         """What they tell, nearest first; nothing if they are too few."""
-        values = np.asarray(self._values)
+        values = np.fromiter(self._values, np.float64, len(self._values))
         if len(values) < ENOUGH or not values.any():
             return ()
         values = np.maximum(values, _FLOOR * values.mean())
         known = (lead for lead in LEADS if len(values) - lead >= ENOUGH // 2)
-        return tuple(Surge(lead * SAMPLE_S, np.sort(values[lead:] / values[:-lead])) for lead in known)
+        return tuple(Surge(lead * SAMPLE_S, values[lead:] / values[:-lead]) for lead in known)

@@ -241,7 +241,8 @@ class Run:
     def _tick(self) -> None:
         pool = self.pool
         traffic = {one.spec.name: self._signals(one) for one in self._scene.services}
-        self._watch.hear(pool.now_s, traffic)
+        if self._config.forecast_share:  # else nobody asks what is expected
+            self._watch.hear(pool.now_s, traffic)
         snapshot = Snapshot(pool.state, traffic, outlooks=self._watch.outlooks)
         decision, self._memory = self._contender(pool.now_s, snapshot, self._memory, self._config)
         pool.carry_out(decision.moves)

@@ -4,9 +4,11 @@ Each is made of one *part* of every record, None where a record has none. It sta
 that it is made of do, so what is made of it in turn (:func:`ebbtide.pool.index.remembered`) is not built again either.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import wraps
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from ebbtide.pool.records import changed
@@ -112,6 +114,41 @@ def _in_order(mine: Mapping[K, P], order: Callable[[K], Any]) -> dict[K, P]:
     return {key: mine[key] for key in sorted(mine, key=order)}
 
 
+def ordered(
+    order: Callable[[V], Any],
+) -> Callable[[Callable[[V], P | None]], Callable[[Mapping[K, V]], tuple[P, ...]]]:
+    """The parts that are not None, as `order` puts their records in order; no two of them may stand alike."""
+
+    def build(changes: Iterable[Change[K, tuple[Any, P]]]) -> tuple[tuple[Any, ...], tuple[P, ...]]:
+        rows = sorted((new for _, _, new in changes if new is not None), key=itemgetter(0))
+        return tuple(where for where, _ in rows), tuple(one for _, one in rows)
+
+    def move(
+        before: tuple[tuple[Any, ...], tuple[P, ...]], changes: list[Change[K, tuple[Any, P]]]
+    ) -> tuple[tuple[Any, ...], tuple[P, ...]]:
+        where, parts = list(before[0]), list(before[1])
+        for _, old, _ in changes:
+            if old is not None:
+                at = bisect_left(where, old[0])
+                del where[at], parts[at]
+        for _, _, new in changes:
+            if new is not None:
+                at = bisect_left(where, new[0])
+                where.insert(at, new[0])
+                parts.insert(at, new[1])
+        return tuple(where), tuple(parts)
+
+    def follow(part: Callable[[V], P | None]) -> Callable[[Mapping[K, V]], tuple[P, ...]]:
+        def placed(record: V) -> tuple[Any, P] | None:
+            found = part(record)
+            return None if found is None else (order(record), found)
+
+        rows: Callable[[Mapping[K, V]], tuple[tuple[Any, ...], tuple[P, ...]]] = _followed(placed, build, move)
+        return lambda source: rows(source)[1]
+
+    return follow
+
+
 def summed(part: Callable[[V], Mapping[G, int] | None]) -> Callable[[Mapping[Any, V]], Mapping[G, int]]:
     """The sum over all records of what each adds to whom, never less than 0; whoever comes to nothing is left out."""
 
@@ -126,7 +163,10 @@ def summed(part: Callable[[V], Mapping[G, int] | None]) -> Callable[[Mapping[Any
         for _, old, new in changes:
             _add(after, old, -1)
             _add(after, new, 1)
-        return +after
+        for key in {key for _, *both in changes for part in both for key in part or ()}:
+            if after[key] <= 0:
+                del after[key]
+        return after
 
     return _followed(part, build, move)
 

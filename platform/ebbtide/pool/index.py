@@ -5,7 +5,7 @@ identity is exact. It is what keeps a decision linear in the size of the pool, a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import wraps
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -57,14 +57,14 @@ def held(slots: "Mapping[SlotId, SlotRecord]", who: JobName | SeatId, epoch: Epo
     return tuple(leases(slots).get((who, epoch), ()))
 
 
-def occupants(slots: "Mapping[SlotId, SlotRecord]") -> frozenset[JobName | SeatId]:
+@summed
+def _occupying(slot: "SlotRecord") -> Mapping[JobName | SeatId, int] | None:
+    return {slot.occupant: 1} if slot.occupant is not None and slot.state in OCCUPIED else None
+
+
+def occupants(slots: "Mapping[SlotId, SlotRecord]") -> Set[JobName | SeatId]:
     """Whoever occupies a slot, under whichever lease."""
-    return _occupants(leases(slots))
-
-
-@remembered
-def _occupants(known: Mapping[Lease, Any]) -> frozenset[JobName | SeatId]:
-    return frozenset(occupant for occupant, _ in known)
+    return _occupying(slots).keys()
 
 
 def _in(state: SlotState) -> "Callable[[Mapping[SlotId, SlotRecord]], Mapping[SlotId, NodeId]]":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.follow import chosen, grouped, summed
+from ebbtide.pool.follow import chosen, grouped, ordered, summed
 from ebbtide.pool.records import STEPS_KEPT, Records, changed, having, without
 
 Pair = tuple[int, str]
@@ -31,6 +31,15 @@ def sums(record: Pair) -> Mapping[str, int] | None:
     return {record[1]: max(0, record[0]), "all": 1} if record[1] else None
 
 
+def _place(record: Pair) -> tuple[str, int]:
+    return record[1], -record[0]
+
+
+@ordered(_place)
+def in_line(record: Pair) -> Pair | None:
+    return record if record[0] > 1 else None
+
+
 records = st.tuples(st.integers(-2, 3), st.sampled_from(["", "red", "blue"]))
 keys = st.sampled_from([str(number) for number in range(12)])
 steps = st.lists(st.one_of(st.dictionaries(keys, records, max_size=3), st.lists(keys, max_size=2)), max_size=12)
@@ -47,6 +56,7 @@ def agrees(source: Mapping[str, Pair]) -> None:
         expected = [(key, source[key][0]) for key in sorted(source, key=int) if source[key][1] == color]
         assert list(by_color.get(color, {}).items()) == expected
     assert set(by_color) == {color for _, color in source.values() if color}
+    assert list(in_line(source)) == sorted((one for one in source.values() if one[0] > 1), key=_place)
     expected_sums = Counter[str]()
     for number, color in source.values():
         if color:
