@@ -167,3 +167,12 @@ def test_bars_and_contradictions_are_in_the_figures() -> None:
     }
     assert len(found["impossible"]) == 1
     assert (found["run_s"], found["took_s"]) == ({OURS: 1.5}, 3.0)
+
+
+def test_where_tides_are_shallow_ours_is_held_to_what_can_be_had() -> None:
+    def held_to(most: float) -> float:
+        policies = {OURS: of(**GOOD), ORACLE: of(**GOOD | {"goodput_vs_static": most})}
+        return float(bars(64, policies)["goodput_vs_static_64"]["at_least"])
+
+    assert held_to(2.0) == pytest.approx(VS_ORACLE * 2.0)
+    assert held_to(4.0) == VS_STATIC
