@@ -8,8 +8,8 @@ from ebbtide_autoscaler.simulate.contenders import LYRA, ORACLE, OURS, STATIC
 SLO = 0.995
 SLO_BEHIND_STATIC = 0.001
 VS_ORACLE = 0.90
-# Of the conversation week at 512, where nobody can have more than 3.1 times as much. Where tides are shallower so is what
-# can be had: then as much of foresight's as above.
+# Of the conversation week at 512, where nobody can have more than 3.1 times as much. Where tides are shallower so is
+# what can be had: then as much of foresight's as above.
 VS_STATIC = 2.5
 VS_STATIC_FLAT = 1.0  # where demand never ebbs there is nothing to lend: then no worse than static is all there is
 FLAT = 1.2  # the highest ten minutes by the mean up to which demand is called flat; the mildest tide recorded has 1.5
