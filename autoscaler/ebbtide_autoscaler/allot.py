@@ -21,7 +21,7 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.leaving import leave
-from ebbtide_autoscaler.owed import minima_owed
+from ebbtide_autoscaler.owed import minima_owed, on_their_way_back
 from ebbtide_autoscaler.placement import packed
 from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
@@ -187,11 +187,12 @@ def _left_to(table: _Table) -> dict[JobName, int]:
     Else a job that was stopped to grow would lose to one before it in turn what it may never lose. Only where they can
     be met by what is free or on its way: nobody is asked aside for them, so the rest would idle.
     """
-    found, jobs = dict[JobName, int](), table.state.jobs
+    found = dict[JobName, int]()
     left = len(table.draft.free) + len(in_state(table.state.slots, SlotState.RECLAIMING))
-    for name, count in minima_owed(table.state).items():
-        if count <= left and table.now_s >= jobs[name].not_before_s and table.most(jobs[name], 0) >= count:
-            found[name] = count
+    for job in on_their_way_back(table.state.jobs):
+        count = job.spec.workers_min
+        if count <= left and table.now_s >= job.not_before_s and table.most(job, 0) >= count:
+            found[job.spec.name] = count
             left -= count
     return found
 
@@ -223,7 +224,7 @@ def _without_the_line(table: _Table) -> Sequence[JobRecord]:
     In a pool with a long line this is what nearly all of a decision would consist of.
     """
     line, draft, config = _line(table.state.jobs), table.draft, table.config
-    owed = minima_owed(table.state)
+    owed = {**minima_owed(table.state), **table.owed}
     left = [table.state.jobs[name] for name in owed if name in line.waiting]
     if draft.contested:
         draft.waits += [(name, _THEY_GO_FIRST) for name in line.waiting if name not in owed]

@@ -25,13 +25,19 @@ def is_owed(job: JobRecord) -> bool:
 
 
 @remembered
+def on_their_way_back(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
+    """All of them, those that come first served first."""
+    return sorted(_owed(jobs).values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name))
+
+
+@remembered
 def minima_owed(state: PoolState) -> Mapping[JobName, int]:
     """How many slots are kept for each of these jobs, those that come first served first.
 
     Only minima that can be met: slots of replicas that stay, of strangers, and those that running jobs may never lose
     cannot come to it, and to keep the rest for a job that they are too few for would starve replicas for nothing.
     """
-    waiting = _owed(state.jobs)
+    waiting = on_their_way_back(state.jobs)
     if not waiting:
         return {}
     out = _out_of_reach(state)
@@ -40,7 +46,7 @@ def minima_owed(state: PoolState) -> Mapping[JobName, int]:
         if job.state in JOB_HOLDS_SLOTS:
             left -= min(len(job.gang) - may_lose(job), sum(slot not in out for slot in job.gang))
     owed: dict[JobName, int] = {}
-    for job in sorted(waiting.values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name)):
+    for job in waiting:
         if job.spec.workers_min <= left:
             owed[job.spec.name] = job.spec.workers_min
             left -= job.spec.workers_min

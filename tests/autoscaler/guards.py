@@ -113,12 +113,12 @@ GUARDS = (
         ),
         (
             "the reserve stays free",
-            "        return free[: max(0, len(free) - self.config.reserve)]",
-            "        return free",
+            "max(0, len(free) - self.config.reserve - self.left_to_others(name))",
+            "max(0, len(free) - self.left_to_others(name))",
         ),
         (
             "the reserve stays free of jobs that resume",
-            "    if not missing and len(draft.free) - len(job.gang) >= config.reserve:",
+            "    if not missing and len(draft.free) - len(job.gang) >= config.reserve + left_to:",
             "    if not missing:",
         ),
         (
@@ -148,10 +148,59 @@ GUARDS = (
             "    table.starving = job.spec.name\n",
         ),
         ("who starves may not have protected jobs leave", " and not protected(table.now_s, one)\n", "\n"),
+        (
+            "jobs leave a minimum that is owed",
+            "    table.owed = {} if draft.contested else _left_to(table)\n",
+            "",
+        ),
+        (
+            "a quota holds for a minimum that is owed",
+            "    if most < spec.workers_min:\n        table.wait(job, _over_quota(table, job, spec.workers_min))\n"
+            "        return\n    if draft.contested:\n",
+            "    if draft.contested:\n",
+        ),
+        (
+            "a parked job resumes only within its team's quota",
+            "    if table.most(job, 0) < len(job.gang):\n",
+            "    if False:\n",
+        ),
+        ("a guarantee is claimed", "    claims = table.claims(job)\n", "    claims = False\n"),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/teams.py",
+        (
+            "a quota is never passed",
+            "        return inf if quota is None else max(0, quota - self.held(job))\n",
+            "        return inf\n",
+        ),
+        (
+            "who is within a guarantee goes first",
+            "        return not self.within(job), by_weight,",
+            "        return False, by_weight,",
+        ),
+        (
+            "no lender's team falls below its guarantee",
+            " and left[team.name] - count >= team.guarantee:\n",
+            ":\n",
+        ),
+        (
+            "nobody of a higher priority lends",
+            " and one.spec.priority <= job.spec.priority\n",
+            "\n",
+        ),
+        (
+            "only preemptible jobs lend",
+            "            lends = one.spec.workload_class is WorkloadClass.PREEMPTIBLE and ",
+            "            lends = ",
+        ),
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/owed.py",
-        ("minima of jobs that come back are owed", "    waiting = _owed(state.jobs)\n", "    waiting = ()\n"),
+        (
+            "minima of jobs that come back are owed",
+            "    waiting = on_their_way_back(state.jobs)\n",
+            "    waiting = ()\n",
+        ),
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/host_memory.py",
@@ -184,6 +233,16 @@ GUARDS = (
         ),
         ("silent gateways move nothing", "    if not signals.known:\n        keep", "    if False:\n        keep"),
         (
+            "what is scheduled is aimed at",
+            "    known, known_why = scheduled(spec, now_s, lead_s)\n",
+            '    known, known_why = 0, ""\n',
+        ),
+        (
+            "what is scheduled is aimed at at once",
+            "max(before.aim, spec.replicas_min, known)",
+            "max(before.aim, spec.replicas_min)",
+        ),
+        (
             "replicas_max",
             "    bounded = min(max(raw, spec.replicas_min), spec.replicas_max)",
             "    bounded = max(raw, spec.replicas_min)",
@@ -195,6 +254,30 @@ GUARDS = (
             "a start that failed waits",
             "    may = () if wait_s or trying or best is None else (best,)",
             "    may = tuple(cold)",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/cluster/size.py",
+        (
+            "a node with an occupant never goes",
+            "(node for node in usable if not occupants(state, node))",
+            "usable",
+        ),
+        (
+            "nodes_max",
+            "min(max(more - len(back), config.nodes_min - here, 0), max(0, config.nodes_max - here))",
+            "max(more - len(back), config.nodes_min - here, 0)",
+        ),
+        ("nodes_min", "        enough = here - len(found) > config.nodes_min\n", "        enough = True\n"),
+        (
+            "only a node that somebody can end goes",
+            "sorted(removable.intersection(long_empty),",
+            "sorted(long_empty,",
+        ),
+        (
+            "the cluster grows for what is lacking",
+            "    more = wanted.more_nodes(config.node_slots)\n",
+            "    more = 0\n",
         ),
     ),
     *_in(

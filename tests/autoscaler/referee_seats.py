@@ -1,11 +1,11 @@
 """The referee's rules on replicas: `EndpointSpec`'s promises, placement, host memory, and requests that wait."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ebbtide.pool.backoff import BACKOFF_MAX_S, backoff_s
-from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
-from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.events import DrainSeat, GrantSeat, ParkJob, ParkSeat, WakeSeat
+from ebbtide.pool.ids import EndpointName, NodeId, SlotId
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.autoscaler.referee import Case
@@ -191,6 +191,45 @@ def host_memory_is_there(case: Case) -> Iterator[str]:
             yield f"{[seat.id for seat in here]} park on {node}: {used} of {size} bytes would be lent"
 
 
+def parked_jobs_find_their_host_memory(case: Case) -> Iterator[str]:
+    """A job is asked to park in place only where its node has the memory that all that is parked there has then."""
+    asked = [case.state.jobs[m.job] for m in case.moves if isinstance(m, ParkJob)]
+    aside = (JobState.PARKING, JobState.PARKED, JobState.RESUMING)
+    lent = Counter[NodeId]()
+    parked = [job for job in case.state.jobs.values() if job.state in aside]
+    for job in (*asked, *parked) if asked else ():
+        lent.update({n: c * job.spec.host_bytes_per_worker for n, c in _workers(case.state, job.gang).items()})
+    for node in {node for job in asked for node in _workers(case.state, job.gang)}:
+        if lent[node] > case.state.nodes.get(node, 0):
+            names = [job.spec.name for job in asked]
+            yield f"{names} park: {lent[node]} of {case.state.nodes.get(node, 0)} bytes of {node} would be lent"
+
+
+def warm_replicas_give_way(case: Case) -> Iterator[str]:
+    """None stays warm that is outdated or one too many, or whose memory a job may need."""
+    state = case.state
+    warm = [seat for seat in state.seats.values() if seat.state is SeatState.WARM and not case.moved(seat.id)]
+    for seat in warm:
+        if must_go(state, seat):
+            yield f"{seat.id} stays warm, and is outdated"
+    for name, count in Counter(seat.endpoint for seat in warm).items():
+        if count > state.endpoints[name].spec.warm_replicas:
+            yield f"{name} keeps {count} warm replicas of {state.endpoints[name].spec.warm_replicas}"
+    for node in {state.slots[seat.slots[0]].slot.node for seat in warm}:
+        here = [s for s in state.seats.values() if s.parks and s.slots and s.slots[0] in state.slots]
+        here = [s for s in here if state.slots[s.slots[0]].slot.node == node and not case.moved(s.id)]
+        used = sum(seat.park_bytes for seat in here if seat.state is not SeatState.STOPPING)
+        for job in state.jobs.values():
+            if job.state is not JobState.ENDED and job.spec.in_place:
+                used += _workers(state, job.gang)[node] * job.spec.host_bytes_per_worker
+        if used > state.nodes.get(node, 0):
+            yield f"{used} of {state.nodes.get(node, 0)} bytes of {node} are lent, and warm replicas stay"
+
+
+def _workers(state: PoolState, gang: Sequence[SlotId]) -> Counter[NodeId]:
+    return Counter(state.slots[slot].slot.node for slot in gang)
+
+
 OF_MOVES = (
     a_replica_is_on_one_node,
     replicas_stay_within_their_range,
@@ -198,5 +237,6 @@ OF_MOVES = (
     failed_starts_wait,
     replicas_that_lack_slots_go_first,
     host_memory_is_there,
+    parked_jobs_find_their_host_memory,
 )
-ALWAYS = (a_held_request_gets_a_replica,)
+ALWAYS = (a_held_request_gets_a_replica, warm_replicas_give_way)

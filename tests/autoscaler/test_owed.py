@@ -14,6 +14,7 @@ from ebbtide.pool.events import (
     JobParked,
     JobRecovered,
     JobRunning,
+    JobStopped,
     JobSubmitted,
     NodeDraining,
     ParkJob,
@@ -24,7 +25,7 @@ from ebbtide.pool.events import (
     SlotUnfenced,
     StopJob,
 )
-from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.owed import kept, minima_owed
@@ -177,3 +178,19 @@ def test_a_minimum_that_is_owed_is_no_more_than_a_quota() -> None:
     found = look(state, traffic=short, config=config)
     assert kinds(found) == ["GrantSeat"]
     assert "its quota is 2" in dict(found.waits)[JobName("train")]
+
+
+def test_of_two_minima_the_one_that_can_be_met_now_is_left_its_slot_and_gets_it() -> None:
+    """The first one is still backing off after a crash; a third one, before the second in turn, took the slot."""
+    state = with_job(a_pool(), a_job("first", workload_class=SEMI, priority=2), (S0,))
+    crash = (JobCrashed(JobName("first"), "w", 0), SlotFreed(S0), JobRecovered(JobName("first")))
+    state = fold(state, *crash, at_s=NOW - 0.1)
+    state = with_ready(with_ready(state, SEAT0, (S0,)), SeatId("chat/1"), (S1,))
+    state = with_job(state, a_job("second", workload_class=SEMI), (S2,))
+    state = fold(
+        state, StopJob(JobName("second"), "r", preempts=False), SlotFreed(S2), JobStopped(JobName("second"), 1)
+    )
+    state = fold(state, JobSubmitted(a_job("third", priority=1), "i"))
+    busy = signals(inflight=8, last_arrival_s=NOW)
+    [grant] = look(state, traffic=busy).moves
+    assert isinstance(grant, GrantJob) and grant.job == "second"
