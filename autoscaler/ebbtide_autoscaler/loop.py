@@ -327,6 +327,8 @@ class Loop:
             frozen_since_s=still.since_s,
             mode=self.file.mode,
             waiting=len(self.waits),
+            nodes_wanted=self.size.wish.nodes if self.size.wish else len(self.world.state.nodes),
+            cluster_untold=bool(self.size.trouble),
             pending=health.pending,
             oldest_pending_s=health.oldest_pending_s,
         )

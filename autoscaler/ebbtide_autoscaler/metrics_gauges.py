@@ -41,6 +41,8 @@ SELF_GAUGES = (
     arbiter.MODE,
     arbiter.EPOCH,
     arbiter.WAITING,
+    arbiter.NODES_WANTED,
+    arbiter.CLUSTER_UNTOLD,
     arbiter.LEDGER_PENDING,
     arbiter.LEDGER_PENDING_AGE,
 )
@@ -148,6 +150,8 @@ class Condition:
     frozen_since_s: float
     mode: str
     waiting: int
+    nodes_wanted: int
+    cluster_untold: bool
     pending: int  # appends to the ledger that are not yet durable
     oldest_pending_s: float
 
@@ -162,5 +166,7 @@ def condition_gauges(now: Condition) -> Iterator[Sample]:
         yield Sample(arbiter.MODE, float(mode == now.mode), (mode,))
     yield Sample(arbiter.EPOCH, now.epoch)
     yield Sample(arbiter.WAITING, now.waiting)
+    yield Sample(arbiter.NODES_WANTED, now.nodes_wanted)
+    yield Sample(arbiter.CLUSTER_UNTOLD, float(now.cluster_untold))
     yield Sample(arbiter.LEDGER_PENDING, now.pending)
     yield Sample(arbiter.LEDGER_PENDING_AGE, now.oldest_pending_s)

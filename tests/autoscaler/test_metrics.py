@@ -22,7 +22,15 @@ from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 
 TRAIN = JobName("train")
 CONDITION = Condition(
-    epoch=3, frozen_by="", frozen_since_s=0.0, mode="manage", waiting=0, pending=0, oldest_pending_s=0.0
+    epoch=3,
+    frozen_by="",
+    frozen_since_s=0.0,
+    mode="manage",
+    waiting=0,
+    nodes_wanted=2,
+    cluster_untold=False,
+    pending=0,
+    oldest_pending_s=0.0,
 )
 
 
@@ -238,6 +246,13 @@ def test_a_freeze_shows_who_stopped_the_pool_and_since_when() -> None:
     assert found[("ebbtide_frozen_since_timestamp_seconds",)] == 123.0
     assert (found["ebbtide_mode", "observe"], found["ebbtide_mode", "manage"]) == (1, 0)
     assert found[("ebbtide_waiting_workloads",)] == 2
+
+
+def test_how_many_nodes_are_wanted_and_whether_ray_knows_is_seen() -> None:
+    loop = one_tide()
+    loop.condition = replace(CONDITION, nodes_wanted=5, cluster_untold=True)
+    found = loop.scrape()
+    assert (found[("ebbtide_nodes_wanted",)], found[("ebbtide_cluster_untold",)]) == (5, 1)
 
 
 def test_a_scrape_before_the_first_tick_is_no_error() -> None:

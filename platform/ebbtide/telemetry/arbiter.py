@@ -23,6 +23,10 @@ REFUSED = Family(
     ("kind",),
 )
 WAITING = Family("ebbtide_waiting_workloads", "gauge", "Workloads that wait for something; `ebbtide why` says what.")
+NODES_WANTED = Family(
+    "ebbtide_nodes_wanted", "gauge", "Nodes that the cluster should have; without `pool.nodes_max` those that it has."
+)
+CLUSTER_UNTOLD = Family("ebbtide_cluster_untold", "gauge", "1 while Ray's autoscaler could not be told of that.")
 TICK = Family("ebbtide_tick_seconds", "histogram", "A whole tick: decide, journal, act.", (), TICK_S)
 STEP = Family("ebbtide_step_seconds", "histogram", "The pure part of a tick: facts and decision.", (), TICK_S)
 TICK_FAILURES = Family("ebbtide_tick_failures_total", "counter", "Ticks that ended in an error; each is in the log.")
@@ -43,6 +47,8 @@ FAMILIES = (
     EVENTS,
     REFUSED,
     WAITING,
+    NODES_WANTED,
+    CLUSTER_UNTOLD,
     TICK,
     STEP,
     TICK_FAILURES,
