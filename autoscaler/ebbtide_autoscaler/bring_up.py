@@ -90,7 +90,7 @@ def up(config: PoolFile, config_file: Path, standing: Standing, *, say: Say) -> 
     try:
         join(record)
         check_cluster(config, record.address)
-        _replicas_fit(config)
+        _fits(config, say)
         shared.mkdir(mode=0o700, parents=True, exist_ok=True)
         claim = claim_cluster(config, record.address, record.pids)
         record = replace(record, claim=claim.id, config_file=str(config_file))
@@ -160,11 +160,12 @@ def _hello(arbiter: Any) -> PoolRuntime:
     raise UpFailed(f"no arbiter has answered within {APPLY_S:g} s: {why.splitlines()[-1]}")
 
 
-def _replicas_fit(config: PoolFile) -> None:
-    """Each replica needs all its GPUs on one node."""
+def _fits(config: PoolFile, say: Say) -> None:
+    """Each replica needs all its GPUs on one node. Of what else is promised too much is told: nodes may yet come."""
     there = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
-    started = config.pool.node_gpus if config.pool.nodes_max is not None else None  # by Ray's autoscaler, when needed
-    largest = max((*there, started or 0))
+    # Ray's autoscaler starts such, when needed.
+    started, nodes = (config.pool.node_gpus or 0, config.pool.nodes_max) if config.pool.nodes_max else (0, 0)
+    largest = max((*there, started))
     if not largest:
         raise UpRefused("the cluster has no GPUs; on a machine without any, name a number of logical ones: pool.slots")
     for endpoint in config.endpoints:
@@ -173,6 +174,9 @@ def _replicas_fit(config: PoolFile) -> None:
                 f"endpoint {endpoint.name} wants {endpoint.gpus_per_replica} GPUs per replica; "
                 f"the largest node of the cluster has {largest}"
             )
+    most = max(sum(there), started * nodes)
+    for one in config.beyond(most) if config.pool.slots == "all" else ():
+        say(f"warning: with the {most} GPUs of the cluster as it is: {one}")
 
 
 def _port_is_free(host: str, port: int, *, patience_s: float) -> None:

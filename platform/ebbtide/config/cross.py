@@ -124,36 +124,38 @@ def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
                     f"one parked worker needs {job.host_memory_per_worker} bytes and a node lends "
                     f"{pool.host_memory_per_node}: raise pool.host_memory_per_node, or set in_place: false",
                 )
-    if pool.slots == "all":
-        return
-    if pool.reserve >= pool.slots:
-        yield Finding(
-            ("pool", "reserve"), f"reserve is {pool.reserve}, and the pool has {pool.slots} slots: none is left"
-        )
+    if pool.slots != "all":
+        yield from over_capacity(parts, pool.slots, pool.reserve)
+
+
+def over_capacity(parts: Parts, slots: int, reserve: int) -> Iterator[Finding]:
+    """What is promised beyond what a pool of so many slots has, ``reserve`` of which jobs leave free."""
+    if reserve >= slots:
+        yield Finding(("pool", "reserve"), f"reserve is {reserve}, and the pool has {slots} slots: none is left")
     always = 0
     for index, endpoint in parts.endpoints.items():
-        if endpoint.gpus_per_replica > pool.slots:
+        if endpoint.gpus_per_replica > slots:
             yield Finding(
                 ("endpoints", index, "gpus_per_replica"),
-                f"gpus_per_replica is {endpoint.gpus_per_replica}, and the pool has {pool.slots} slots",
+                f"gpus_per_replica is {endpoint.gpus_per_replica}, and the pool has {slots} slots",
             )
             continue
         before, always = always, always + endpoint.replicas.min * endpoint.gpus_per_replica
-        if before <= pool.slots < always:
+        if before <= slots < always:
             yield Finding(
                 ("endpoints", index, "replicas", "min"),
-                f"replicas that always run need {always} slots up to here, and the pool has {pool.slots}",
+                f"replicas that always run need {always} slots up to here, and the pool has {slots}",
             )
-    yield from _scheduled(parts, pool.slots)
-    left = pool.slots - pool.reserve - always
+    yield from _scheduled(parts, slots)
+    left = slots - reserve - always
     for index, job in parts.jobs.items():
-        if pool.reserve < pool.slots and job.workers.min > left >= 0:
+        if reserve < slots and job.workers.min > left >= 0:
             yield Finding(
                 ("jobs", index, "workers", "min"),
-                f"min is {job.workers.min}, and jobs can have at most {left} slots ({pool.slots} less the reserve of "
-                f"{pool.reserve} and {always} of replicas that always run): it would wait for ever",
+                f"min is {job.workers.min}, and jobs can have at most {left} slots ({slots} less the reserve of "
+                f"{reserve} and {always} of replicas that always run): it would wait for ever",
             )
-    yield from _guarantees(parts, pool.slots, pool.reserve, always)
+    yield from _guarantees(parts, slots, reserve, always)
 
 
 def _nodes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:

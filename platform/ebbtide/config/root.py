@@ -3,8 +3,9 @@
 from pydantic import Field, model_validator
 
 from ebbtide.config.access import KeySection
-from ebbtide.config.cross import Parts, cross_check
+from ebbtide.config.cross import Parts, cross_check, over_capacity
 from ebbtide.config.endpoint import EndpointSection
+from ebbtide.config.finding import text_path
 from ebbtide.config.gateway import GatewaySection
 from ebbtide.config.job import JobSection
 from ebbtide.config.metrics import MetricsSection
@@ -39,18 +40,27 @@ class PoolFile(Section):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "PoolFile":
-        findings = cross_check(
-            Parts(
-                pool=self.pool,
-                gateway=self.gateway,
-                endpoints=dict(enumerate(self.endpoints)),
-                jobs=dict(enumerate(self.jobs)),
-                keys=dict(enumerate(self.keys)),
-                teams=dict(enumerate(self.teams)),
-                names={kind: [(i, s.name) for i, s in enumerate(getattr(self, kind))] for kind in Parts.LISTS},
-                has_keys=bool(self.keys),
-            )
-        )
+        findings = cross_check(self._parts())
         if findings:
             raise ValueError("; ".join(finding.message for finding in findings))
         return self
+
+    def beyond(self, slots: int) -> list[str]:
+        """What the file promises that a pool of so many slots has not, each with its place and the numbers.
+
+        A number of slots in the file is held against it when the file is read; ``all`` of a cluster are known later.
+        """
+        found = over_capacity(self._parts(), slots, self.pool.reserve)
+        return [f"{text_path(one.loc)}: {one.message}" for one in found]
+
+    def _parts(self) -> Parts:
+        return Parts(
+            pool=self.pool,
+            gateway=self.gateway,
+            endpoints=dict(enumerate(self.endpoints)),
+            jobs=dict(enumerate(self.jobs)),
+            keys=dict(enumerate(self.keys)),
+            teams=dict(enumerate(self.teams)),
+            names={kind: [(i, s.name) for i, s in enumerate(getattr(self, kind))] for kind in Parts.LISTS},
+            has_keys=bool(self.keys),
+        )

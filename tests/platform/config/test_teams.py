@@ -69,3 +69,16 @@ def test_two_teams_of_one_name_are_refused(tmp_path: Path) -> None:
     path.write_text(FILE.format(slots=16, text="weight: 1", vision="weight: 1").replace("vision", "text"))
     with pytest.raises(ConfigErrors, match="already taken by"):
         load(path)
+
+
+def test_of_all_of_a_cluster_it_is_told_once_they_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(FILE.format(slots="all", text="guarantee: 8", vision="guarantee: 4"))
+    config = load(path)
+    assert config.beyond(17) == []
+    (one,) = config.beyond(16)
+    assert one.startswith("teams[1].guarantee: teams are promised 12 slots up to here, and 11 can be promised")
+    few = config.beyond(6)
+    assert any(
+        one.startswith("jobs[0].workers.min: min is 3, and jobs can have at most 1 slots (6 less") for one in few
+    )
