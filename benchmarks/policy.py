@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import decide_growth
+from benchmarks import acme, decide_growth
 from benchmarks.rows import RESULTS, versions
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
 from ebbtide_autoscaler.simulate.given import given
@@ -40,6 +40,7 @@ class Part:
     hours: float | None = None  # of the traffic; None: all of it
     noise: str = "kept"  # of what is multiplied: see the file's run.noise
     requests: str = "fluid"  # or "singly": its run.requests
+    acme_gpus: float = 0.0  # jobs that keep so many GPUs busy, drawn as Acme's were
 
 
 AZURE, MIDDLE, SMALL, REASONING = (
@@ -48,7 +49,8 @@ AZURE, MIDDLE, SMALL, REASONING = (
     "servegen_msmall_week1_total.parquet",
     "servegen_r1_day_total.parquet",
 )
-CONVERSATIONS, PHILLY = "azure_conv_2023.parquet", "philly.parquet"
+CONVERSATIONS, PHILLY, ACME = "azure_conv_2023.parquet", "philly.parquet", "acme_cdfs.parquet"
+DRAWN_DAYS = 8.0  # as long as a week with a day before it
 # GPUs that the highest ten minutes of a trace need, unscaled, with the engines of the configurations.
 HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
 ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
@@ -77,7 +79,9 @@ PARTS: Mapping[str, Part] = {
             for day, share in enumerate(ZIPF)
             for name, highest in HIGHEST.items()
         ],
+        # 40 % of what is asked for in training; the other 60 % are Acme's.
         [(PHILLY, 1.0, 7.0 * week) for week in range(6)] + [(PHILLY, 1.0, 7.0 * week + 3.0) for week in range(3)],
+        acme_gpus=3440.0,
     ),
 }
 
@@ -86,11 +90,12 @@ def measured(
     part: Part, traces: Path, names: Sequence[str], *, seeds: int, hours: float | None, frontier: bool = False
 ) -> tuple[dict[str, Any], str]:
     """The figures of one part, and its page."""
-    file, inputs = given(
-        CONFIGS / f"simulate_{part.slots}.yaml",
-        [(traces / name, factor, day) for name, factor, day in part.serving],
-        [(traces / name, factor, day) for name, factor, day in part.jobs],
-    )
+    jobs = [(traces / name, factor, day) for name, factor, day in part.jobs]
+    if part.acme_gpus:
+        drawn = acme.written(traces / ACME, Path("out"), gpus=part.acme_gpus, days=DRAWN_DAYS, seed=0)
+        jobs.append((drawn, 1.0, 0.0))
+    serving = [(traces / name, factor, day) for name, factor, day in part.serving]
+    file, inputs = given(CONFIGS / f"simulate_{part.slots}.yaml", serving, jobs)
     run = file.run.model_copy(update={"hours_max": hours, "noise": part.noise, "requests": part.requests})
     file = file.model_copy(update={"run": run})
     report, figures = play(file, inputs, list(names), seeds, os.cpu_count() or 1, frontier=frontier, tell=print)
