@@ -141,14 +141,19 @@ class Pool(Book):
             self._answers(seat)
             self.tally.answered.clear()  # it has started before anything counts
 
-    def train(self, job: JobName, workers: int) -> None:
-        """A job that was submitted just now trains already, with as many of these workers as there are slots."""
+    def train(self, job: JobName, workers: int, trained_s: float = 0.0) -> None:
+        """A job that was submitted just now has trained for so long, with as many of these workers as there are slots.
+
+        What it did before now is none of its work: it counts for its minimum runtime.
+        """
         spec, free = self.state.jobs[job].spec, self.state.free_slots()
         count = min(workers, spec.workers_max, len(free))
         if count >= spec.workers_min:
+            now_s, self.now_s = self.now_s, self.now_s - trained_s
             self._apply(GrantJob(job, free[:count], "it was there"))
-            self.training[job].first_s = self.now_s
-            self._runs(job)
+            self._apply(JobRunning(job, 0))
+            self.now_s = self.training[job].first_s = now_s
+            self._goes_on(job)
             self.tally.lent.clear()
 
     def submit(self, spec: JobSpec, work_s: float) -> None:
@@ -270,8 +275,11 @@ class Pool(Book):
             self._after_bytes(job, until_s + then_s, size, then)
 
     def _runs(self, job: JobName) -> None:
+        self._apply(JobRunning(job, self._step(job, self.training[job].done_s)))
+        self._goes_on(job)
+
+    def _goes_on(self, job: JobName) -> None:
         one = self.training[job]
-        self._apply(JobRunning(job, self._step(job, one.done_s)))
         one.since_s = self.now_s
         self._job_later(job, one.left_s / len(self.state.jobs[job].gang), self._finished)
 

@@ -261,7 +261,7 @@ class _Fold:
             self.ends_s = until_s if self.ends_s is None else min(until_s, self.ends_s)
         self.uses.take(self.uses.from_s, PoolState(), state, None)
         self.jobs.begin(self.uses.from_s, state)
-        self.standing = standing(state, self.known.memory)
+        self.standing = standing(state, self.known.memory, self.uses.from_s)
         self.endpoints = {name: one.spec for name, one in state.endpoints.items()} | self.endpoints
 
     def _config(self) -> PoolFile | None:
@@ -326,11 +326,13 @@ class _Fold:
         )
 
 
-def standing(state: PoolState, memory: Memory) -> Standing:
+def standing(state: PoolState, memory: Memory, at_s: float) -> Standing:
     """What a state has that goes on: jobs on the move are waiting, replicas on the move are not there yet."""
     ready = Counter(seat.endpoint for seat in state.seats.values() if seat.state is SeatState.READY)
+    train = {name: job for name, job in state.jobs.items() if job.state is JobState.RUNNING}
     return Standing(
-        gangs={name: len(job.gang) for name, job in state.jobs.items() if job.state is JobState.RUNNING},
+        gangs={name: len(job.gang) for name, job in train.items()},
+        trained_s={name: max(0.0, at_s - job.ran_since_s) for name, job in train.items()},
         replicas=ready,
         starts_s={name: one.start_s for name, one in state.endpoints.items()},
         wakes_s={name: one.wake_s for name, one in state.endpoints.items()},

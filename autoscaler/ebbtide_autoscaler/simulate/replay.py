@@ -79,6 +79,7 @@ def replay_scene(file: ReplayFile, given: Recorded, seed: int) -> Scene:
         course_s=one.course_s,
         standing=one.standing,
         timed=True,
+        prompt=True,
         known={
             name: grown(Demand(), [(number, value) for number, value in sorted(bins.items()) if number < first])
             for name, bins in one.demand.items()

@@ -9,7 +9,7 @@ they have their room from the first token on).
 """
 
 from bisect import bisect_right
-from math import log2
+from math import inf, log2
 
 import numpy as np
 
@@ -35,8 +35,10 @@ class RequestQueue:
         late, asked: requests by stretches of `WINDOW_S` in which they came; of shape (stretches,).
     """
 
-    def __init__(self, drawn: Drawn, ttft_slo_s: float, tpot_slo_s: float) -> None:
-        """No replica is there yet."""
+    def __init__(
+        self, drawn: Drawn, ttft_slo_s: float, tpot_slo_s: float, before: tuple[float, float] | None = None
+    ) -> None:
+        """No replica is there yet. ``before``: how long ago the last answer ended, and how long its request stayed."""
         load, engine = drawn.load, drawn.engine
         self.arrivals = Arrivals(load)
         self._drawn = drawn
@@ -59,7 +61,9 @@ class RequestQueue:
         self._turn = 0
         self._left: Singles | None = None  # of the minute at hand, what has not come yet
         self._minute = 0
-        self._past: list[tuple[int, float, int]] = [(0, 0.0, 0)]  # seconds, stays and answers up to each step
+        self._past: list[tuple[float, float, int]] = [(0.0, 0.0, 0)]  # seconds, stays and answers up to each step
+        if before is not None:  # counts begin with this run, so up to then there was one answer less than none
+            self._past = [(-inf, -before[1], -1), (-before[0], 0.0, 0)]
 
     @property
     def late(self) -> Array:

@@ -75,6 +75,7 @@ class Scene:
     standing: Standing = NOTHING
     timed: bool = False  # say how long requests waited
     singly: bool = False  # play requests one by one
+    prompt: bool = False  # a decision follows on what has happened, as the arbiter's do; else at the next tick
 
     @property
     def slots(self) -> int:
@@ -149,27 +150,41 @@ class Run:
         self._watch = Watch(scene.known)
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
         self._ticks = 0
+        self._decided_s: float | None = None  # seconds from the start; only where decisions are prompt
         self._next_job = 0
 
     def to(self, second: float) -> None:
         """Go on until then, seconds from the start of the run."""
         scene = self._scene
-        while self._ticks * scene.tick_s < min(second, scene.horizon_s):
-            tick_s = scene.begins_s + self._ticks * scene.tick_s
+        while self._due_s() < min(second, scene.horizon_s):
+            tick_s = scene.begins_s + self._due_s()
             self._submit(tick_s)
-            self._happen(tick_s)
-            self._tick()
+            if not self._happen(tick_s):
+                self._tick()
 
-    def _happen(self, until_s: float) -> None:
+    def _due_s(self) -> float:
+        """When the next tick is, seconds from the start: after the last one, or after what came at once."""
+        return self._ticks * self._scene.tick_s if self._decided_s is None else self._decided_s + self._scene.tick_s
+
+    def _happen(self, until_s: float) -> bool:
+        """Go on until then; True: up to what has happened before, and was followed at once by a decision."""
         while self.pool.agenda.next_s() <= until_s:
-            self._advance(self.pool.agenda.next_s())
-            self.pool.agenda.pop()()
+            at_s, changes = self.pool.agenda.next_s(), self.pool.changes
+            self._advance(at_s)
+            while self.pool.agenda.next_s() == at_s:
+                self.pool.agenda.pop()()
+            if self._scene.prompt and self.pool.changes > changes and at_s < until_s:
+                before_s = self._decided_s or 0.0
+                self._count(self._decide(), at_s - self._scene.begins_s - before_s)  # by so much the next tick is later
+                return True
         self._advance(until_s)
+        return False
 
     def outcome(self) -> Outcome:
         """What came about until the horizon."""
         self.to(self._scene.horizon_s)
-        self._happen(self._scene.begins_s + self._scene.horizon_s)
+        while self._happen(self._scene.begins_s + self._scene.horizon_s):
+            pass
         self.pool.settle()
         check(self.pool.state)
         singles = [one for one in self._queues.values() if isinstance(one, RequestQueue)]
@@ -214,9 +229,8 @@ class Run:
             spec = replace(spec, in_place=spec.in_place and scene.in_place)
             self.pool.agenda.at(scene.begins_s + one.submit_s, partial(self.pool.submit, spec, one.work_s))
             if one.submit_s == 0.0 and spec.name in scene.standing.gangs:
-                self.pool.agenda.at(
-                    scene.begins_s, partial(self.pool.train, spec.name, scene.standing.gangs[spec.name])
-                )
+                there = scene.standing.gangs[spec.name], scene.standing.trained_s.get(spec.name, 0.0)
+                self.pool.agenda.at(scene.begins_s, partial(self.pool.train, spec.name, *there))
             if one.until_s is not None:
                 self.pool.agenda.at(scene.begins_s + one.until_s, partial(self.pool.end, spec.name))
             self._next_job += 1
@@ -238,7 +252,8 @@ class Run:
             for use, counts in self._course.items():
                 counts.append(pool.meter.now[use])
 
-    def _tick(self) -> None:
+    def _decide(self) -> Decision:
+        """What is seen now, and what is done about it."""
         pool = self.pool
         traffic = {one.spec.name: self._signals(one) for one in self._scene.services}
         if self._config.forecast_share:  # else nobody asks what is expected
@@ -246,23 +261,29 @@ class Run:
         snapshot = Snapshot(pool.state, traffic, outlooks=self._watch.outlooks)
         decision, self._memory = self._contender(pool.now_s, snapshot, self._memory, self._config)
         pool.carry_out(decision.moves)
-        if self._ticks * self._scene.tick_s >= self._scene.warm_up_s:
-            self._count(decision)
+        if self._scene.prompt:
+            self._decided_s = pool.now_s - self._scene.begins_s
+        return decision
+
+    def _tick(self) -> None:
+        self._count(self._decide(), self._scene.tick_s)
         self._ticks += 1
         if self._ticks % CHECK_EVERY == 0:
-            check(pool.state)
+            check(self.pool.state)
 
-    def _count(self, decision: Decision) -> None:
-        """What is asked for, and what is idle, until the next tick."""
-        pool, tick_s = self.pool, self._scene.tick_s
+    def _count(self, decision: Decision, span_s: float) -> None:
+        """What is asked for, and what is idle, for so long, if it is scored."""
+        pool = self.pool
+        if pool.now_s - self._scene.begins_s < self._scene.warm_up_s:
+            return
         needed = ready = 0
         for one in self._scene.services:
             arriving = self._queues[one.spec.name].arrivals.work_per_s(ARRIVALS_S)
             replicas = ceil(arriving / one.engine.full - 1e-9)
             needed += replicas * one.engine.slots
             ready += min(replicas, pool.ready(one.spec.name)) * one.engine.slots
-        pool.tally.demand(needed, ready, tick_s)
-        pool.tally.idle(pool.meter.now[Use.FREE], self._config.reserve, decision.waits, tick_s)
+        pool.tally.demand(needed, ready, span_s)
+        pool.tally.idle(pool.meter.now[Use.FREE], self._config.reserve, decision.waits, span_s)
 
     def _signals(self, one: Service) -> EndpointSignals:
         """As gateways would tell them."""
@@ -283,7 +304,8 @@ class Run:
 def _queue(scene: Scene, number: int) -> Queue | RequestQueue:
     one = scene.services[number]
     if scene.singly:
-        return RequestQueue(Drawn(one.load, one.engine, (scene.seed, number)), one.spec.ttft_slo_s, one.spec.tpot_slo_s)
+        drawn, before = Drawn(one.load, one.engine, (scene.seed, number)), scene.standing.stays_s.get(one.spec.name)
+        return RequestQueue(drawn, one.spec.ttft_slo_s, one.spec.tpot_slo_s, before)
     return Queue(one.load, one.engine, one.spec.ttft_slo_s, timed=scene.timed)
 
 

@@ -306,3 +306,12 @@ def test_a_node_that_fails_takes_the_requests_of_its_replicas_along() -> None:
         for failures in ((), (Failure(1_300.0, 0, 3_600.0),))
     ]
     assert late[1] > late[0], "of the stretch in which it fails"
+
+
+def test_what_gateways_knew_before_is_known_until_it_is_a_minute_old() -> None:
+    queue = RequestQueue(Drawn(recorded([], seconds=300), ENGINE, (0, 0)), SLO_S, TPOT_S, before=(50.0, 0.5))
+    stays = []
+    for second in (5, 9, 11, 30):
+        queue.serve(second, 0)
+        stays.append(queue.at_work(0).stay_s)
+    assert stays == [0.5, 0.5, 0.0, 0.0]

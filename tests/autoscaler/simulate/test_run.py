@@ -1,19 +1,23 @@
 """Whole runs: nobody beats the bound, equal seeds give equal runs, and our policy does what it is for."""
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.oracle import training_bound_s
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene
+from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, job_spec
 from ebbtide_autoscaler.simulate.score import figures
+from ebbtide_autoscaler.simulate.standing import Standing
 from tests.autoscaler.simulate.scenes import HOUR_S, jobs_of, load_of, scene_of, tide
 
 
@@ -99,3 +103,59 @@ def test_nobody_beats_the_bound(name: str, seed: int, high: float, count: int, w
     asked_s = float(scene.services[0].load.work_s.sum())
     behind_s = (asked_s - found.busy_s) / 0.65  # who leaves requests waiting has their slots for training
     assert found.slot_s[Use.TRAINING] <= training_bound_s(scene) + behind_s + 1e-6
+
+
+# ---- decisions that follow at once
+
+
+def asked_at(second: int, *, seconds: int = 600) -> Scene:
+    """One request's worth of work at one second; a job that trains on all slots, and no replica, until then."""
+    work_s = np.zeros(seconds)
+    work_s[second] = 0.05
+    one = scene_of(load_of(work_s), (Job(0.0, 8, 8, 1e9),))
+    spec = replace(one.services[0].spec, replicas_min=0)
+    return replace(one, services=(replace(one.services[0], spec=spec),), tick_s=10.0)
+
+
+def test_what_a_job_leaves_is_given_away_at_once_where_decisions_are_prompt() -> None:
+    """Asked for at 95.0, seen at the next tick; a safe point and a park later the slots are free."""
+    starts = {}
+    for prompt in (False, True):
+        run = Run(replace(asked_at(95), prompt=prompt), decide, PolicyConfig())
+        run.to(200.0)
+        [seat] = run.pool.state.seats.values()
+        starts[prompt] = seat.granted_s - BEGINS_S
+        parked_s = run.pool.state.jobs[next(iter(run.pool.state.jobs))].since_s - BEGINS_S
+    assert starts[True] == pytest.approx(parked_s) and parked_s < starts[False]
+    assert starts[False] % 10 == 0.0, "at a tick"
+
+
+def test_the_next_tick_comes_its_time_after_a_prompt_decision_and_all_time_counts() -> None:
+    scene = replace(asked_at(95), prompt=True)
+    run = Run(scene, decide, PolicyConfig())
+    times: list[float] = []
+    tell = run._contender
+
+    def told(now_s: float, *rest: Any) -> Any:
+        times.append(now_s - BEGINS_S)
+        return tell(now_s, *rest)
+
+    run._contender = told
+    found = run.outcome()
+    assert max(later - sooner for sooner, later in pairwise(times)) == pytest.approx(10.0)
+    assert sum(found.slot_s.values()) == pytest.approx(8 * 600.0)
+    assert any(at_s % 1.0 for at_s in times) and not found.refused
+
+
+def test_a_gang_that_trained_already_has_its_minimum_runtime_behind_it() -> None:
+    preempted = {}
+    for trained_s in (0.0, 300.0):
+        scene = asked_at(15)
+        spec = replace(job_spec(0, scene.jobs[0]), min_runtime_s=100.0)
+        stands = Standing(gangs={spec.name: 8}, trained_s={spec.name: trained_s})
+        run = Run(replace(scene, jobs=(replace(scene.jobs[0], spec=spec),), standing=stands), decide, PolicyConfig())
+        run.to(300.0)
+        [one] = run.pool.training.values()
+        preempted[trained_s] = one.preempted_s[0] - BEGINS_S
+        assert one.done_s <= 8 * 300.0, "what it did before is none of its work"
+    assert preempted == {0.0: 100.0, 300.0: 20.0}
