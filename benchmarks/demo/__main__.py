@@ -54,7 +54,7 @@ def main() -> int:
     config = load(CONFIG)
     job = config.jobs[0]
     try:
-        tide = run_tide(CONFIG, job=job.name, model=config.endpoints[0].name, requests=requests, text=_text())
+        tide = run_tide(CONFIG, job=job.name, model=config.endpoints[0].name, requests=requests, text=text())
         shared = Path(str(config.pool.shared_dir))
         found = accounts.account(accounts.read_events(shared / "ledger"), start_s=tide.trained_from_s, end_s=tide.end_s)
         stored = read_back(shared, job.name)
@@ -87,7 +87,7 @@ def _make_model() -> None:
     subprocess.run([sys.executable, "-m", "ebbtide_serve.examples.tiny_model", str(target)], check=True)
 
 
-def _text() -> str:
+def text() -> str:
     """Real text for the prompts: the standard library's own sources."""
     return "\n".join(inspect.getsource(module) for module in (argparse, inspect, shutil, subprocess, textwrap, json))
 

@@ -49,18 +49,19 @@ TIDE: tuple[Phase, ...] = (
 )
 
 
-def tide(trace: Path | None, *, seed: int, phases: Sequence[Phase] = TIDE) -> tuple[Request, ...]:
+def tide(trace: Path | None, *, seed: int, phases: Sequence[Phase] = TIDE, first: int = 0) -> tuple[Request, ...]:
     """All requests, in order of arrival.
 
     Args:
         trace: a Parquet file with the columns t_s, in_tok, out_tok; None: generate.
         seed: of the generated traffic; a trace is replayed as it is.
+        first: the trace's request to begin with.
 
     Raises:
         ValueError: the trace cannot be read, or has too few requests.
     """
     wanted = [max(1, round(phase.duration_s * phase.rate_per_s)) for phase in phases]
-    rows = _from_trace(trace, sum(wanted)) if trace else _generated(random.Random(seed), sum(wanted))
+    rows = _from_trace(trace, first, sum(wanted)) if trace else _generated(random.Random(seed), sum(wanted))
     found: list[Request] = []
     used = 0
     for phase, count in zip(phases, wanted, strict=True):
@@ -83,15 +84,15 @@ def _scaled(tokens: int, scale: float, limits: tuple[int, int]) -> int:
     return min(max(round(tokens * scale), limits[0]), limits[1])
 
 
-def _from_trace(trace: Path, count: int) -> list[tuple[float, int, int]]:
+def _from_trace(trace: Path, first: int, count: int) -> list[tuple[float, int, int]]:
     try:
         table = parquet.read_table(trace, columns=["t_s", "in_tok", "out_tok"]).to_pydict()
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{trace} is no trace with the columns t_s, in_tok, out_tok: {error}") from error
     rows = sorted(zip(table["t_s"], table["in_tok"], table["out_tok"], strict=True))
-    if len(rows) < count:
-        raise ValueError(f"{trace} has {len(rows)} requests, the demo needs {count}")
-    return [(float(at_s), int(prompt), int(answer)) for at_s, prompt, answer in rows[:count]]
+    if len(rows) < first + count:
+        raise ValueError(f"{trace} has {len(rows)} requests, the demo needs {first + count}")
+    return [(float(at_s), int(prompt), int(answer)) for at_s, prompt, answer in rows[first : first + count]]
 
 
 def _generated(draw: random.Random, count: int) -> list[tuple[float, int, int]]:

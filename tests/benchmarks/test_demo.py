@@ -11,7 +11,7 @@ from benchmarks.demo.__main__ import broken
 from benchmarks.demo.account import account
 from benchmarks.demo.client import Outcome
 from benchmarks.demo.exactness import lost_steps
-from benchmarks.demo.traffic import ANSWER_LIMITS, PROMPT_LIMITS, TIDE, tide
+from benchmarks.demo.traffic import ANSWER_LIMITS, PROMPT_LIMITS, TIDE, Phase, tide
 from ebbtide.pool import events as e
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
@@ -39,12 +39,18 @@ def test_a_trace_is_replayed_in_its_own_order_and_a_wrong_one_is_named(tmp_path:
     parquet.write_table(pyarrow.table(table), tmp_path / "trace.parquet")
     found = tide(tmp_path / "trace.parquet", seed=1)
     assert {(request.prompt_tokens, request.answer_tokens) for request in found} == {(100, 20)}
+    table["in_tok"][10:] = [1600] * (count - 10)
+    parquet.write_table(pyarrow.table(table), tmp_path / "later.parquet")
+    two = (Phase(0.0, 10.0, 0.2),)
+    assert [one.prompt_tokens for one in tide(tmp_path / "later.parquet", seed=1, phases=two, first=9)] == [100, 200]
     (tmp_path / "bad.parquet").write_text("no parquet")
     with pytest.raises(ValueError, match="no trace with the columns"):
         tide(tmp_path / "bad.parquet", seed=1)
     parquet.write_table(pyarrow.table({k: v[:3] for k, v in table.items()}), tmp_path / "short.parquet")
     with pytest.raises(ValueError, match="has 3 requests"):
         tide(tmp_path / "short.parquet", seed=1)
+    with pytest.raises(ValueError, match="has 3 requests, the demo needs 4"):
+        tide(tmp_path / "short.parquet", seed=1, phases=two, first=2)
 
 
 def _job() -> JobSpec:
