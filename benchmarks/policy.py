@@ -8,6 +8,8 @@ import argparse
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +58,8 @@ HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
 ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
 
 DECIDE = "decide"  # what decisions and ticks cost as a pool grows: no trace, no contenders
+FIDELITY = "fidelity"  # the simulator against live runs on this machine's CPU: some 27 minutes
+OTHERS = (DECIDE, FIDELITY)
 PARTS: Mapping[str, Part] = {
     "64-week": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)]),
     # The same as of many crowds that know nothing of each other: a rate times k keeps the noise of one.
@@ -105,7 +109,7 @@ def measured(
 def merged(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """All parts: their figures, inputs and bars, each bar named after its part, since an id names the pool only."""
     bars = [
-        {"bar": name if part.endswith("-week") or part == DECIDE else f"{name}:{part}", **bar}
+        {"bar": name if part.endswith("-week") or part in OTHERS else f"{name}:{part}", **bar}
         for part, figures in parts.items()
         for name, bar in figures["bars"].items()
         if name != DOUBLE
@@ -156,19 +160,25 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, required=True, help="the folder with the traces")
-    parser.add_argument("--only", choices=sorted([*PARTS, DECIDE]), action="append", help="only these parts")
+    parser.add_argument("--only", choices=sorted([*PARTS, *OTHERS]), action="append", help="only these parts")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--quick", action="store_true", help="one seed, two days, four policies; written to out/")
     parser.add_argument("--hours", type=float, help="of traffic, where a whole week takes too long")
     parser.add_argument("--few", action="store_true", help=f"only {', '.join(FEW)}")
     parser.add_argument("--frontier", action="store_true", help="other settings of each policy too, on the first seed")
+    parser.add_argument("--merge", action="store_true", help="measure nothing: put together the parts that are there")
     options = parser.parse_args()
     impossible = []
     folder = (Path("out") if options.quick else RESULTS) / "policy"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in options.only or [*PARTS, DECIDE]:
+    if options.merge:
+        _merge(folder)
+        return
+    for name in options.only or [*PARTS, DECIDE, *(() if options.quick else (FIDELITY,))]:
         if name == DECIDE:
             figures, page = decide_growth.figures(), ""
+        elif name == FIDELITY:
+            figures, page = _against_live(options.traces / CONVERSATIONS), ""
         else:
             figures, page = measured(
                 PARTS[name],
@@ -184,11 +194,23 @@ def main() -> None:
         if page:
             (folder / f"{name}.html").write_text(page)
         print(f"{name}: {figures['took_s']:.0f} s", *map(_line, figures["bars"].items()), sep="\n  ", flush=True)
-        known = {one: folder / f"{one}.json" for one in [*PARTS, DECIDE]}
-        parts = {one: json.loads(path.read_text()) for one, path in known.items() if path.exists()}
-        (folder.parent / "policy.json").write_text(json.dumps(merged(parts), indent=1) + "\n")
+        _merge(folder)
     if impossible:
         raise SystemExit("the simulator contradicts itself:\n" + "\n".join(impossible))
+
+
+def _against_live(trace: Path) -> dict[str, Any]:
+    """In a process of its own: who only simulates needs neither Ray nor torch."""
+    subprocess.run([sys.executable, "-m", "benchmarks.fidelity", "--trace", str(trace)], check=True)
+    found: dict[str, Any] = json.loads((RESULTS / "policy" / f"{FIDELITY}.json").read_text())
+    return found
+
+
+def _merge(folder: Path) -> None:
+    """Have all parts of a folder in one file beside it."""
+    known = {one: folder / f"{one}.json" for one in [*PARTS, *OTHERS]}
+    parts = {one: json.loads(path.read_text()) for one, path in known.items() if path.exists()}
+    (folder.parent / "policy.json").write_text(json.dumps(merged(parts), indent=1) + "\n")
 
 
 def _line(bar: tuple[str, Mapping[str, Any]]) -> str:

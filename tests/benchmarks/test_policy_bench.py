@@ -36,6 +36,11 @@ def test_slots_with_two_occupants_are_one_bar_for_all_parts() -> None:
     assert bars == [{"bar": "double_allocated_gpu_s", "value": 2.0, "at_most": 0.0, "met": False}]
 
 
+def test_bars_of_parts_without_a_pool_keep_their_names() -> None:
+    told = {"seeds": 1, "took_s": 1.0, "date": "2026-01-01", "bars": {"fidelity_gpu_s": {"value": 0.1, "met": True}}}
+    assert merged({"fidelity": told})["bars"] == [{"bar": "fidelity_gpu_s", "value": 0.1, "met": True}]
+
+
 def test_figures_and_inputs_of_each_part_are_kept() -> None:
     found = merged({"64-week": a_part(64), "512-week": a_part(512)})
     assert found["policies"]["512-week"] == {"ebbtide": {}} and found["inputs"]["64-week"]["slots"] == 64
