@@ -16,7 +16,7 @@ from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide
 SEEDS = 4
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 5])
+@pytest.mark.parametrize("seed", [0, 2, 4, 5, 7])
 def test_names_times_and_orders_change_no_decision(seed: int) -> None:
     chaos = Chaos(seed)
     chaos.loop.referee = collector = Collector(30)
