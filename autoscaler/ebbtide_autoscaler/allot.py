@@ -156,7 +156,7 @@ def give(
     calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
     alike = _line(state.jobs).waiting if draft.shares is None else {}
-    owed = minima_owed(state)
+    owed = {**minima_owed(state), **table.owed}
     for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
             continue

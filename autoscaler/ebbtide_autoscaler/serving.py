@@ -119,8 +119,7 @@ def _want(
     standing = _standing(state, spec.name)
     seats, have = standing.seats, len(standing.seats)
     if not signals.known:
-        keep = min(max(have, spec.replicas_min), spec.replicas_max)
-        return Want(spec.name, have, keep, "its gateways are silent: nothing moves", 0.0, False), _untold(before)
+        return _unheard(now_s, state, record, tuple(seats.values())), _untold(before)
 
     lead_s = record.wake_s if standing.warm and record.wake_s else record.start_s
     strained_at_s = last_strain_s(now_s, spec, signals, before)
@@ -171,6 +170,16 @@ def _want(
 def _untold(before: EndpointMemory) -> EndpointMemory:
     """What nobody heard of was no calm."""
     return before if not before.strained_at_s else replace(before, strained_at_s=0.0)
+
+
+def _unheard(now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord]) -> Want:
+    """While its gateways are silent: what it has, within the bounds of its file; fewer only as replicas are ready."""
+    spec, have = record.spec, len(seats)
+    keep, why = min(max(have, spec.replicas_min), spec.replicas_max), "its gateways are silent: nothing moves"
+    if keep < have:
+        keep, not_yet = _down(now_s, state, record, seats, keep)
+        why = not_yet if keep == have else f"its file allows {spec.replicas_max} replicas"
+    return Want(spec.name, have, keep, why, 0.0, False)
 
 
 def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:

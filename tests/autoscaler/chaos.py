@@ -152,7 +152,7 @@ class Chaos:
                 continue
             assert record.state in (SlotState.FREE, SlotState.LEASED), loop.story(f"not settled: {record}")
         for seat in state.seats.values():
-            wanted = served or loop.specs[seat.endpoint].replicas_min
+            wanted = served or loop.specs[seat.endpoint].replicas_min or loop.specs[seat.endpoint].scheduled
             allowed = (SeatState.COLD, SeatState.WARM, *((SeatState.READY,) if wanted else ()))
             assert seat.state in allowed, loop.story(f"not settled: {seat}")
             stale = seat.revision != loop.specs[seat.endpoint].revision

@@ -129,8 +129,8 @@ GUARDS = (
         ("a job grows only into what has stayed free", "    if free_s < table.config.grow_after_s or ", "    if "),
         (
             "a job that crashed waits",
-            "        if job.state is JobState.WAITING and now_s < job.not_before_s:",
-            "        if False:",
+            "        elif job.state is JobState.WAITING and now_s < job.not_before_s:",
+            "        elif False:",
         ),
         (
             "a held job gets nothing",
@@ -147,7 +147,7 @@ GUARDS = (
             "    table.starving = job.spec.name\n    table.take(free)\n",
             "    table.starving = job.spec.name\n",
         ),
-        ("who starves may not have protected jobs leave", " and not protected(table.now_s, one)\n", "\n"),
+        ("who starves may not have protected jobs leave", " and not protected(table.now_s, one)]\n", "]\n"),
         (
             "jobs leave a minimum that is owed",
             "    table.owed = {} if draft.contested else _left_to(table)\n",
@@ -231,7 +231,7 @@ GUARDS = (
             "    surplus = sum(seat.state is SeatState.READY for seat in seats) - aim\n",
             "    surplus = len(seats) - aim\n",
         ),
-        ("silent gateways move nothing", "    if not signals.known:\n        keep", "    if False:\n        keep"),
+        ("silent gateways move nothing", "    if not signals.known:\n        return", "    if False:\n        return"),
         (
             "what is scheduled is aimed at",
             "    known, known_why = scheduled(spec, now_s, lead_s)\n",

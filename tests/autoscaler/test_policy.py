@@ -180,6 +180,17 @@ def test_more_demand_than_a_replica_serves_adds_one_after_a_moment() -> None:
     assert kinds(look(state, traffic=busy, for_s=1.5)) == ["GrantSeat"]
 
 
+def test_a_replica_too_many_while_gateways_are_silent_goes_only_once_the_one_in_its_place_is_ready() -> None:
+    """One more than its file allows starts where one is replaced; a storm had one drained meanwhile that was needed."""
+    spec = an_endpoint(replicas_max=1)
+    state = with_ready(a_pool(endpoints=(spec,)), SEAT0, (S0,))
+    both = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "b"))
+    assert look(both, traffic=EndpointSignals(), for_s=500.0).moves == ()
+    ready = fold(both, SeatReady(SEAT1, ()))
+    [drain] = look(ready, traffic=EndpointSignals(), for_s=500.0).moves
+    assert drain.kind == "drain_seat" and "its file allows 1 replicas" in drain.reason
+
+
 def test_silent_gateways_move_nothing() -> None:
     state = with_ready(with_job(a_pool(), a_job(workers_max=2), (S1, S2)), SEAT0, (S0,))
     for silent in (EndpointSignals(), EndpointSignals(held=50, last_arrival_s=NOW)):
