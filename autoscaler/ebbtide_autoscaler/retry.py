@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from ebbtide.pool.apply_seat import is_sound
 from ebbtide.pool.backoff import BACKOFF_MAX_S, backoff_s
-from ebbtide.pool.ids import EndpointName, SeatId, seat_id
+from ebbtide.pool.follow import grouped
+from ebbtide.pool.ids import EndpointName, SeatId, number_of, seat_id
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.serving import seats_of
@@ -36,13 +37,13 @@ class Tries:
 
 def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> Tries:
     """The seats 0..``limit``-1 of ``endpoint`` that may start now."""
-    known = {seat.id: seat for seat in seats_of(state, endpoint)}
-    names = _names(endpoint, 1 << limit.bit_length())[:limit]
-    cold = [name for name in names if name not in known or known[name].state is SeatState.COLD]
+    names, taken = _names(endpoint, 1 << limit.bit_length())[:limit], _taken(state.seats).get(endpoint, {})
+    cold = [name for name in names if name not in taken]
     revision = state.endpoints[endpoint].spec.revision
-    failing = [seat for seat in known.values() if _fails(now_s, seat, revision)]
+    failing = [seat for seat in _failed(state.seats).get(endpoint, {}).values() if _fails(now_s, seat, revision)]
     if not failing:
         return Tries(tuple(cold))
+    known = {seat.id: seat for seat in seats_of(state, endpoint)}
     last = max(failing, key=lambda seat: seat.since_s)
     count = sum(seat.failures for seat in failing)
     works = any(seat.state is SeatState.READY and seat.revision == revision for seat in known.values())
@@ -58,6 +59,16 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
     best = min(cold, key=lambda name: known[name].failures if name in known else 0, default=None)
     may = () if wait_s or trying or best is None else (best,)
     return Tries(may, wait_s, disturb_in_s, count, last.last_error)
+
+
+@grouped(order=number_of)
+def _taken(seat: SeatRecord) -> tuple[EndpointName, bool] | None:
+    return None if seat.state is SeatState.COLD else (seat.endpoint, True)
+
+
+@grouped(order=number_of)
+def _failed(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    return (seat.endpoint, seat) if seat.failures else None
 
 
 @lru_cache(256)

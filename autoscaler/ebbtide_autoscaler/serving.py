@@ -18,7 +18,7 @@ from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.scheduled import scheduled
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.strain import last_strain_s, room_kept
+from ebbtide_autoscaler.strain import keeps_room, last_strain_s, room_kept
 
 SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
 STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six waits, should demand have been misjudged
@@ -152,19 +152,36 @@ def _want(
         why = known_why
     elif bounded != aim:
         why = _not_yet(spec, bounded, aim, config)
-    after = replace(
-        before,
-        aim=want,
-        busy_since_s=_since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s),
-        over_since_s=over_since_s,
-        slow_since_s=slow_since_s,
-        under_since_s=under_since_s,
-        under_most=under_most,
-        strained_at_s=strained_at_s,
-    )
+    since_s = _since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s), over_since_s, slow_since_s
+    after = _remembering(before, want, since_s, (under_since_s, under_most), strained_at_s)
     if want < have:
         want, why = _down(now_s, state, record, tuple(seats.values()), want)
     return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
+
+
+def _remembering(
+    before: EndpointMemory,
+    aim: int,
+    since_s: tuple[float | None, float | None, float | None],
+    under: tuple[float | None, int],
+    strained_at_s: float,
+) -> EndpointMemory:
+    """What is remembered now; ``before`` itself while nothing of it is new, as on most ticks."""
+    were_s = before.busy_since_s, before.over_since_s, before.slow_since_s
+    as_before = (before.aim, were_s, (before.under_since_s, before.under_most), before.strained_at_s)
+    if (aim, since_s, under, strained_at_s) == as_before:
+        return before
+    busy_since_s, over_since_s, slow_since_s = since_s
+    return replace(
+        before,
+        aim=aim,
+        busy_since_s=busy_since_s,
+        over_since_s=over_since_s,
+        slow_since_s=slow_since_s,
+        under_since_s=under[0],
+        under_most=under[1],
+        strained_at_s=strained_at_s,
+    )
 
 
 def _untold(before: EndpointMemory) -> EndpointMemory:
@@ -258,7 +275,8 @@ def _raw_want(
     if signals.held or signals.inflight or (now.running and not idle):
         room, ahead, told = 0.0, now, now.why
         if expected is not None and config.forecast_share:
-            room = room_kept(expected.room(config.forecast_share, lead_s, spec.ttft_slo_s), calm_s)
+            if keeps_room(calm_s):
+                room = room_kept(expected.room(config.forecast_share, lead_s, spec.ttft_slo_s), calm_s)
             then = expected.running_in(lead_s, now.running)
             if then > now.running:
                 ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {lead_s:.0f} s"
@@ -293,6 +311,7 @@ def _came_in_s(record: EndpointRecord, seat: SeatRecord) -> float:
 
 def may_go(now_s: float, state: PoolState, record: EndpointRecord, seat: SeatRecord) -> bool:
     """Whether ``seat``'s replica is ready and has lived its minimum up-time, or must be replaced anyway."""
+    if seat.state is not SeatState.READY:
+        return False
     least_s = record.spec.min_uptime_factor * _came_in_s(record, seat)
-    lived = now_s - seat.ready_since_s >= least_s or bool(why_outdated(state, seat))
-    return seat.state is SeatState.READY and lived
+    return now_s - seat.ready_since_s >= least_s or bool(why_outdated(state, seat))

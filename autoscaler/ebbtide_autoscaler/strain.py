@@ -7,6 +7,7 @@ and most do so before a request is late: a queue is seen long before it is as lo
 """
 
 from ebbtide.pool.spec import EndpointSpec
+from ebbtide_autoscaler.forecast.outlook import MOST_ROOM
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals
 
 # Of the burst hour and of a week a quarter of it, or twice as much, gave the same: surges either hurt all the time, or
@@ -26,6 +27,11 @@ def strains(spec: EndpointSpec, signals: EndpointSignals) -> bool:
 def last_strain_s(now_s: float, spec: EndpointSpec, signals: EndpointSignals, before: EndpointMemory) -> float:
     """When they had so last; what nobody has looked at yet has just had."""
     return now_s if strains(spec, signals) or not before.strained_at_s else before.strained_at_s
+
+
+def keeps_room(calm_s: float) -> bool:
+    """Whether any is kept after so long without strain, however much there could be."""
+    return room_kept(MOST_ROOM, calm_s) > 0.0
 
 
 def room_kept(room: float, calm_s: float) -> float:

@@ -33,15 +33,14 @@ def wake(state: PoolState, want: Want, draft: Draft) -> int:
     for seat in _may_wake(state.seats).get(want.endpoint, {}).values():
         if found >= want.want - want.now:
             break
-        if why_outdated(state, seat):
+        parking = seat.state is SeatState.PARKING
+        if not (parking or draft.free.has(seat.slots)) or why_outdated(state, seat):
             continue
-        if seat.state is SeatState.PARKING:
+        if parking:
             draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
-        elif draft.free.has(seat.slots):
+        else:
             reason = f"{want.reason}: {want.want} replicas instead of {want.now}, and it is warm"
             draft.wake(WakeSeat(seat.id, reason), seat.slots)
-        else:
-            continue
         found += 1
     return found
 

@@ -7,7 +7,7 @@ A bin in which the gateways were silent for most of the time has no value: unkno
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 BIN_S = 300.0  # as fine as replicas start (a cold one takes minutes), as coarse as 2016 to a week
 KEPT = 2 * 7 * 288  # bins: the week before, and what it takes to tell how good its word was
@@ -91,8 +91,8 @@ def heard(
         begin_s, end_s = one.number * BIN_S, (one.number + 1) * BIN_S
         here_s = min(now_s, end_s) - max(since_s, begin_s)
         if here_s > 0:
-            one = replace(
-                one,
+            one = OpenBin(
+                one.number,
                 heard_s=one.heard_s + here_s,
                 area=one.area + demand * here_s,
                 peak=max(one.peak, demand),

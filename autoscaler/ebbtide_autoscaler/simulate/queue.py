@@ -34,6 +34,7 @@ class Queue:
         self.arrivals = Arrivals(load)
         self.backlog_s = 0.0
         self.late, self.asked = by_window(load), by_window(load)
+        self._by_second: list[float] = load.work_s.tolist()
         self._load, self._engine, self._slo_s = load, engine, ttft_slo_s
         self._at_full = requests_at_full(engine, load)
 
@@ -43,7 +44,7 @@ class Queue:
         span, requests, work_s = self.arrivals.go_on(until)
         if span.stop == span.start:
             return Served(0.0, 0.0, 0.0)
-        late = self._late_of(self._load.work_s[span], self._load.requests[span], rate)
+        late = self._late_in(span, rate)
         self.late[span.start // WINDOW_S] += late
         self.asked[span.start // WINDOW_S] += requests
         return Served(requests, late, before_s + work_s - self.backlog_s)
@@ -62,6 +63,14 @@ class Queue:
             stay_s=stay_s,
             ttft_p90_s=TTFT_S if served else 0.0,
         )
+
+    def _late_in(self, span: slice, rate: float) -> float:
+        """How many of these seconds' requests come too late; what waits afterwards is kept."""
+        if rate and not self.backlog_s and max(self._by_second[span]) <= rate:  # each is served in its own second
+            if self._waiting_s is not None:
+                self._waiting_s += [0.0] * (span.stop - span.start)
+            return 0.0
+        return self._late_of(self._load.work_s[span], self._load.requests[span], rate)
 
     def _late_of(self, work_s: Array, requests: Array, rate: float) -> float:
         """How many of these come too late; what waits afterwards is kept."""
