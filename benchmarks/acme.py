@@ -2,8 +2,8 @@
 
 Their records themselves are not at hand, only curves (AcmeTrace, NSDI '24): how many GPUs jobs ask for, what share of
 the GPU time the jobs of each size have, and how long jobs take. A size is drawn from the first; a duration from the
-last, times what makes the shares of GPU time come out as in the second. When jobs come is not in the curves: at any time
-alike.
+last, times what makes the shares of GPU time come out as in the second. When jobs come is not in the curves: at any
+time alike.
 """
 
 from collections.abc import Mapping
