@@ -272,11 +272,12 @@ def test_bins_tell_times_within_a_few_per_cent() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_pool_comes_to_the_same_by_a_fluid_and_one_by_one(seed: int) -> None:
-    """Slot-seconds of training differ by an eighth at most, and in one direction.
+@pytest.mark.parametrize(("share", "most"), [(0.0, 1.125), (0.95, 1.2)])
+def test_a_pool_comes_to_the_same_by_a_fluid_and_one_by_one(seed: int, share: float, most: float) -> None:
+    """Slot-seconds of training differ by an eighth at most, and in one direction; with a forecast by a fifth.
 
     For a fluid a replica is full at its share, and what is beyond it in any second waits; a replica that batches takes
-    it in and is a little slower. So the fluid is the harsher one.
+    it in and is a little slower. So the fluid is the harsher one, and keeps more room where surges hurt.
     """
     seconds = np.arange(4 * HOUR_S)
     per_s = (8.0 + 16.0 * (1 - np.cos(4 * np.pi * seconds / len(seconds))) / 2) / ROOMY.work_s(500, 50)
@@ -289,11 +290,11 @@ def test_a_pool_comes_to_the_same_by_a_fluid_and_one_by_one(seed: int) -> None:
         (one,) = scene.services
         spec = replace(one.spec, target_requests=at_full(ROOMY, asked)) if singly else one.spec
         scene = replace(scene, singly=singly, services=(Service(spec, ROOMY, asked),), tick_s=5.0)
-        found[singly] = Run(scene, decide, PolicyConfig()).outcome()
+        found[singly] = Run(scene, decide, PolicyConfig(forecast_share=share)).outcome()
     for outcome in found.values():
         assert outcome.late.sum() < 0.02 * outcome.requests.sum()
     assert found[True].requests.sum() == found[False].requests.sum() == counts.sum()
-    assert 0.99 <= found[True].slot_s[Use.TRAINING] / found[False].slot_s[Use.TRAINING] <= 1.125
+    assert 0.99 <= found[True].slot_s[Use.TRAINING] / found[False].slot_s[Use.TRAINING] <= most
     assert found[True].busy_s == pytest.approx(found[False].busy_s, rel=0.02)
 
 
