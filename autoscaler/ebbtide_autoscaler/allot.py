@@ -389,7 +389,8 @@ def _start(table: _Table, job: JobRecord) -> None:
         starves = _starves(table, job, table.now_s - _waits_since_s(job))
         table.wait(job, why + starves if starves else why)
         return
-    slots = packed(table.state, room, min(len(room), most))
+    count = min(len(room), most)
+    slots = draft.free.for_gang(count) if room is draft.free.listed() else packed(table.state, room, count)
     fair = f"; {draft.shares.words(job)}" if draft.shares is not None else ""
     table.take(slots, job)
     draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}{fair}"))

@@ -106,6 +106,16 @@ class FreeSlots:
         slots = self._by_node[node]
         return tuple((sorted(slots, key=lambda slot: (claimed(slot), slot)) if by_slot else slots)[:count])
 
+    def for_gang(self, count: int) -> tuple[SlotId, ...]:
+        """``count`` of them on as few nodes as possible: as `placement.packed`, but nodes are looked at, not slots."""
+        found: list[SlotId] = []
+        for size in sorted((size for size, nodes in self._sizes.items() if nodes), reverse=True):
+            for node in sorted(node for node, slots in self._by_node.items() if len(slots) == size):
+                found += self._by_node[node][: count - len(found)]
+                if len(found) == count:
+                    return tuple(found)
+        return tuple(found)
+
     def nearest(self, count: int) -> tuple[NodeId, tuple[SlotId, ...]] | None:
         """The node that lacks fewest of ``count`` slots, and its free ones; None if no node can come to have so many.
 

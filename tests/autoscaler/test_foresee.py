@@ -15,8 +15,7 @@ ONE = EndpointSignals(inflight=2, arriving_per_s=1.0, stay_s=2.0, last_arrival_s
 
 
 def expecting(guess: float, lead_s: float = HOUR_S) -> Outlook:
-    flat = np.array([0.0, 0.1])
-    return Outlook(1, (Expected(lead_s, guess, flat, np.array([0.5, 1.0]), 0.2),))
+    return Outlook(1, (Expected(lead_s, guess, np.array([0.0, 0.1]), np.log1p(np.array([0.2]))),))
 
 
 def busy_pool() -> Snapshot:

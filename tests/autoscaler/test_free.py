@@ -18,7 +18,7 @@ from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler import free as module
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.placement import lendable, placing_nodes
+from ebbtide_autoscaler.placement import lendable, packed, placing_nodes
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 
@@ -78,7 +78,9 @@ def shuffled(seed: int, *, parked: bool) -> PoolState:
 @given(
     seed=st.integers(0, 2**32),
     parked=st.booleans(),
-    asked=st.lists(st.tuples(st.sampled_from(["replica", "lack", "take", "fits"]), st.integers(1, 5)), max_size=40),
+    asked=st.lists(
+        st.tuples(st.sampled_from(["replica", "gang", "lack", "take", "fits"]), st.integers(1, 5)), max_size=40
+    ),
 )
 def test_it_picks_what_looking_at_all_of_them_each_time_picks(
     seed: int, parked: bool, asked: list[tuple[str, int]]
@@ -93,6 +95,10 @@ def test_it_picks_what_looking_at_all_of_them_each_time_picks(
             assert taken == naive_for_replica(state, free, count, busy)
             quick.place(taken)
             busy |= {state.slots[slot].slot.node for slot in taken}
+        elif what == "gang":
+            taken = quick.for_gang(4 * count)
+            assert taken == packed(state, free, 4 * count)
+            quick.take(taken)
         elif what == "lack":
             found = quick.nearest(count)
             assert found == naive_nearest(state, free, count)

@@ -239,7 +239,7 @@ def test_what_demand_grew_by_of_late_is_had_beforehand_and_what_is_expected_too(
     assert aims(state, [(0.0, arriving(20.0))])[0] == [10]
     # 0.25, less the promised second in the minute until more replicas answer
     assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: grows})[0] == [13]
-    soon = Outlook(0, (Expected(52.5, 56.0, np.zeros(1), np.ones(1), 0.0),))
+    soon = Outlook(0, (Expected(52.5, 56.0, np.zeros(1), np.zeros(1)),))
     assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: soon})[0] == [14]
-    less = Outlook(0, (Expected(52.5, 4.0, np.zeros(1), np.ones(1), 0.0),))
+    less = Outlook(0, (Expected(52.5, 4.0, np.zeros(1), np.zeros(1)),))
     assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: less})[0] == [10], "it never goes ahead of an ebb"

@@ -9,6 +9,7 @@ Where there is too little history nothing is expected, and whoever asks has to g
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,23 +24,44 @@ MOST_ROOM = 0.5  # of demand: what grows by more is no noise, and replicas follo
 _FLOOR = 0.01  # of the mean demand: what is below is as good as nothing, and has a logarithm
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Expected:
-    """Demand at one lead.
+    """Demand at one lead. How sure that is, is reckoned when somebody asks: a decision mostly needs the guess only.
 
     Attributes:
         lead_s: how far ahead.
         guess: of the mean of that bin.
-        surprises: by how much the peak of a bin was above (negative: below) the guess, logarithms in rising order.
-        weights: of the surprises; the sum of those so far, up to 1.
-        error: the mean error of such guesses of late, as a share of demand.
+        above: by how much the peak of each bin was above (negative: below) its guess, logarithms; NaN: unknown.
+        missed: likewise how far its mean was off.
     """
 
     lead_s: float
     guess: float
-    surprises: Array
-    weights: Array
-    error: float
+    above: Array
+    missed: Array
+
+    @cached_property
+    def _in_order(self) -> tuple[Array, Array]:
+        known = ~np.isnan(self.above)
+        age = np.arange(len(self.above))[::-1][known]
+        order = np.argsort(self.above[known], kind="stable")
+        weights = np.cumsum((0.5 ** (age / HALF_BINS))[order])
+        return self.above[known][order], weights / weights[-1]
+
+    @property
+    def surprises(self) -> Array:
+        """What is known of ``above``, in rising order."""
+        return self._in_order[0]
+
+    @property
+    def weights(self) -> Array:
+        """Of the surprises; the sum of those so far, up to 1."""
+        return self._in_order[1]
+
+    @cached_property
+    def error(self) -> float:
+        """The mean error of such guesses of late, as a share of demand."""
+        return float(np.expm1(decayed_mean(self.missed, HALF_BINS)[-1]))
 
     def quantile(self, share: float) -> float:
         """The peak that is not passed in ``share`` (from 0 to 1) of such cases."""
@@ -138,14 +160,5 @@ def _expected(logs: Array, peaks: Array, lead: int) -> Expected | None:
     known = ~np.isnan(above)
     if np.isnan(guessed[-1]) or known.sum() < ENOUGH:
         return None
-    age = np.arange(len(above))[::-1][known]
-    order = np.argsort(above[known], kind="stable")
-    weights = np.cumsum((0.5 ** (age / HALF_BINS))[order])
     missed = np.abs(logs[lead:] - guessed[:-lead])
-    return Expected(
-        lead_s=lead * BIN_S,
-        guess=float(np.exp(guessed[-1])),
-        surprises=above[known][order],
-        weights=weights / weights[-1],
-        error=float(np.expm1(decayed_mean(missed, HALF_BINS)[-1])),
-    )
+    return Expected(lead * BIN_S, float(np.exp(guessed[-1])), above, missed)

@@ -137,7 +137,7 @@ def test_the_mix_is_about_as_good_as_the_best_of_its_guesses() -> None:
 
 def guessed(*guesses: tuple[float, float]) -> Outlook:
     """(How far ahead, demand then) each."""
-    return Outlook(0, tuple(Expected(lead_s, guess, np.zeros(1), np.ones(1), 0.0) for lead_s, guess in guesses))
+    return Outlook(0, tuple(Expected(lead_s, guess, np.zeros(1), np.zeros(1)) for lead_s, guess in guesses))
 
 
 def test_between_now_and_what_is_expected_it_goes_in_a_straight_line() -> None:
