@@ -81,7 +81,7 @@ def _may_not_go(case: Case, seat: SeatRecord) -> Iterator[str]:
     if now_s - seat.ready_since_s < spec.min_uptime_factor * started_s - 1e-6:
         yield f"{seat.id} goes after {now_s - seat.ready_since_s:.1f} s, it took {started_s:.1f} s to start"
     signals = case.traffic[seat.endpoint]
-    if not signals.known:
+    if not signals.known and len(alive) < spec.replicas_max:
         yield f"{seat.id} goes while nobody knows of its traffic"
     elif not alive:
         if signals.held or signals.inflight:

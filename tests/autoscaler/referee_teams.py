@@ -81,13 +81,14 @@ def _waits_within(case: Case, job: JobRecord) -> bool:
         return False
     team = team_of(case, job)
     gets = sum(len(s) for n, s in case.granted.items() if team_of(case, case.state.jobs[n]).name == team.name)
+    aside = (JobState.STOPPING, JobState.RECOVERING)  # what is kept for these counts for their team
+    if any(one.state in aside and team_of(case, one).name == team.name for one in case.state.jobs.values()):
+        return False
     return held(case, team) + gets + job.spec.workers_min <= team.guarantee
 
 
-def _parked_within(case: Case, job: JobRecord) -> bool:
-    team = team_of(case, job)
-    there = held(case, team) + len(job.gang)
-    return job.state is JobState.PARKED and not job.cancelled and job.held is None and there <= team.guarantee
+def _needs(job: JobRecord) -> int:
+    return len(job.gang) if job.state is JobState.PARKED else job.spec.workers_min
 
 
 def nobody_lends_what_it_was_promised(case: Case) -> Iterator[str]:
@@ -100,7 +101,8 @@ def nobody_lends_what_it_was_promised(case: Case) -> Iterator[str]:
     leave = [job for job in leave if job.state is JobState.RUNNING]
     if not leave:
         return
-    waiting = [job for job in case.state.jobs.values() if _waits_within(case, job) or _parked_within(case, job)]
+    living = [job for job in case.state.jobs.values() if job.state in (JobState.WAITING, JobState.PARKED)]
+    waiting = [job for job in living if held(case, team_of(case, job)) + _needs(job) <= team_of(case, job).guarantee]
     for job in leave:
         team = team_of(case, job)
         if job.spec.workload_class is not WorkloadClass.PREEMPTIBLE:
