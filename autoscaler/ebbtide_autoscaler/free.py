@@ -124,12 +124,13 @@ class FreeSlots:
         state = self._state
         leaving, may_leave = nodes_with(state.slots, SlotState.RECLAIMING), lendable(state)
 
-        def lacks(node: NodeId) -> tuple[int, int, NodeId] | None:
+        def lacks(node: NodeId) -> tuple[bool, int, int, NodeId] | None:
             here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0)
             # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
             if count > 1 and here + soon + may_leave.get(node, 0) < count:
                 return None
-            return -here - soon, -here, node
+            # One that has enough and is only placing another replica lacks nothing, whatever others are about to have.
+            return here < count, -here - soon, -here, node
 
         node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)
         return None if node is None else (node, self.on(node))

@@ -95,7 +95,9 @@ def the_least_important_goes_first(case: Case) -> Iterator[str]:
     if any(record.spec.slots_per_replica > 1 for record in state.endpoints.values()):
         return
     asked = {job.spec.name for job, _ in case.asked}
-    for job, _ in case.asked:
+    for job, move in case.asked:
+        if "of its guarantee of" in move.reason:
+            continue  # lenders go by how much their team has borrowed
         for other in state.jobs.values():
             if (
                 other.state is JobState.RUNNING

@@ -59,7 +59,12 @@ def naive_nearest(state: PoolState, free: list[SlotId], count: int) -> tuple[Nod
     fitting = [node for node in by_node if count == 1 or could_be(node) >= count]
     if not fitting:
         return None
-    best = min(fitting, key=lambda node: (-len(by_node[node]) - leaving.get(node, 0), -len(by_node[node]), node))
+
+    def lacks(node: NodeId) -> tuple[bool, int, int, NodeId]:
+        here = len(by_node[node])
+        return here < count, -here - leaving.get(node, 0), -here, node
+
+    best = min(fitting, key=lacks)
     return best, tuple(by_node[best])
 
 

@@ -14,6 +14,7 @@ from ebbtide.pool.events import (
     Event,
     GrantJob,
     GrantSeat,
+    JobCrashed,
     JobParked,
     JobRunning,
     JobStopped,
@@ -189,6 +190,16 @@ def test_a_replica_too_many_while_gateways_are_silent_goes_only_once_the_one_in_
     ready = fold(both, SeatReady(SEAT1, ()))
     [drain] = look(ready, traffic=EndpointSignals(), for_s=500.0).moves
     assert drain.kind == "drain_seat" and "its file allows 1 replicas" in drain.reason
+
+
+def test_no_job_steps_aside_for_a_slot_that_is_free_where_another_replica_is_being_placed() -> None:
+    """A storm's seed had one leave while a free slot waited for its turn, and others were on their way."""
+    state = a_pool(nodes={"n0": 3, "n1": 2}, endpoints=(an_endpoint(replicas_max=4),))
+    state = with_job(with_job(state, a_job("other"), (S2,)), a_job("train"), (S0, S1))
+    state = fold(state, JobCrashed(JobName("train"), "w", 0))
+    found = look(state, traffic=signals(held=16, last_arrival_s=NOW))
+    assert kinds(found) == ["GrantSeat"]
+    assert "one replica at a time is placed on a node" in str(found.waits)
 
 
 def test_silent_gateways_move_nothing() -> None:
