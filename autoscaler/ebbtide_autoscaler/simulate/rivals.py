@@ -57,7 +57,7 @@ def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyCo
     by_node: defaultdict[NodeId, list[JobRecord]] = defaultdict(list)
     for job in state.jobs.values():
         if job.state is JobState.RUNNING and job.spec.workload_class is WorkloadClass.PREEMPTIBLE:
-            for node in {state.slots[slot].slot.node for slot in job.gang}:
+            for node in dict.fromkeys(state.slots[slot].slot.node for slot in job.gang):
                 by_node[node].append(job)
     while missing > 0 and by_node:
         node = min(by_node, key=lambda name: preemption_cost(by_node[name], left))  # of equals the first
