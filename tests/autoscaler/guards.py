@@ -219,13 +219,13 @@ GUARDS = (
         "autoscaler/ebbtide_autoscaler/serving.py",
         (
             "only a ready replica is drained for less demand",
-            "    return seat.state is SeatState.READY and lived",
-            "    return lived",
+            "    if seat.state is not SeatState.READY:\n        return False\n",
+            "",
         ),
         (
             "a replica lives a multiple of its start",
-            "    return seat.state is SeatState.READY and lived",
-            "    return seat.state is SeatState.READY",
+            "    return now_s - seat.ready_since_s >= least_s or bool(why_outdated(state, seat))\n",
+            "    return True\n",
         ),
         (
             "a replica that starts stands in for none",

@@ -92,7 +92,7 @@ def test_through_all_kinds_of_bad_luck(seed: int, monkeypatch: pytest.MonkeyPatc
     twice = Twice()
     monkeypatch.setattr(step, "decide", twice)
     Chaos(seed).run(60.0)
-    assert twice.calls > 500
+    assert twice.calls > 250, "twice a second, but while its arbiter is down"
 
 
 def test_most_decisions_of_a_pool_at_rest_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_what_is_used_wasted_idle_and_free_is_the_whole_pool() -> None:
 
 def test_free_slots_are_wasted_only_while_somebody_waits() -> None:
     quiet = scene_of(tide(2, 0.3, 2.0))  # so little that no two replicas have to be placed on a node at once
-    found = waste_of(Run(quiet, decide, PolicyConfig(reserve=2)).outcome())
+    found = waste_of(Run(quiet, decide, PolicyConfig(reserve=2, forecast_share=0.0)).outcome())
     assert found["idle-reserved"] == 0.0
     with_reserve = waste_of(outcome(reserve=2))
     assert with_reserve["idle-reserved"] > 0.0 == waste_of(outcome())["idle-reserved"]
