@@ -21,7 +21,7 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.leaving import leave
-from ebbtide_autoscaler.owed import minima_owed, on_their_way_back
+from ebbtide_autoscaler.owed import on_their_way_back
 from ebbtide_autoscaler.placement import packed
 from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
@@ -156,7 +156,7 @@ def give(
     calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
     alike = _line(state.jobs).waiting if draft.shares is None else {}
-    owed = {**minima_owed(state), **table.owed}
+    owed = {**draft.minima, **table.owed}
     for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
             continue
@@ -224,7 +224,7 @@ def _without_the_line(table: _Table) -> Sequence[JobRecord]:
     In a pool with a long line this is what nearly all of a decision would consist of.
     """
     line, draft, config = _line(table.state.jobs), table.draft, table.config
-    owed = {**minima_owed(table.state), **table.owed}
+    owed = {**draft.minima, **table.owed}
     left = [table.state.jobs[name] for name in owed if name in line.waiting]
     if draft.contested:
         draft.waits += [(name, _THEY_GO_FIRST) for name in line.waiting if name not in owed]
@@ -366,7 +366,7 @@ def _start(table: _Table, job: JobRecord) -> None:
         table.wait(job, _over_quota(table, job, spec.workers_min))
         return
     if draft.contested:
-        if name in minima_owed(table.state) and len(draft.owed) >= spec.workers_min:
+        if name in draft.minima and len(draft.owed) >= spec.workers_min:
             slots = packed(table.state, draft.owed, spec.workers_min)
             draft.owed = [slot for slot in draft.owed if slot not in slots]
             draft.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
@@ -375,7 +375,7 @@ def _start(table: _Table, job: JobRecord) -> None:
         table.wait(job, _THEY_GO_FIRST)
         return
     room = table.for_job(job)
-    if len(room) < spec.workers_min <= len(draft.free) and name in minima_owed(table.state):
+    if len(room) < spec.workers_min <= len(draft.free) and name in draft.minima:
         # As while replicas wait: this goes before the reserve, and before what is kept for jobs that have parked.
         slots = tuple(dict.fromkeys((*room, *draft.free)))[: spec.workers_min]
         table.take(slots, job)

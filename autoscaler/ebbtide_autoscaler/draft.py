@@ -23,6 +23,7 @@ class Draft:
     nodes: set[NodeId] = field(default_factory=set)  # where they must be, unless `anywhere`
     anywhere: bool = False  # a replica of one slot lacks it: any node's will do
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
+    minima: Mapping[JobName, int] = field(default_factory=dict)  # how many each of those jobs is owed
     need_age_s: float = 0.0  # how long the neediest endpoint has been busy
     contested: bool = False  # a replica waits for slots: jobs take nothing now
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known

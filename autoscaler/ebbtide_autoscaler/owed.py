@@ -30,36 +30,44 @@ def on_their_way_back(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
     return sorted(_owed(jobs).values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name))
 
 
-@remembered
-def minima_owed(state: PoolState) -> Mapping[JobName, int]:
+def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobName, int]:
     """How many slots are kept for each of these jobs, those that come first served first.
 
     Only minima that can be met: slots of replicas that stay, of strangers, and those that running jobs may never lose
-    cannot come to it, and to keep the rest for a job that they are too few for would starve replicas for nothing.
+    cannot come to it, and to keep the rest for a job that they are too few for would starve replicas for nothing. Nor
+    can a job have what its team's quota forbids: it would only be in the way of one that can.
     """
     waiting = on_their_way_back(state.jobs)
-    if not waiting:
-        return {}
+    left = _reached(state) if waiting else 0
+    owed: dict[JobName, int] = {}
+    by_team = Counter[str]()
+    for job in waiting:
+        least, team = job.spec.workers_min, job.spec.team
+        if least <= left and (shares is None or by_team[team] + least <= shares.most(job)):
+            owed[job.spec.name] = least
+            left -= least
+            by_team[team] += least
+    return owed
+
+
+@remembered
+def _reached(state: PoolState) -> int:
+    """Slots that may come to such jobs."""
     out = _out_of_reach(state)
     left = len(state.slots) - len(out)
     for job in state.jobs.values():
         if job.state in JOB_HOLDS_SLOTS:
             left -= min(len(job.gang) - may_lose(job), sum(slot not in out for slot in job.gang))
-    owed: dict[JobName, int] = {}
-    for job in waiting:
-        if job.spec.workers_min <= left:
-            owed[job.spec.name] = job.spec.workers_min
-            left -= job.spec.workers_min
-    return owed
+    return left
 
 
-def kept(state: PoolState, free: Sequence[SlotId], shares: Shares | None = None) -> frozenset[SlotId]:
+def kept(state: PoolState, free: Sequence[SlotId], minima: Mapping[JobName, int]) -> frozenset[SlotId]:
     """Of the free slots those that are kept for these minima: where they are missed least.
 
     A replica of several slots needs all of them on one node, so nodes that can come to have few give first; and what a
-    parked job waits for stays, if something else does as well. Nothing is kept for a job whose team is at its quota.
+    parked job waits for stays, if something else does as well.
     """
-    count = sum(n for name, n in minima_owed(state).items() if shares is None or shares.most(state.jobs[name]) >= n)
+    count = sum(minima.values())
     if not count:
         return frozenset()
     room = Counter(lendable(state))

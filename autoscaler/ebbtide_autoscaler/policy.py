@@ -21,7 +21,7 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
-from ebbtide_autoscaler.owed import kept
+from ebbtide_autoscaler.owed import kept, minima_owed
 from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
 from ebbtide_autoscaler.raising import raise_by_turns
 from ebbtide_autoscaler.replacement import replace_outdated
@@ -56,10 +56,12 @@ def decide(
         return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
     free = state.free_slots()
     shares = Shares(config.teams, state.jobs) if config.teams else None
-    owed = kept(state, free, shares)
+    minima = minima_owed(state, shares)
+    owed = kept(state, free, minima)
     draft = Draft(
         free=FreeSlots(state, (slot for slot in free if slot not in owed) if owed else free),
         owed=[slot for slot in free if slot in owed],
+        minima=minima,
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
         shares=shares,

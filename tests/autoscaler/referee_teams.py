@@ -108,6 +108,7 @@ def nobody_lends_what_it_was_promised(case: Case) -> Iterator[str]:
         if job.spec.workload_class is not WorkloadClass.PREEMPTIBLE:
             yield f"{job.spec.name} is {job.spec.workload_class.value}, and lends its slots"
         left = held(case, team, leaves=[one.spec.name for one in leave])
+        left += sum(len(s) for n, s in case.granted.items() if team_of(case, case.state.jobs[n]).name == team.name)
         if left < team.guarantee:
             yield f"{job.spec.name} lends, and {left} of the {team.guarantee} are left that {team.name} was promised"
         if not any(one.spec.priority >= job.spec.priority for one in waiting):

@@ -27,9 +27,9 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.owed import kept, minima_owed
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.teams import Shares, Team
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_policy import (
     CONFIG,
@@ -113,6 +113,26 @@ def test_of_two_that_do_not_both_fit_the_one_of_higher_priority_is_served() -> N
     assert minima_owed(state) == {"b": 2}
 
 
+def test_what_a_quota_forbids_is_in_nobodys_way() -> None:
+    """A minimum of two beyond a quota of one was counted first, and the other had none: seed 1089 of the storms."""
+    state = crashed(crashed(a_pool(), "a", 2, 2, priority=1), "b", 2, 2)
+    state = replace(state, jobs={name: _of_team(job, str(name)) for name, job in state.jobs.items()})
+    one = (Team("a", quota=1), Team("b"))
+    assert minima_owed(state) == {"a": 2}
+    assert minima_owed(state, Shares(one, state.jobs)) == {"b": 2}
+
+
+def test_two_minima_of_a_team_fit_its_quota_together() -> None:
+    state = crashed(crashed(a_pool(nodes={"n0": 4}), "a", 2, 2, priority=1), "b", 2, 2)
+    state = replace(state, jobs={name: _of_team(job, "both") for name, job in state.jobs.items()})
+    assert minima_owed(state, Shares((Team("both", quota=3),), state.jobs)) == {"a": 2}
+    assert minima_owed(state, Shares((Team("both", quota=4),), state.jobs)) == {"a": 2, "b": 2}
+
+
+def _of_team(job: JobRecord, team: str) -> JobRecord:
+    return replace(job, spec=replace(job.spec, team=team))
+
+
 def test_slots_of_replicas_that_stay_and_of_strangers_cannot_come_to_it() -> None:
     """Else what is free would idle for as long as the other endpoint has demand, while requests are held."""
     state = crashed(a_pool(), "train", 2, 2)
@@ -127,18 +147,18 @@ def test_slots_of_replicas_that_stay_and_of_strangers_cannot_come_to_it() -> Non
 
 def test_what_is_kept_does_not_part_the_slots_of_a_node_that_a_replica_needs_together() -> None:
     state = crashed(a_pool(nodes={"n0": 1, "n1": 2, "n2": 1}), "train", 1, 1)
-    assert kept(state, state.free_slots()) == {"n0:0"}
+    assert kept(state, state.free_slots(), minima_owed(state)) == {"n0:0"}
     held = with_job(state, a_job("other", workload_class=SEMI), slots(1))
-    assert kept(held, held.free_slots()) == {"n2:0"}
+    assert kept(held, held.free_slots(), minima_owed(held)) == {"n2:0"}
     coming = with_job(held, a_job("third"), slots(2, "n1")[1:])  # preemptible: n1 can come to have both
-    assert kept(coming, coming.free_slots()) == {"n2:0"}
+    assert kept(coming, coming.free_slots(), minima_owed(coming)) == {"n2:0"}
 
 
 def test_what_a_parked_job_waits_for_is_kept_only_if_nothing_else_is_there() -> None:
     state = with_job(crashed(a_pool(), "train", 1, 1), a_job("other"), (S0,))
     parked = fold(state, ParkJob(JobName("other"), "r"), SlotFreed(S0), JobParked(JobName("other"), 1))
-    assert kept(parked, parked.free_slots()) == {S1}
-    assert kept(parked, (S0,)) == {S0}
+    assert kept(parked, parked.free_slots(), minima_owed(parked)) == {S1}
+    assert kept(parked, (S0,), minima_owed(parked)) == {S0}
 
 
 def test_a_minimum_that_is_owed_goes_before_the_reserve_and_before_what_is_kept_for_parked_jobs() -> None:
