@@ -99,8 +99,8 @@ GUARDS = (
         ),
         (
             "replicas that lack slots go before waiting jobs",
-            "    if draft.contested:\n        if name in minima",
-            "    if False:\n        if name in minima",
+            "    if draft.contested:\n        if name in draft.minima",
+            "    if False:\n        if name in draft.minima",
         ),
         (
             "slots of a job that has just parked are kept",
