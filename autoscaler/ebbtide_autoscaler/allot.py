@@ -8,32 +8,29 @@ aside.
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.follow import chosen, ordered
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import awaited, in_state, remembered
+from ebbtide.pool.index import in_state, remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
+from ebbtide_autoscaler.kept_for_parked import kept_for_parked
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import on_their_way_back
 from ebbtide_autoscaler.placement import packed
 from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.training import protected
+from ebbtide_autoscaler.turn import turn
 
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
 LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
-
-
-def turn(job: JobRecord) -> tuple[float, float]:
-    """Where a job stands in line: less comes first."""
-    return -job.spec.priority, job.submitted_s
 
 
 def _place(job: JobRecord) -> tuple[tuple[float, float], JobName]:
@@ -151,7 +148,7 @@ def give(
     if not draft.contested and draft.owed:
         together = {*draft.free, *draft.owed}
         draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
-    table = _Table(now_s, state, draft, config, _kept(now_s, state, draft, config))
+    table = _Table(now_s, state, draft, config, kept_for_parked(now_s, state, draft, config))
     table.owed = {} if draft.contested else _left_to(table)
     calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
@@ -298,22 +295,6 @@ def _waiting_by_time(job: JobRecord) -> JobRecord | None:
 @ordered(_place)
 def _others(job: JobRecord) -> JobRecord | None:
     return job if _may_take(job) and not _plain(job) else None
-
-
-def _kept(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> Mapping[SlotId, Sequence[JobName]]:
-    """Slots of parked jobs, while waiting for them is cheaper than a restart elsewhere; then nothing is kept."""
-
-    def soon(name: JobName) -> bool:
-        return now_s - state.jobs[name].asked_s < draft.restart_costs_s(name, config.restart_cost_s)
-
-    waiting = awaited(state.jobs)
-    if not waiting:
-        return {}
-    back = {name for name in {*chain.from_iterable(waiting.values())} if soon(name)}
-    for name in back:
-        draft.waits_until(state.jobs[name].asked_s + draft.restart_costs_s(name, config.restart_cost_s))
-    found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
-    return {slot: names for slot, names in found.items() if names}
 
 
 def _backs_off(now_s: float, job: JobRecord) -> str:

@@ -6,6 +6,7 @@ and checks after every tick the promises in the ledger and in the cluster's phys
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -99,6 +100,9 @@ class Judge(Protocol):
     def judge(self, now_s: float, before: World, result: Step, seen: Seen, config: PolicyConfig) -> None:
         """Raise AssertionError for one that breaks a promise."""
 
+    def found(self, state: PoolState, events: Sequence[Event]) -> None:
+        """A successor finds ``events`` in the ledger, after ``state``, of an arbiter that died as it wrote them."""
+
 
 class Loop:
     """The pool: a cluster, its traffic, its jobs, and the arbiter that is alive or dead."""
@@ -179,6 +183,8 @@ class Loop:
         assert self.ledger is not None
         known = self.ledger.open()
         assert self.ledger.events[: len(self.events)] == self.events, self.story("an acknowledged record is gone")
+        if self.referee is not None:
+            self.referee.found(self.state, self.ledger.events[len(self.events) :])
         self.events = list(self.ledger.events)
         return World(known.state, known.memory, self.ledger.epoch)
 

@@ -103,11 +103,6 @@ GUARDS = (
             "    if False:\n        if name in draft.minima",
         ),
         (
-            "slots of a job that has just parked are kept",
-            "for slot, names in waiting.items()} if back else {}\n",
-            "for slot, names in ()}\n",
-        ),
-        (
             "slots that a job was stopped to run on are kept",
             "            table.take(table.for_job(job)[: table.most(job, 0)], job)\n",
             "            pass\n",
@@ -166,6 +161,22 @@ GUARDS = (
             "    if False:\n",
         ),
         ("a guarantee is claimed", "    claims = table.claims(job)\n", "    claims = False\n"),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/kept_for_parked.py",
+        (
+            "slots of a job that has just parked are kept",
+            "for slot, names in waiting.items()} if back else {}\n",
+            "for slot, names in ()}\n",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/turn.py",
+        (
+            "jobs have their turn by priority, then as they came",
+            "    return -job.spec.priority, job.submitted_s\n",
+            "    return 0, -job.submitted_s\n",
+        ),
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/teams.py",
@@ -287,11 +298,6 @@ GUARDS = (
             "a draining node is granted nothing",
             "(slot for slot, node in found.items() if node not in draining)",
             "found",
-        ),
-        (
-            "jobs have their turn by priority, then as they came",
-            "else (-job.spec.priority, job.submitted_s)",
-            "else (0, -job.submitted_s)",
         ),
     ),
 )

@@ -8,14 +8,14 @@ in within one tick have no other order than their names': such decisions are lef
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from ebbtide.pool.events import Decision, GrantJob, GrantSeat
+from ebbtide.pool.events import Decision, Event, GrantJob, GrantSeat
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
@@ -78,6 +78,9 @@ class Collector:
                 config,
             )
         )
+
+    def found(self, state: PoolState, events: Sequence[Event]) -> None:
+        """It keeps decisions only."""
 
 
 def _tied(state: PoolState) -> bool:

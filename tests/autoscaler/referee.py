@@ -7,12 +7,12 @@ Each rule answers in words what is wrong; a rule that would need to guess says n
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Event, GrantJob, Move, ParkJob, ResumeJob, StopJob
-from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.events import Event, GrantJob, GrantSeat, Move, ParkJob, ResumeJob, StopJob, WakeSeat
+from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.observe import traffic
@@ -39,16 +39,14 @@ class Case:
     @property
     def asked(self) -> list[tuple[JobRecord, ParkJob | StopJob]]:
         """Running jobs that are preempted, for whomever: a person's hold and a drain are not a preemption."""
-        found = []
-        for move in self.moves:
-            if isinstance(move, ParkJob) or (isinstance(move, StopJob) and move.preempts):
-                job = self.state.jobs[move.job]
-                if job.state is JobState.RUNNING and job.held is None and not self.on_draining(job):
-                    found.append((job, move))
-        return found
+        return [
+            (self.state.jobs[move.job], move)
+            for move in self.moves
+            if isinstance(move, ParkJob | StopJob) and is_preempted(self.state, move)
+        ]
 
     @property
-    def granted(self) -> dict[JobName, tuple[str, ...]]:
+    def granted(self) -> dict[JobName, tuple[SlotId, ...]]:
         """Slots that jobs get, by job, those that resume too."""
         return {
             move.job: move.slots if isinstance(move, GrantJob) else self.state.jobs[move.job].gang
@@ -56,13 +54,36 @@ class Case:
             if isinstance(move, GrantJob | ResumeJob)
         }
 
+    @property
+    def of_replicas(self) -> set[SlotId]:
+        """Slots that replicas get, those that wake too."""
+        found = set[SlotId]()
+        for move in self.moves:
+            if isinstance(move, GrantSeat):
+                found.update(move.slots)
+            elif isinstance(move, WakeSeat):
+                found.update(self.state.seats[move.seat].slots)
+        return found
+
     def moved(self, name: str) -> bool:
         """Whether a job or seat is moved by it."""
         return any(name == getattr(move, "job", getattr(move, "seat", "")) for move in self.moves)
 
     def on_draining(self, job: JobRecord) -> bool:
         """Whether a job has slots on a node that is to be empty."""
-        return any(self.state.slots[slot].slot.node in self.state.draining for slot in job.gang)
+        return on_draining(self.state, job)
+
+
+def on_draining(state: PoolState, job: JobRecord) -> bool:
+    """Whether it has slots on a node that is to be empty."""
+    return any(state.slots[slot].slot.node in state.draining for slot in job.gang)
+
+
+def is_preempted(state: PoolState, move: ParkJob | StopJob) -> bool:
+    """Whether a running job is asked aside by it for others: a person's hold and a drain are not a preemption."""
+    job = state.jobs[move.job]
+    asked = isinstance(move, ParkJob) or move.preempts
+    return asked and job.state is JobState.RUNNING and job.held is None and not on_draining(state, job)
 
 
 Rule = Callable[[Case], Iterator[str]]
@@ -80,8 +101,18 @@ class Books:
     def note(self, case: Case) -> None:
         """After the rules."""
         for job, _ in case.asked:
-            mine = self.preempted_s[job.spec.name]
-            mine[:] = [at_s for at_s in mine if case.now_s - at_s < HOUR_S] + [case.now_s]
+            self._preempted(job.spec.name, case.now_s)
+
+    def found(self, state: PoolState, events: Sequence[Event]) -> None:
+        """Moves after ``state`` that no rule has seen."""
+        for event in events:
+            if isinstance(event.body, ParkJob | StopJob) and is_preempted(state, event.body):
+                self._preempted(event.body.job, event.at_s)
+            state = apply(state, event)
+
+    def _preempted(self, name: JobName, now_s: float) -> None:
+        mine = self.preempted_s[name]
+        mine[:] = [at_s for at_s in mine if now_s - at_s < HOUR_S] + [now_s]
 
 
 class Referee:
@@ -120,6 +151,10 @@ class Referee:
         ]
         assert not wrong, f"referee: {'; '.join(wrong)}\n  moves {decision.moves}\n  waits {case.waits}\n  {state.jobs}"
         self._books.note(case)
+
+    def found(self, state: PoolState, events: Sequence[Event]) -> None:
+        """What an arbiter journaled that died before anybody heard of it counts for the books."""
+        self._books.found(state, events)
 
 
 def before_the_moves(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from ebbtide.pool.events import GrantJob, ParkJob, StopJob
+from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
@@ -119,8 +119,7 @@ def the_reserve_stays(case: Case) -> Iterator[str]:
     gets = [name for name in case.granted if name not in named]
     if not gets or not case.config.reserve:
         return
-    taken = {s for move in case.moves if not isinstance(move, GrantJob) for s in getattr(move, "slots", ())}
-    taken |= {slot for name in gets for slot in case.granted[name]}
+    taken = {*case.of_replicas, *(slot for name in gets for slot in case.granted[name])}
     left = len([slot for slot in case.state.free_slots() if slot not in taken])
     if left < case.config.reserve:
         yield f"{gets} get slots, and {left} of {case.config.reserve} are left in reserve"
@@ -144,8 +143,7 @@ def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:
     """No replica takes the slots without which a job that may never lose all of its own cannot come back."""
     state = case.state
     waiting = [job for job in owed(state) if not at_quota(case, job)]
-    taken = {s for move in case.moves for s in getattr(move, "slots", ()) if not isinstance(move, GrantJob)}
-    taken |= {s for m in case.moves if m.kind == "wake_seat" for s in state.seats[m.seat].slots}
+    taken = case.of_replicas
     if not waiting or not taken:
         return
     may = [r for r in state.slots.values() if r.state is not SlotState.LOST and r.slot.node not in state.draining]
@@ -180,8 +178,7 @@ def jobs_leave_minima_too(case: Case) -> Iterator[str]:
     if not waiting or not gets:
         return
     other = {slot for name, slots in case.granted.items() if name in named for slot in slots}
-    other |= {slot for m in case.moves if not isinstance(m, GrantJob) for slot in getattr(m, "slots", ())}
-    free = set(case.state.free_slots()) - other
+    free = set(case.state.free_slots()) - other - case.of_replicas
     left = free.difference(*(case.granted[name] for name in gets))
     need = sum(job.spec.workers_min for job in waiting)
     if len(free) >= need > len(left):
@@ -340,9 +337,8 @@ def who_starves_is_not_passed(case: Case) -> Iterator[str]:
     aside = (JobState.STOPPING, JobState.RECOVERING, JobState.PARKED)
     if any(job.state in aside and turn(job) < turn(first) for job in state.jobs.values()):
         return  # what is kept for these is not for it
-    taken = {slot for move in case.moves for slot in getattr(move, "slots", ()) if not isinstance(move, GrantJob)}
-    taken |= {slot for n, slots in case.granted.items() if turn(state.jobs[n]) < turn(first) for slot in slots}
-    free = len(set(state.free_slots()) - taken)
+    taken = {slot for n, slots in case.granted.items() if turn(state.jobs[n]) < turn(first) for slot in slots}
+    free = len(set(state.free_slots()) - taken - case.of_replicas)
     if free - sum(job.spec.workers_min for job in owed(state)) < first.spec.workers_min + config.reserve:
         later = [job for job in state.jobs.values() if job.state is JobState.RUNNING and turn(job) > turn(first)]
         gives = sum(

@@ -163,8 +163,7 @@ def a_held_request_gets_a_replica(case: Case) -> Iterator[str]:
         if any(seat.state is not SeatState.COLD or seat.failures for seat in mine):
             continue
         gets = any(m.seat.rpartition("/")[0] == name for m in case.moves if isinstance(m, GrantSeat | WakeSeat))
-        taken = {slot for m in case.moves for slot in getattr(m, "slots", ())}
-        taken |= {slot for slots in case.granted.values() for slot in slots}
+        taken = case.of_replicas.union(*case.granted.values())
         busy = {r.slot.node for r in state.slots.values() if r.state is SlotState.OPENING}
         busy |= {state.slots[s].slot.node for m in case.moves if isinstance(m, GrantSeat) for s in m.slots}
         free = [s for s in state.free_slots() if s not in taken and state.slots[s].slot.node not in busy]

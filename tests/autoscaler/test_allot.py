@@ -10,8 +10,10 @@ from ebbtide.pool.events import (
     Decision,
     GrantJob,
     JobCrashed,
+    JobHeld,
     JobParked,
     JobRecovered,
+    JobReleased,
     JobRunning,
     JobStopped,
     JobSubmitted,
@@ -25,10 +27,10 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.allot import turn
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.turn import turn
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_policy import (
     CHAT,
@@ -240,3 +242,30 @@ def test_nobody_steps_aside_for_slots_that_would_be_the_reserve() -> None:
     state = with_ready(state, SEAT0, (S3,), at_s=NOW - 500.0)
     told, _ = lived(state, replace(STARVES, reserve=1), 60, signals(inflight=1, last_arrival_s=NOW + 1e6))
     assert told == []
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_job_that_a_person_releases_has_its_slots_kept_from_those_after_it(held: bool) -> None:
+    state = with_job(a_pool(), a_job("first", workers_min=1, workers_max=2), (S0, S1), at_s=1_000.0)
+    state = with_job(state, a_job("second", workers_min=1, workers_max=3), (S2,), at_s=1_001.0)
+    if held:
+        state = fold(state, JobHeld(JobName("first"), "o", "r"), at_s=NOW - 30.0)
+    state = parked(state, JobName("first"), at_s=NOW - 30.0 if held else NOW - 1.0)
+    state = fold(state, StopJob(JobName("second"), "goes on with 3 workers", preempts=False), at_s=NOW - 2.0)
+    if held:
+        state = fold(state, JobReleased(JobName("first"), "o"), at_s=NOW - 1.0)
+    assert [move for move in look(state).moves if isinstance(move, ResumeJob)] == [
+        ResumeJob(JobName("first"), "all its slots are free again")
+    ]
+
+
+@pytest.mark.parametrize("free", [1, 2])
+def test_jobs_have_their_turn_by_priority_then_as_they_came(free: int) -> None:
+    state = with_job(a_pool(), a_job("runs", workers_min=1, workers_max=1), (S0,))
+    if free == 1:
+        state = with_job(state, a_job("runs too", workers_min=1, workers_max=1), (S1,))
+    for at_s, name, priority in [(2_000.0, "early", 0), (2_001.0, "urgent", 5), (2_002.0, "late", 0)]:
+        spec = replace(a_job(name, workers_min=1, workers_max=1), priority=priority)
+        state = fold(state, JobSubmitted(spec, "i"), at_s=at_s)
+    given = [move.job for move in look(state).moves if isinstance(move, GrantJob)]
+    assert given == ["urgent", "early"][:free]

@@ -170,20 +170,9 @@ def _ended(job: "JobRecord") -> float | None:
     return job.since_s if job.state is JobState.ENDED else None
 
 
-@chosen
-def _alive(job: "JobRecord") -> tuple[int, float] | None:
-    return None if job.state is JobState.ENDED else (-job.spec.priority, job.submitted_s)
-
-
 def ended(jobs: "Mapping[JobName, JobRecord]") -> tuple[JobName, ...]:
     """The jobs that have ended, those that did so first at the front."""
     return _in_order(_ended(jobs))
-
-
-@remembered
-def in_turn(jobs: "Mapping[JobName, JobRecord]") -> "tuple[JobRecord, ...]":
-    """The living jobs by priority, those that came first first."""
-    return tuple(jobs[name] for name in _in_order(_alive(jobs)))
 
 
 @remembered

@@ -1,0 +1,8 @@
+"""In which order jobs have their turn. Pure."""
+
+from ebbtide.pool.state import JobRecord
+
+
+def turn(job: JobRecord) -> tuple[float, float]:
+    """Where a job stands in line: less comes first."""
+    return -job.spec.priority, job.submitted_s

@@ -1,0 +1,76 @@
+"""What the referee of simulated decisions itself got wrong: it failed seeds in which no promise was broken."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ebbtide.pool.events import Event, Move, NodeDraining, StopJob, WakeSeat
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig
+from ebbtide_autoscaler.step import Step, World
+from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
+from tests.autoscaler.referee import Books, Case
+from tests.autoscaler.referee_jobs import the_least_important_goes_first
+from tests.autoscaler.referee_seats import a_held_request_gets_a_replica
+from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, SEAT0, a_pool, signals, with_job
+from tests.autoscaler.test_warm import WARMS, warm
+
+EMBED = EndpointName("embed")
+
+
+def a_case(
+    state: PoolState,
+    *moves: Move,
+    traffic: dict[EndpointName, EndpointSignals] | None = None,
+    books: Books | None = None,
+) -> Case:
+    return Case(NOW, state, moves, {}, traffic or {}, Memory(), CONFIG, books or Books())
+
+
+def test_a_slot_on_which_a_replica_wakes_is_not_free_for_another_one() -> None:
+    state = warm(a_pool(nodes={"n0": 1}, endpoints=(WARMS, replace(an_endpoint(), name=EMBED))))
+    traffic = {CHAT: signals(held=1), EMBED: signals(held=1)}
+    assert not list(a_held_request_gets_a_replica(a_case(state, WakeSeat(SEAT0, "r"), traffic=traffic)))
+    assert len(list(a_held_request_gets_a_replica(a_case(state, traffic=traffic)))) == 1
+
+
+def test_a_preemption_counts_though_the_arbiter_died_as_it_wrote_it() -> None:
+    state = with_job(a_pool(), a_job("low", max_preemptions_per_h=1), (S0,))
+    state = with_job(state, replace(a_job("high"), priority=1), (S1,))
+    asks, books = StopJob(JobName("high"), "r", preempts=True), Books()
+    [wrong] = the_least_important_goes_first(a_case(state, asks, books=books))
+    assert "low of less priority stays" in wrong
+    before = StopJob(JobName("low"), "r", preempts=True)
+    books.found(state, [Event(RecordId("1-1"), NOW - 60.0, None, before)])
+    assert not list(the_least_important_goes_first(a_case(state, asks, books=books)))
+
+
+class Listens:
+    """Keeps what it is told of."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    def judge(self, now_s: float, before: World, result: Step, seen: Seen, config: PolicyConfig) -> None:
+        """All decisions are fine."""
+
+    def found(self, state: PoolState, events: Sequence[Event]) -> None:
+        """Keep them."""
+        self.heard += events
+
+
+def test_it_hears_of_what_only_the_ledger_knows() -> None:
+    listens = Listens()
+    loop = Loop(1, on_disk=True, referee=listens)
+    try:
+        loop.run(2.0)
+        assert loop.ledger is not None
+        assert not listens.heard
+        written = Event(RecordId(f"{loop.ledger.epoch}.999"), loop.now_s, None, NodeDraining(NodeId("n0"), "test"))
+        loop.ledger.write([written], None)
+        loop.kill_arbiter(1.0)
+        loop.run(3.0)
+        assert listens.heard == [written]
+    finally:
+        loop.close()
