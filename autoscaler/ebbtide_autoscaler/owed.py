@@ -12,6 +12,7 @@ from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide_autoscaler.placement import lendable, may_lose
 from ebbtide_autoscaler.serving import COMING_OR_READY
 from ebbtide_autoscaler.teams import Shares
+from ebbtide_autoscaler.turn import turn
 
 
 def is_owed(job: JobRecord) -> bool:
@@ -27,7 +28,7 @@ def is_owed(job: JobRecord) -> bool:
 @remembered
 def on_their_way_back(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
     """All of them, those that come first served first."""
-    return sorted(_owed(jobs).values(), key=lambda job: (-job.spec.priority, job.submitted_s, job.spec.name))
+    return sorted(_owed(jobs).values(), key=lambda job: (*turn(job), job.spec.name))
 
 
 def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobName, int]:

@@ -10,8 +10,8 @@ from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.forecast.outlook import MOST_ROOM
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals
 
-# Of the burst hour and of a week a quarter of it, or twice as much, gave the same: surges either hurt all the time, or
-# not at all (decision 027).
+# In the burst hour a third of it, and in three days two thirds and twice as much, gave nearly the same: surges either
+# hurt all the time, or not at all (decision 027).
 HALF_S = 900.0
 CLOSE = 0.5  # of the promised time to the first token: what takes longer has waited
 LEAST = 0.01  # of demand, which nobody knows better than that: less is no room

@@ -38,7 +38,7 @@ BEGINS_S = 1_715_472_000.0  # Sunday 2024-05-12 00:00 UTC, when the Azure 2024 w
 DOWN_AFTER_S = 120.0
 WORKER_BYTES = 16 << 30  # an 8B's Adam state on 8 GPUs: 16 bytes a parameter
 COURSE_S = 300  # between two points of a picture: a week has two thousand
-CHECK_EVERY = 360  # ticks between two looks at all promises; `apply` has refused what its rules forbid before
+CHECK_EVERY = 60  # ticks between two looks at all promises
 
 
 @dataclass(frozen=True, slots=True)
