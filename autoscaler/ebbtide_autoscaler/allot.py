@@ -6,7 +6,7 @@ aside.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from math import inf
@@ -20,7 +20,7 @@ from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
-from ebbtide_autoscaler.kept_for_parked import kept_for_parked
+from ebbtide_autoscaler.kept_for_parked import kept_for_parked, released_too_late
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import on_their_way_back
 from ebbtide_autoscaler.placement import packed
@@ -46,6 +46,7 @@ class _Table:
     draft: Draft
     config: PolicyConfig
     kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
+    late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
     starving: JobName | None = None  # one at a time
     last_turn: tuple[float, float] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
@@ -69,9 +70,13 @@ class _Table:
 
     def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
         """Of that, what is not kept for another job of at least its priority."""
-        priority = job.spec.priority
-        if job.state is JobState.PARKED or job.spec.name in self.owed:  # some may be kept for this very job
-            return self._room(job.spec.name, priority)
+        name, priority = job.spec.name, job.spec.priority
+        if name in self.late:
+            room, most = self._room(name, priority), self.most(job, 0)  # nobody is disturbed who need not be
+            more = (slot for slot in self._room(name, priority, self.late[name]) if slot not in room)
+            return (*room, *islice(more, max(0, most - len(room))))
+        if job.state is JobState.PARKED or name in self.owed:  # some may be kept for this very job
+            return self._room(name, priority)
         return self.room(priority)
 
     def room(self, priority: int) -> tuple[SlotId, ...]:
@@ -81,7 +86,7 @@ class _Table:
             known = self.rooms[priority] = (free, self._room(None, priority))
         return known[1]
 
-    def _room(self, name: JobName | None, priority: int) -> tuple[SlotId, ...]:
+    def _room(self, name: JobName | None, priority: int, late: Set[JobName] = frozenset()) -> tuple[SlotId, ...]:
         usable, jobs = self.usable(name), self.state.jobs
         if not usable or not self.kept:
             return usable
@@ -89,7 +94,7 @@ class _Table:
         return tuple(
             slot
             for slot, names in zip(usable, others, strict=True)
-            if not names or all(one == name or jobs[one].spec.priority < priority for one in names)
+            if not names or all(one == name or one in late or jobs[one].spec.priority < priority for one in names)
         )
 
     def why_refused(self, asks: tuple[int, int]) -> str:
@@ -148,16 +153,17 @@ def give(
     if not draft.contested and draft.owed:
         together = {*draft.free, *draft.owed}
         draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
-    table = _Table(now_s, state, draft, config, kept_for_parked(now_s, state, draft, config))
+    kept = kept_for_parked(now_s, state, draft, config)
+    table = _Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
     table.owed = {} if draft.contested else _left_to(table)
     calm = not _coming(state.seats)
     line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
     alike = _line(state.jobs).waiting if draft.shares is None else {}
-    owed = {**draft.minima, **table.owed}
+    apart = {**draft.minima, **table.owed, **table.late}  # what is free for one of these is not so for others
     for job in line if draft.shares is None else draft.shares.in_turn(line):
         if job.held is not None or job.spec.name in moved:
             continue
-        asks = alike.get(job.spec.name) if job.spec.name not in owed else None
+        asks = alike.get(job.spec.name) if job.spec.name not in apart else None
         why = table.why_refused(asks) if asks is not None else ""
         if why and (table.starving is not None or not _starves_now(table, job)):
             table.wait(job, why)

@@ -1,13 +1,22 @@
-"""Slots that are kept for jobs which have just parked: they come back cheaply on these, and on no others. Pure."""
+"""Slots that are kept for jobs which have just parked: they come back cheaply on these, and on no others. Pure.
+
+What a job was stopped to grow into is not kept from it, once it is stopped, for one after it in turn that a person
+releases only then: it stays as it was when it was stopped. Third jobs have these slots kept from them as ever.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.index import awaited
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.turn import turn
+
+_ON_ITS_WAY = frozenset({JobState.STOPPING, JobState.RECOVERING, JobState.WAITING})
 
 
 def kept_for_parked(
@@ -26,3 +35,27 @@ def kept_for_parked(
         draft.waits_until(state.jobs[name].asked_s + draft.restart_costs_s(name, config.restart_cost_s))
     found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
     return {slot: names for slot, names in found.items() if names}
+
+
+def released_too_late(
+    jobs: Mapping[JobName, JobRecord], kept: Mapping[SlotId, Sequence[JobName]]
+) -> Mapping[JobName, frozenset[JobName]]:
+    """For jobs that were stopped to grow: whose slots are not kept from them; the others are left out."""
+    parked = [jobs[name] for name in {*chain.from_iterable(kept.values())}]
+    released = [job for job in parked if job.asked_s > job.since_s]  # else it was asked to park, and then had
+    if not released:
+        return {}
+    found = {
+        name: frozenset(
+            one.spec.name for one in released if turn(job) < turn(one) and one.since_s <= job.asked_s < one.asked_s
+        )
+        for name, job in _to_grow(jobs).items()
+    }
+    return {name: names for name, names in found.items() if names}
+
+
+@chosen
+def _to_grow(job: JobRecord) -> JobRecord | None:
+    """Stopped to grow, and not back yet; not one that a person put aside, whose slots were promised to others since."""
+    stopped = job.stopped_to_grow and job.state in _ON_ITS_WAY and job.asked_s >= job.ran_since_s
+    return job if stopped and not job.stood_aside else None

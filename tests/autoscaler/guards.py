@@ -169,6 +169,11 @@ GUARDS = (
             "for slot, names in waiting.items()} if back else {}\n",
             "for slot, names in ()}\n",
         ),
+        (
+            "what a job was stopped to grow into is not kept from it for one released later",
+            "    if not released:\n",
+            "    if True:\n",
+        ),
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/turn.py",

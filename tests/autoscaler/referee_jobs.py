@@ -226,7 +226,10 @@ def nobody_gets_slots_out_of_turn(case: Case) -> Iterator[str]:
 
 
 def parked_jobs_keep_their_slots_for_a_while(case: Case) -> Iterator[str]:
-    """While to wait is cheaper than a restart, no job of at most its priority gets what a parked one waits for."""
+    """While to wait is cheaper than a restart, no job of at most its priority gets what a parked one waits for.
+
+    But for one that was stopped to grow into what is free before a person released the parked one.
+    """
     cost_s = case.config.restart_cost_s  # in the simulator no rank tells of more
     minima = {job.spec.name: job.spec.workers_min for job in owed(case.state)}
     for parked in case.state.jobs.values():
@@ -239,8 +242,14 @@ def parked_jobs_keep_their_slots_for_a_while(case: Case) -> Iterator[str]:
                 continue  # what a class promises goes before what is cheap
             other = case.state.jobs[name]
             after = other.state is JobState.WAITING and other.spec.priority <= parked.spec.priority
-            if after and set(slots) & set(parked.gang):
+            if after and set(slots) & set(parked.gang) and not released_too_late(parked, other):
                 yield f"{name} gets slots that {parked.spec.name} gave up {case.now_s - parked.asked_s:.1f} s ago"
+
+
+def released_too_late(parked: JobRecord, other: JobRecord) -> bool:
+    """Whether a person released ``parked`` only after ``other``, before it in turn, had been stopped to grow."""
+    stopped_s = other.asked_s if other.stopped_to_grow and other.asked_s >= other.ran_since_s else 0.0
+    return turn(other) < turn(parked) and not other.stood_aside and parked.since_s <= stopped_s < parked.asked_s
 
 
 def growth_waits(case: Case) -> Iterator[str]:
