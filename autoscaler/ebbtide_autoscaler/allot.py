@@ -6,15 +6,16 @@ aside.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from heapq import merge
+from itertools import islice
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.follow import chosen, ordered
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import in_state, remembered
+from ebbtide.pool.index import in_state
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SlotState
@@ -28,13 +29,20 @@ from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.training import protected
 from ebbtide_autoscaler.turn import turn
+from ebbtide_autoscaler.waiting_line import (
+    Asks,
+    Line,
+    asks_of,
+    lines,
+    place,
+    waiting,
+    waiting_by_time,
+    waits_only,
+    waits_since_s,
+)
 
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
 LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
-
-
-def _place(job: JobRecord) -> tuple[tuple[float, float], JobName]:
-    return turn(job), job.spec.name
 
 
 @dataclass(slots=True)
@@ -55,9 +63,10 @@ class _Table:
         default_factory=dict
     )  # by priority, of that list
     told: dict[tuple[int, int], str] = field(default_factory=dict)  # what was said to others who need as much
-    refused: dict[tuple[int, int], tuple[tuple[SlotId, ...], str]] = field(
+    refused: dict[Asks, tuple[tuple[SlotId, ...], str]] = field(
         default_factory=dict
     )  # the same by what they ask for, and of which list
+    helpless: set[Asks] = field(default_factory=set)  # of which one starves, and nobody could step aside for it
 
     def left_to_others(self, name: JobName | None = None) -> int:
         """Slots that are left to jobs which may never lose all of theirs, and are on their way back; to all but one."""
@@ -97,7 +106,7 @@ class _Table:
             if not names or all(one == name or one in late or jobs[one].spec.priority < priority for one in names)
         )
 
-    def why_refused(self, asks: tuple[int, int]) -> str:
+    def why_refused(self, asks: Asks) -> str:
         """What was said to others who ask for the same, if nothing has been taken since; else nothing."""
         free, why = self.refused.get(asks, (None, ""))
         return why if free is self.draft.free.listed() else ""
@@ -125,6 +134,10 @@ class _Table:
             if slots and job.spec.name in self.owed:
                 self.owed[job.spec.name] = max(0, self.owed[job.spec.name] - len(slots))
                 self.rooms.clear()
+
+    def could_help(self, asks: Asks) -> bool:
+        """Whether somebody might step aside for one that asks for so much and starves."""
+        return self.starving is None and asks not in self.helpless
 
     def may_be_helped(self, job: JobRecord) -> bool:
         """Whether a job that starves could have what one has that came after it, and none is helped already."""
@@ -157,15 +170,14 @@ def give(
     table = _Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
     table.owed = {} if draft.contested else _left_to(table)
     calm = not _coming(state.seats)
-    line = _who_may_take(state.jobs) if draft.shares is not None and table.usable() else _without_the_line(table)
-    alike = _line(state.jobs).waiting if draft.shares is None else {}
-    apart = {**draft.minima, **table.owed, **table.late}  # what is free for one of these is not so for others
-    for job in line if draft.shares is None else draft.shares.in_turn(line):
+    apart = {*draft.minima, *table.owed, *table.late}  # what is free for one of these is not so for others
+    line = _in_turn(table, apart)
+    for job in line if draft.shares is None else draft.shares.in_turn(list(line)):
         if job.held is not None or job.spec.name in moved:
             continue
-        asks = alike.get(job.spec.name) if job.spec.name not in apart else None
-        why = table.why_refused(asks) if asks is not None else ""
-        if why and (table.starving is not None or not _starves_now(table, job)):
+        alike = draft.shares is None and waits_only(job) and job.spec.name not in apart
+        why = table.why_refused(asks_of(job)) if alike else ""
+        if why and not (_starves_now(table, job) and table.could_help(asks_of(job))):
             table.wait(job, why)
         elif job.state is JobState.WAITING and now_s < job.not_before_s:
             draft.waits_until(job.not_before_s)
@@ -205,7 +217,7 @@ def _coming(seat: SeatRecord) -> bool | None:
     return True if seat.state in COMING else None
 
 
-@ordered(_place)
+@ordered(place)
 def _who_may_take(job: JobRecord) -> JobRecord | None:
     """In turn, all but those that run with as many workers as they may have."""
     return job if _may_take(job) else None
@@ -216,91 +228,62 @@ def _may_take(job: JobRecord) -> bool:
     return not full and job.state is not JobState.ENDED
 
 
-@ordered(_place)
+@ordered(place)
 def _running(job: JobRecord) -> JobRecord | None:
     return job if job.state is JobState.RUNNING else None
 
 
-def _without_the_line(table: _Table) -> Sequence[JobRecord]:
-    """Answer all who just wait for more than is free; those that starve and others are left, in turn.
+def _in_turn(table: _Table, apart: Set[JobName]) -> Iterable[JobRecord]:
+    """All that may take something; those that just wait for more than is free are answered on the way.
 
-    In a pool with a long line this is what nearly all of a decision would consist of.
+    Args:
+        apart: jobs for whom more is free than for others: each is looked at by itself.
     """
-    line, draft, config = _line(table.state.jobs), table.draft, table.config
-    owed = {**draft.minima, **table.owed}
-    left = [table.state.jobs[name] for name in owed if name in line.waiting]
+    jobs, draft = table.state.jobs, table.draft
+    usable = table.usable()
+    if draft.shares is not None and usable:
+        return _who_may_take(jobs)  # who takes some changes everybody's turn
+    here = lines(jobs)
+    alone = {name for name in apart if name in jobs and waits_only(jobs[name])}
     if draft.contested:
-        draft.waits += [(name, _THEY_GO_FIRST) for name in line.waiting if name not in owed]
-        return sorted((*line.others, *left), key=_place) if left else line.others
-    usable = len(table.usable())
-    told = {asks: _too_few(table, asks[0], table.room(asks[1])) for asks in line.asked if asks[0] > usable}
-    draft.waits += [(name, told[asks]) for name, asks in line.waiting.items() if asks in told]
-    waited = bisect_left(line.by_time, True, key=lambda job: not _starves_now(table, job))
-    if waited < len(line.by_time):
-        draft.waits_until(_waits_since_s(line.by_time[waited]) + config.starve_after_s)
-    if usable:
-        starving = line.by_time[:waited]
+        draft.waits += [(one, _THEY_GO_FIRST) for line in here.values() for one in line.names if one not in alone]
     else:
-        looked_at = takewhile(table.may_be_helped, line.jobs)
-        starving = tuple(islice((job for job in looked_at if _starves_now(table, job)), LOOKED_AT))
-    claiming = [] if draft.shares is None else draft.shares.claimants(line.jobs)
-    fit = [job for job in line.jobs if job.spec.workers_min <= usable] if usable else []
-    picked = {job.spec.name for job in (*starving, *claiming, *fit, *left)}
-    if not picked:
-        return line.others
-    return [job for job in _who_may_take(table.state.jobs) if (n := job.spec.name) in picked or n not in line.waiting]
+        alone.update(job.spec.name for job in (draft.shares.claimants(waiting(jobs)) if draft.shares else ()))
+    left = sorted((jobs[name] for name in alone), key=place)
+    if draft.contested or not here:
+        return merge(_others(jobs), left, key=place) if left else _others(jobs)
+    by_time = waiting_by_time(jobs)
+    waited = bisect_left(by_time, True, key=lambda job: not _starves_now(table, job))
+    if waited < len(by_time):
+        draft.waits_until(waits_since_s(by_time[waited]) + table.config.starve_after_s)
+    for asks in here:
+        if asks[0] > len(usable):
+            table.refused[asks] = (draft.free.listed(), _too_few(table, asks[0], table.room(asks[1])))
+    return merge(_others(jobs), left, *(_looked_at(table, *one, alone) for one in here.items()), key=place)
 
 
-def _waits_since_s(job: JobRecord) -> float:
-    return max(job.submitted_s, job.since_s)
+def _looked_at(table: _Table, asks: Asks, line: Line, alone: Set[JobName]) -> Iterator[JobRecord]:
+    """Those of a line that get something, the first that does not, and those that starve until one cannot be helped."""
+    at, starving_s = 0, table.now_s - table.config.starve_after_s
+    while at < len(line.jobs):
+        if asks in table.refused:
+            upto = line.next_starving(at, starving_s) if table.could_help(asks) else len(line.jobs)
+            why = table.refused[asks][1]
+            table.draft.waits += [(one, why) for one in line.names[at:upto] if one not in alone]
+            at = upto
+        if at < len(line.jobs):
+            if line.names[at] not in alone:
+                yield line.jobs[at]
+            at += 1
 
 
 def _starves_now(table: _Table, job: JobRecord) -> bool:
-    return table.now_s - _waits_since_s(job) >= table.config.starve_after_s
+    return table.now_s - waits_since_s(job) >= table.config.starve_after_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Jobs that wait for nothing but slots, in turn, and all others that may take some."""
-
-    jobs: tuple[JobRecord, ...]
-    by_time: tuple[JobRecord, ...]  # those that have waited longest first
-    waiting: Mapping[JobName, tuple[int, int]]  # in turn, with the slots that each needs, and its priority
-    asked: frozenset[tuple[int, int]]  # all of these
-    others: tuple[JobRecord, ...]
-
-
-def _line(jobs: Mapping[JobName, JobRecord]) -> _Line:
-    return _line_of(_waiting(jobs), _waiting_by_time(jobs), _others(jobs))
-
-
-@remembered
-def _line_of(waiting: tuple[JobRecord, ...], by_time: tuple[JobRecord, ...], others: tuple[JobRecord, ...]) -> _Line:
-    asks = {job.spec.name: (job.spec.workers_min, job.spec.priority) for job in waiting}
-    return _Line(waiting, by_time, asks, frozenset(asks.values()), others)
-
-
-def _plain(job: JobRecord) -> bool:
-    return job.state is JobState.WAITING and not (job.not_before_s or job.cancelled or job.held)
-
-
-@ordered(_place)
-def _waiting(job: JobRecord) -> JobRecord | None:
-    return job if _plain(job) else None
-
-
-def _time(job: JobRecord) -> tuple[float, JobName]:
-    return _waits_since_s(job), job.spec.name
-
-
-@ordered(_time)
-def _waiting_by_time(job: JobRecord) -> JobRecord | None:
-    return job if _plain(job) else None
-
-
-@ordered(_place)
+@ordered(place)
 def _others(job: JobRecord) -> JobRecord | None:
-    return job if _may_take(job) and not _plain(job) else None
+    return job if _may_take(job) and not waits_only(job) else None
 
 
 def _backs_off(now_s: float, job: JobRecord) -> str:
@@ -372,8 +355,10 @@ def _start(table: _Table, job: JobRecord) -> None:
         why = table.told.get((spec.workers_min, len(room)))
         if why is None:
             why = table.told[spec.workers_min, len(room)] = _too_few(table, spec.workers_min, room)
-        table.refused[spec.workers_min, spec.priority] = (draft.free.listed(), why)
-        starves = _starves(table, job, table.now_s - _waits_since_s(job))
+        table.refused[asks_of(job)] = (draft.free.listed(), why)
+        starves = _starves(table, job, table.now_s - waits_since_s(job))
+        if not starves and _starves_now(table, job):
+            table.helpless.add(asks_of(job))
         table.wait(job, why + starves if starves else why)
         return
     count = min(len(room), most)

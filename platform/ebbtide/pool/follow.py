@@ -24,6 +24,9 @@ KEPT = 4  # sources that are looked at in turns: the ledger's, the one that is b
 Change = tuple[K, P | None, P | None]
 """A key, and its part before and after."""
 
+_Lines = tuple[Mapping[G, tuple[list[Any], list[P]]], Mapping[G, A]]
+"""Of each group where its parts stand, and these, and what was made of them."""
+
 
 def _followed(
     part: Callable[[V], P | None],
@@ -110,6 +113,12 @@ def grouped(
     return follow
 
 
+def _but(groups: dict[G, A], gone: Iterable[G]) -> dict[G, A]:
+    for group in gone:
+        groups.pop(group, None)
+    return groups
+
+
 def _in_order(mine: Mapping[K, P], order: Callable[[K], Any]) -> dict[K, P]:
     return {key: mine[key] for key in sorted(mine, key=order)}
 
@@ -145,6 +154,45 @@ def ordered(
 
         rows: Callable[[Mapping[K, V]], tuple[tuple[Any, ...], tuple[P, ...]]] = _followed(placed, build, move)
         return lambda source: rows(source)[1]
+
+    return follow
+
+
+def lined_up(
+    order: Callable[[V], Any], make: Callable[[tuple[P, ...]], A]
+) -> Callable[[Callable[[V], tuple[G, P] | None]], Callable[[Mapping[K, V]], Mapping[G, A]]]:
+    """What `make` makes of the parts of each group, as `order` puts their records in order; no two may stand alike."""
+
+    def move(before: _Lines[G, P, A], changes: list[Change[K, tuple[G, Any, P]]]) -> _Lines[G, P, A]:
+        touched = {part[0] for _, *both in changes for part in both if part is not None}
+        known = {group: before[0].get(group, ([], [])) for group in touched}
+        rows = {group: (list(where), list(parts)) for group, (where, parts) in known.items()}
+        for _, old, _ in changes:
+            if old is not None:
+                where, parts = rows[old[0]]
+                at = bisect_left(where, old[1])
+                del where[at], parts[at]
+        for _, _, new in changes:
+            if new is not None:
+                where, parts = rows[new[0]]
+                at = bisect_left(where, new[1])
+                where.insert(at, new[1])
+                parts.insert(at, new[2])
+        left = {group: both for group, both in rows.items() if both[0]}
+        gone = touched.difference(left)
+        made = {**before[1], **{group: make(tuple(parts)) for group, (_, parts) in left.items()}}
+        return _but({**before[0], **left}, gone), _but(made, gone)
+
+    def build(changes: Iterable[Change[K, tuple[G, Any, P]]]) -> _Lines[G, P, A]:
+        return move(({}, {}), [one for one in changes if one[2] is not None])
+
+    def follow(part: Callable[[V], tuple[G, P] | None]) -> Callable[[Mapping[K, V]], Mapping[G, A]]:
+        def placed(record: V) -> tuple[G, Any, P] | None:
+            found = part(record)
+            return None if found is None else (found[0], order(record), found[1])
+
+        lines: Callable[[Mapping[K, V]], _Lines[G, P, A]] = _followed(placed, build, move)
+        return lambda source: lines(source)[1]
 
     return follow
 

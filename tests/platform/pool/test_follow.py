@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.follow import chosen, grouped, ordered, summed
+from ebbtide.pool.follow import chosen, grouped, lined_up, ordered, summed
 from ebbtide.pool.records import STEPS_KEPT, Records, changed, having, without
 
 Pair = tuple[int, str]
@@ -40,6 +40,11 @@ def in_line(record: Pair) -> Pair | None:
     return record if record[0] > 1 else None
 
 
+@lined_up(_place, lambda parts: parts)
+def by_color_in_line(record: Pair) -> tuple[str, Pair] | None:
+    return (record[1], record) if record[0] > 1 else None
+
+
 records = st.tuples(st.integers(-2, 3), st.sampled_from(["", "red", "blue"]))
 keys = st.sampled_from([str(number) for number in range(12)])
 steps = st.lists(st.one_of(st.dictionaries(keys, records, max_size=3), st.lists(keys, max_size=2)), max_size=12)
@@ -57,6 +62,10 @@ def agrees(source: Mapping[str, Pair]) -> None:
         assert list(by_color.get(color, {}).items()) == expected
     assert set(by_color) == {color for _, color in source.values() if color}
     assert list(in_line(source)) == sorted((one for one in source.values() if one[0] > 1), key=_place)
+    lines = {color: [one for one in in_line(source) if one[1] == color] for color in ("", "red", "blue")}
+    assert {color: list(line) for color, line in by_color_in_line(source).items()} == {
+        color: line for color, line in lines.items() if line
+    }
     expected_sums = Counter[str]()
     for number, color in source.values():
         if color:
