@@ -1,7 +1,7 @@
 """The referee's rules on jobs: `JobSpec`'s promises, who goes first, the reserve, and that nobody waits in silence."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.spec import WorkloadClass
@@ -142,7 +142,7 @@ def owed(state: PoolState) -> list[JobRecord]:
 def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:
     """No replica takes the slots without which a job that may never lose all of its own cannot come back."""
     state = case.state
-    waiting = [job for job in owed(state) if not at_quota(case, job)]
+    waiting = within_quota(case, owed(state))
     taken = case.of_replicas
     if not waiting or not taken:
         return
@@ -172,7 +172,7 @@ def alike(case: Case, mine: JobRecord, other: JobRecord) -> bool:
 def jobs_leave_minima_too(case: Case) -> Iterator[str]:
     """No job takes what one that may never lose all its own, and is on its way back, could have come back with."""
     waiting = [job for job in owed(case.state) if job.not_before_s <= case.now_s and job.spec.name not in case.granted]
-    waiting = [job for job in waiting if not at_quota(case, job)]
+    waiting = within_quota(case, waiting)
     named = {job.spec.name for job in owed(case.state)}
     gets = [name for name in case.granted if name not in named]
     if not waiting or not gets:
@@ -185,14 +185,24 @@ def jobs_leave_minima_too(case: Case) -> Iterator[str]:
         yield f"{gets} take slots, and {[job.spec.name for job in waiting]} cannot have their minimum then"
 
 
-def at_quota(case: Case, job: JobRecord) -> bool:
-    """Whether its team may not have what it needs at least."""
+def within_quota(case: Case, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """Of these, first come first served, those that their teams may have all at once, with what each needs at least."""
+    found = list[JobRecord]()
+    for job in sorted(jobs, key=lambda one: (turn(one), one.spec.name)):
+        beside = sum(one.spec.workers_min for one in found if one.spec.team == job.spec.team)
+        if not at_quota(case, job, beside):
+            found.append(job)
+    return found
+
+
+def at_quota(case: Case, job: JobRecord, beside: int = 0) -> bool:
+    """Whether its team, with so many slots more, may not have what the job needs at least."""
     quota = next((team.quota for team in case.config.teams if team.name == job.spec.team), None)
     holds = (JobState.STARTING, JobState.RUNNING, JobState.RESUMING)
     mine = [one for one in case.state.jobs.values() if one.spec.team == job.spec.team]
     there = sum(len(one.gang) for one in mine if one.state in holds or one.spec.name in case.granted)
     there += sum(len(slots) for name, slots in case.granted.items() if case.state.jobs[name] in mine)
-    return quota is not None and there + job.spec.workers_min > quota
+    return quota is not None and there + beside + job.spec.workers_min > quota
 
 
 def first_come_first_served(case: Case) -> Iterator[str]:

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ebbtide.pool.events import Event, Move, NodeDraining, StopJob, WakeSeat
+from ebbtide.pool.events import Event, JobSubmitted, Move, NodeDraining, StopJob, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig
 from ebbtide_autoscaler.step import Step, World
+from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
 from tests.autoscaler.referee import Books, Case
-from tests.autoscaler.referee_jobs import the_least_important_goes_first
+from tests.autoscaler.referee_jobs import the_least_important_goes_first, within_quota
 from tests.autoscaler.referee_seats import a_held_request_gets_a_replica
-from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, SEAT0, a_pool, signals, with_job
+from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, SEAT0, a_pool, fold, signals, with_job
 from tests.autoscaler.test_warm import WARMS, warm
 
 EMBED = EndpointName("embed")
@@ -74,3 +75,13 @@ def test_it_hears_of_what_only_the_ledger_knows() -> None:
         assert listens.heard == [written]
     finally:
         loop.close()
+
+
+def test_of_two_minima_of_a_team_only_those_within_its_quota_are_left_to_it() -> None:
+    state = a_pool()
+    for name in ("first", "second"):
+        state = fold(state, JobSubmitted(replace(a_job(name), workers_min=1, team="blue"), "i"))
+    waits, config = list(state.jobs.values()), replace(CONFIG, teams=(Team("blue", quota=1),))
+    case = replace(a_case(state), config=config)
+    assert [job.spec.name for job in within_quota(case, waits)] == ["first"]
+    assert len(within_quota(replace(case, config=CONFIG), waits)) == 2
