@@ -24,6 +24,7 @@ from benchmarks.rows import percentile
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.ids import EndpointName, RecordId
 from ebbtide.pool.records import having
+from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.instruct import instruct
 from ebbtide_autoscaler.journal import encode_event
 from ebbtide_autoscaler.observe import routes, traffic
@@ -117,6 +118,7 @@ def _tick(pool: LargePool, seen: Seen, log: EpochLog) -> int:
 def figures(sizes: dict[int, int] = SIZES) -> dict[str, Any]:
     """Bars and the growth picture, as a part of ``policy.json``."""
     begun_s = time.perf_counter()
+    collect_seldom()  # as the arbiter does
     with tempfile.TemporaryDirectory(prefix="ebbtide-decide-", dir=os.environ.get("EBBTIDE_BENCH_DIR")) as folder:
         log = EpochLog.open(Path(folder) / "ledger", writer="benchmark")
         found = [costs(slots, calls, log) for slots, calls in sizes.items()]

@@ -34,6 +34,7 @@ from ebbtide.config.root import PoolFile
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
 from ebbtide_autoscaler.agree import unsettled
+from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.heartbeat import start_beating
 from ebbtide_autoscaler.job_desk import JobDesk
 from ebbtide_autoscaler.loop import Loop
@@ -49,6 +50,7 @@ class Arbiter:
 
     def __init__(self, pool: str, shared_dir: str, lock_dir: str) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        collect_seldom()
         self._pool, self._shared_dir, self._lock_dir = pool, shared_dir, lock_dir
         writer = f"{socket.gethostname()}:{os.getpid()}"
         self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)

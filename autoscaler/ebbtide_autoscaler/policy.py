@@ -14,7 +14,7 @@ from itertools import groupby
 from ebbtide.pool.events import Decision, DrainSeat, ParkSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler import training
+from ebbtide_autoscaler import raising, training
 from ebbtide_autoscaler.allot import give
 from ebbtide_autoscaler.away import expected_s, noted
 from ebbtide_autoscaler.draft import Draft
@@ -23,7 +23,6 @@ from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.owed import kept, minima_owed
 from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
-from ebbtide_autoscaler.raising import raise_by_turns
 from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
@@ -54,6 +53,7 @@ def decide(
     quiet = _last_quiet[0]
     if quiet.holds(now_s, state, snapshot.asides, config, wanted):
         return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
+    raising.followed(state)
     free = state.free_slots()
     shares = Shares(config.teams, state.jobs) if config.teams else None
     minima = minima_owed(state, shares)
@@ -70,7 +70,7 @@ def decide(
     put_aside(state, draft)
     for _, group in groupby(wanted, key=lambda want: state.endpoints[want.endpoint].spec.priority):
         same = list(group)
-        raise_by_turns(now_s, state, [want for want in same if want.want > want.now], draft)
+        raising.raise_by_turns(now_s, state, [want for want in same if want.want > want.now], draft)
         for want in same:
             if want.want < want.now:
                 _lower(now_s, state, want, draft)

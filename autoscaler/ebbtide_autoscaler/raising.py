@@ -10,11 +10,18 @@ from heapq import heapify, heappop, heappush
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import SeatId
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler import retry, warm
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack, note_more
 from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import Want
 from ebbtide_autoscaler.warm import aside, wake
+
+
+def followed(state: PoolState) -> None:
+    """Look at what a burst asks for in the ticks between bursts too: see ``warm.followed``."""
+    warm.followed(state)
+    retry.followed(state)
 
 
 def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft: Draft) -> None:

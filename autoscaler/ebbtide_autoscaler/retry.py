@@ -35,6 +35,12 @@ class Tries:
         return f"its start failed {self.failures} times in a row ({self.why[:200]}); {when}"
 
 
+def followed(state: PoolState) -> None:
+    """Look at what ``tries`` asks for: see ``warm.followed``."""
+    _taken(state.seats)
+    _failed(state.seats)
+
+
 def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> Tries:
     """The seats 0..``limit``-1 of ``endpoint`` that may start now."""
     names, taken = _names(endpoint, 1 << limit.bit_length())[:limit], _taken(state.seats).get(endpoint, {})

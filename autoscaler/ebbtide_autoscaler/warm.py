@@ -22,6 +22,12 @@ from ebbtide_autoscaler.serving import Want
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
 
 
+def followed(state: PoolState) -> None:
+    """Look at what a rising endpoint asks for: else the first tick of a burst works off all that has changed since."""
+    _aside(state.seats)
+    _may_wake(state.seats)
+
+
 def aside(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     """The endpoint's seats whose replica is warm, or was: they are taken, and do not count as replicas."""
     return tuple(_aside(state.seats).get(endpoint, {}).values())
