@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, Event, NodeForgotten
 from ebbtide.pool.ids import EndpointName, RecordId, SlotId
+from ebbtide.pool.records import together
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.demand import Demand
 from ebbtide_autoscaler.forecast.record import from_part, of_endpoints, snapshot_parts, with_record
@@ -108,10 +109,17 @@ class Recovered:
                 setattr(self, one.name, getattr(whole, one.name))
 
 
+def plain(state: PoolState) -> dict[str, Any]:
+    """In the types of JSON."""
+    whole = {one.name: together(getattr(state, one.name)) for one in fields(state)}
+    found: dict[str, Any] = STATE.dump_python(replace(state, **whole), mode="json")
+    return found
+
+
 def snapshot_of(known: Recovered) -> list[dict[str, Any]]:
     """All that ``known`` says, as the contents of a snapshot's records; none is large."""
     contents: list[dict[str, Any]] = [{"about": "tally", "tally": known.tally.as_json()}]
-    for name, value in STATE.dump_python(known.state, mode="json").items():
+    for name, value in plain(known.state).items():
         if isinstance(value, dict):
             contents += [{"about": "state", "field": name, "entries": part} for part in _parts(value)]
         else:

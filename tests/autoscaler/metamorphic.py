@@ -22,7 +22,7 @@ from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.asides import STEPS_ASIDE, asides
 from ebbtide_autoscaler.observe import traffic
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.recovered import MEMORY, STATE
+from ebbtide_autoscaler.recovered import MEMORY, STATE, plain
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import EndpointSignals, PolicyConfig, Snapshot
 from ebbtide_autoscaler.step import Step, World
@@ -71,7 +71,7 @@ class Collector:
         self.taken.append(
             Taken(
                 now_s,
-                STATE.dump_python(state, mode="json"),
+                plain(state),
                 MEMORY.dump_python(before.memory, mode="json"),
                 SIGNALS.dump_python(dict(traffic(state, seen, now_s)), mode="json"),
                 ways,

@@ -11,7 +11,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ebbtide.pool.records import changed
+from ebbtide.pool.records import GONE, changed, differing
 
 K = TypeVar("K", bound=Hashable)
 G = TypeVar("G", bound=Hashable)
@@ -69,13 +69,7 @@ def chosen(part: Callable[[V], P | None]) -> Callable[[Mapping[K, V]], Mapping[K
         return {key: new for key, _, new in changes if new is not None}
 
     def move(before: Mapping[K, P], changes: list[Change[K, P]]) -> Mapping[K, P]:
-        after = dict(before)
-        for key, _, new in changes:
-            if new is None:
-                del after[key]
-            else:
-                after[key] = new
-        return after
+        return differing(before, {key: GONE if new is None else new for key, _, new in changes})
 
     return _followed(part, build, move)
 
@@ -101,11 +95,8 @@ def grouped(
             if new is not None:
                 mine[new[0]][key] = new[1]
         joined = {new[0] for _, old, new in changes if new is not None and (old is None or old[0] != new[0])}
-        after = {**before, **{group: _in_order(one, order) if group in joined else one for group, one in mine.items()}}
-        for group in touched:
-            if not after[group]:
-                del after[group]
-        return after
+        made = {group: _in_order(one, order) if group in joined else one or None for group, one in mine.items()}
+        return _regrouped(before, made)
 
     def follow(part: Callable[[V], tuple[G, P] | None]) -> Callable[[Mapping[K, V]], Mapping[G, Mapping[K, P]]]:
         return _followed(part, build, move)
@@ -113,10 +104,9 @@ def grouped(
     return follow
 
 
-def _but(groups: dict[G, A], gone: Iterable[G]) -> dict[G, A]:
-    for group in gone:
-        groups.pop(group, None)
-    return groups
+def _regrouped(before: Mapping[G, A], made: Mapping[G, A | None]) -> Mapping[G, A]:
+    """With these groups in place of theirs; None: nothing is left of one."""
+    return differing(before, {group: GONE if one is None else one for group, one in made.items()})
 
 
 def _in_order(mine: Mapping[K, P], order: Callable[[K], Any]) -> dict[K, P]:
@@ -178,10 +168,9 @@ def lined_up(
                 at = bisect_left(where, new[1])
                 where.insert(at, new[1])
                 parts.insert(at, new[2])
-        left = {group: both for group, both in rows.items() if both[0]}
-        gone = touched.difference(left)
-        made = {**before[1], **{group: make(tuple(parts)) for group, (_, parts) in left.items()}}
-        return _but({**before[0], **left}, gone), _but(made, gone)
+        left = {group: both if both[0] else None for group, both in rows.items()}
+        made = {group: None if both is None else make(tuple(both[1])) for group, both in left.items()}
+        return _regrouped(before[0], left), _regrouped(before[1], made)
 
     def build(changes: Iterable[Change[K, tuple[G, Any, P]]]) -> _Lines[G, P, A]:
         return move(({}, {}), [one for one in changes if one[2] is not None])
@@ -200,21 +189,17 @@ def lined_up(
 def summed(part: Callable[[V], Mapping[G, int] | None]) -> Callable[[Mapping[Any, V]], Mapping[G, int]]:
     """The sum over all records of what each adds to whom, never less than 0; whoever comes to nothing is left out."""
 
-    def build(changes: Iterable[Change[Any, Mapping[G, int]]]) -> Counter[G]:
-        found: Counter[G] = Counter()
-        for _, _, new in changes:
-            _add(found, new, 1)
-        return +found
+    def build(changes: Iterable[Change[Any, Mapping[G, int]]]) -> Mapping[G, int]:
+        return move({}, changes)
 
-    def move(before: Mapping[G, int], changes: list[Change[Any, Mapping[G, int]]]) -> Mapping[G, int]:
-        after = Counter(before)
+    def move(before: Mapping[G, int], changes: Iterable[Change[Any, Mapping[G, int]]]) -> Mapping[G, int]:
+        more: Counter[G] = Counter()
         for _, old, new in changes:
-            _add(after, old, -1)
-            _add(after, new, 1)
-        for key in {key for _, *both in changes for part in both for key in part or ()}:
-            if after[key] <= 0:
-                del after[key]
-        return after
+            _add(more, old, -1)
+            _add(more, new, 1)
+        sums = {key: before.get(key, 0) + amount for key, amount in more.items() if amount}
+        changed_sums = {key: one if one > 0 else GONE for key, one in sums.items()}
+        return differing(before, changed_sums) if sums else before
 
     return _followed(part, build, move)
 
