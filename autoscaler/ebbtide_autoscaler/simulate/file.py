@@ -36,6 +36,11 @@ class EndpointModel(Section):
     prompt_tokens: Annotated[float, Field(ge=1)] = Field(1000.0, description="Of a mean request, where no trace says.")
     output_tokens: Annotated[float, Field(ge=1)] = Field(200.0, description="The same.")
     ttft_slo_s: Seconds = 2.0
+    down_after_s: SecondsOrZero = Field(
+        120.0,
+        description="Of lower demand, before a replica goes. Default 120: what a sweep found for 64 GPUs; where "
+        "decisions are further apart, or more jobs have to move for a slot, longer is better on every count.",
+    )
     warm_replicas: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most replicas that stay parked in host memory. Default null: as many as there is room for."
     )

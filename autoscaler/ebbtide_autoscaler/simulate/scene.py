@@ -114,6 +114,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         _can_answer(named, model, asked)
         warm = replicas_max if model.warm_replicas is None else model.warm_replicas
         spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
+        spec = replace(spec, down_after_s=model.down_after_s)
         if singly:  # as its owner would have tried it out
             spec = replace(spec, target_requests=at_full(engine, asked))
         services.append(Service(replace(spec, ttft_slo_s=model.ttft_slo_s), engine, asked))
