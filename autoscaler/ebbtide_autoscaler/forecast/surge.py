@@ -44,14 +44,18 @@ class Samples:
         self._next_s = 0.0
 
     def hear(self, now_s: float, demand: float) -> bool:
-        """Take in what is asked for now; says whether that made a sample. After a gap all is begun anew."""
+        """Take in what is asked for now; says whether that made a sample. After a gap all is begun anew.
+
+        Who hears less often than every `SAMPLE_S` has as many samples alike.
+        """
         if now_s < self._next_s:
             return False
         if now_s > self._next_s + 4 * SAMPLE_S:
             self._values.clear()
             self._next_s = now_s
-        self._next_s += SAMPLE_S
-        self._values.append(demand)
+        while self._next_s <= now_s:
+            self._next_s += SAMPLE_S
+            self._values.append(demand)
         return True
 
     def surges(self) -> tuple[Surge, ...]:

@@ -120,3 +120,13 @@ def test_whatever_demand_there_was_factors_are_numbers(values: list[float]) -> N
 
 def test_nothing_asked_for_needs_no_room() -> None:
     assert told([0.0] * 2 * ENOUGH).surges() == ()
+
+
+def test_who_hears_seldom_learns_as_much() -> None:
+    often, seldom = Samples(), Samples()
+    for second in range(0, 7200, 15):
+        often.hear(second, 100.0 + second // 60 % 7)
+        if second % 60 == 0:
+            seldom.hear(second, 100.0 + second // 60 % 7)
+    assert len(seldom.surges()) == len(often.surges())
+    assert seldom.surges()[-1].quantile(0.9) == often.surges()[-1].quantile(0.9)
