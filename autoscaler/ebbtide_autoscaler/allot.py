@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import islice
+from itertools import islice, repeat
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
@@ -246,7 +246,8 @@ def _in_turn(table: _Table, apart: Set[JobName]) -> Iterable[JobRecord]:
     here = lines(jobs)
     alone = {name for name in apart if name in jobs and waits_only(jobs[name])}
     if draft.contested:
-        draft.waits += [(one, _THEY_GO_FIRST) for line in here.values() for one in line.names if one not in alone]
+        for line in here.values():
+            draft.waits += _told(line.names, _THEY_GO_FIRST, alone)
     else:
         alone.update(job.spec.name for job in (draft.shares.claimants(waiting(jobs)) if draft.shares else ()))
     left = sorted((jobs[name] for name in alone), key=place)
@@ -269,12 +270,17 @@ def _looked_at(table: _Table, asks: Asks, line: Line, alone: Set[JobName]) -> It
         if asks in table.refused:
             upto = line.next_starving(at, starving_s) if table.could_help(asks) else len(line.jobs)
             why = table.refused[asks][1]
-            table.draft.waits += [(one, why) for one in line.names[at:upto] if one not in alone]
+            table.draft.waits += _told(line.names[at:upto], why, alone)
             at = upto
         if at < len(line.jobs):
             if line.names[at] not in alone:
                 yield line.jobs[at]
             at += 1
+
+
+def _told(names: Iterable[JobName], why: str, alone: Set[JobName]) -> Iterable[tuple[JobName, str]]:
+    """The same to all of them but those that are looked at by themselves; there may be thousands, in each decision."""
+    return zip([one for one in names if one not in alone] if alone else names, repeat(why))
 
 
 def _starves_now(table: _Table, job: JobRecord) -> bool:
