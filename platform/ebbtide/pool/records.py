@@ -104,9 +104,15 @@ class Records(Mapping[K, V]):
         return dict, (self.together(),)
 
     def together(self) -> dict[K, V]:
-        """All of it as one dict, which nobody changes; whoever looks at all pays once."""
-        if self._apart:
-            self._whole, self._apart = _joined(self._whole, self._apart), {}
+        """All of it as one dict, which nobody changes; whoever looks at all pays once.
+
+        Threads may do so at once: what is apart is read before the whole and emptied after it, everywhere, so that
+        whoever comes in between finds it in both.
+        """
+        apart = self._apart
+        if apart:
+            self._whole = _joined(self._whole, apart)
+            self._apart = {}
         return self._whole
 
 
@@ -138,7 +144,8 @@ def differing(source: Mapping[K, V], changes: dict[K, V]) -> Records[K, V]:
     """Both at once: `GONE` for the keys that go; nobody changes ``changes`` from now on."""
     if not isinstance(source, Records):
         return Records(_joined(dict(source), changes))
-    whole, apart = source._whole, source._apart
+    apart = source._apart
+    whole = source._whole  # read last: see `Records.together`
     if apart and any(apart.get(key) is GONE for key in changes):  # what comes back comes last, as what is new
         found = Records(_joined(source.together(), changes))
     elif len(apart) + len(changes) > APART:

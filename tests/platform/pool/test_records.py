@@ -75,3 +75,19 @@ def test_elsewhere_they_are_a_dict() -> None:
 
 def test_both_at_once_and_what_is_not_there_may_go() -> None:
     assert differing({1: 1, 2: 2}, {1: GONE, 3: 3, 9: GONE}) == {2: 2, 3: 3}
+
+
+class Watched(Records[int, int]):
+    """Is looked at by somebody else whenever something of it has been set."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if hasattr(self, "steps_count"):
+            assert self[1] == self.get(1) == 9 and 2 not in self and having(self, {3: 3})[1] == 9
+
+
+def test_whoever_comes_in_between_finds_all_of_it() -> None:
+    now = Watched({1: 1, 2: 2}, {1: 9, 2: GONE})
+    assert list(now.items()) == [(1, 9)]
