@@ -104,7 +104,7 @@ def test_a_helper_that_died_at_the_driver_reads_back_and_does_nothing_again(fold
         with helping(folder, None, "--fake-driver", str(fake)) as running:
             [now] = running.helper.state(RANKS[0])
             assert now.driver == "running" and now.alive
+            wait_until(lambda: running.helper.state(RANKS[0])[0].busy == "")  # it answers before it has settled that
             journal = (folder / "helper.sock.state" / "journal").read_text()
             assert '"step":"intent"' not in journal or '"read back"' in journal
-            wait_until(lambda: running.helper.state(RANKS[0])[0].busy == "")
             assert running.helper.lock(RANKS[:1])[0].driver == "locked"
