@@ -2,7 +2,7 @@
 
 A pool of 10,000 slots is a million objects that stay, and a tick makes tens of thousands of new ones, nearly none of
 them in cycles: by Python's own thresholds every tenth tick or so waits for a full collection (measured at 10,000 slots
-and 2,000 workloads: p99 of ``decide`` 75 ms with them, 25 ms without).
+and 2,000 workloads, one of two shared CPU cores: p99 of ``decide`` 75 ms with them, 25 ms without).
 """
 
 import gc

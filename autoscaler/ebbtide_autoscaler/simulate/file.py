@@ -9,6 +9,7 @@ from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
 from ebbtide.config.section import Section
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.mix import Mix
+from ebbtide_autoscaler.simulate.run import DOWN_AFTER_S
 
 ROUNDING = 1e-6  # of shares that are written with a few digits
 
@@ -37,9 +38,9 @@ class EndpointModel(Section):
     output_tokens: Annotated[float, Field(ge=1)] = Field(200.0, description="The same.")
     ttft_slo_s: Seconds = 2.0
     down_after_s: SecondsOrZero = Field(
-        120.0,
-        description="Of lower demand, before a replica goes. Default 120: what a sweep found for 64 GPUs; where "
-        "decisions are further apart, or more jobs have to move for a slot, longer is better on every count.",
+        DOWN_AFTER_S,
+        description=f"Of lower demand, before a replica goes. Default {DOWN_AFTER_S:g}. Longer, less is wasted, and "
+        "jobs wait longer.",
     )
     warm_replicas: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most replicas that stay parked in host memory. Default null: as many as there is room for."

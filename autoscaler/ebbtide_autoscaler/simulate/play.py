@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.simulate.casting import File, Given, scene
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.frontier import turns
@@ -64,7 +65,9 @@ def play(
     on = Console(file=sys.stderr)
     with (
         Progress(*columns, console=on, transient=True, disable=not on.is_terminal) as bar,
-        ProcessPoolExecutor(min(processes, len(tasks)), mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(
+            min(processes, len(tasks)), mp_context=get_context("spawn"), initializer=collect_seldom
+        ) as pool,
     ):
         line = bar.add_task("simulating", total=len(tasks))
         try:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ebbtide.pool.events import Decision
-from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bars import FLAT, bars
 from ebbtide_autoscaler.simulate.beside import beside, happened
@@ -83,7 +82,6 @@ class Clocked:
 def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None = None) -> Played:
     """One contender on one seed; ``knobs``: others than those at which it is compared."""
     given = scene(file, inputs, seed)
-    collect_seldom()  # as the arbiter does
     began_s = time.process_time()
     play = TURNED[name](given, policy_config(file, inputs), knobs_of(name) if knobs is None else knobs)
     clocked = Clocked(play.contender)

@@ -114,10 +114,10 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         _can_answer(named, model, asked)
         warm = replicas_max if model.warm_replicas is None else model.warm_replicas
         spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
-        spec = replace(spec, down_after_s=model.down_after_s)
         if singly:  # as its owner would have tried it out
             spec = replace(spec, target_requests=at_full(engine, asked))
-        services.append(Service(replace(spec, ttft_slo_s=model.ttft_slo_s), engine, asked))
+        spec = replace(spec, ttft_slo_s=model.ttft_slo_s, down_after_s=model.down_after_s)
+        services.append(Service(spec, engine, asked))
     return Scene(
         nodes=file.pool.nodes,
         slots_per_node=file.pool.gpus_per_node,
