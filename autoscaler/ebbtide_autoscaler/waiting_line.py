@@ -6,7 +6,7 @@ the first of a line that gets nothing holds for all that stand behind it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from math import inf
 
 from ebbtide.pool.follow import lined_up, ordered
 from ebbtide.pool.ids import JobName
@@ -23,18 +23,18 @@ class Line:
     """Jobs that ask for the same, in turn.
 
     Attributes:
-        first_s: of each and all behind it: since when the one has waited that has waited longest.
+        since_s: since when each has waited.
     """
 
     jobs: tuple[JobRecord, ...]
     names: tuple[JobName, ...]
-    first_s: tuple[float, ...]
+    since_s: tuple[float, ...]
 
     def next_starving(self, at: int, before_s: float) -> int:
         """Where the first one from ``at`` on stands that has waited since ``before_s`` or longer; else the end."""
-        if at == len(self.jobs) or self.first_s[at] > before_s:
+        if min(self.since_s[at:], default=inf) > before_s:
             return len(self.jobs)
-        return next(n for n in range(at, len(self.jobs)) if waits_since_s(self.jobs[n]) <= before_s)
+        return next(n for n in range(at, len(self.jobs)) if self.since_s[n] <= before_s)
 
 
 def place(job: JobRecord) -> tuple[tuple[float, float], JobName]:
@@ -57,12 +57,7 @@ def asks_of(job: JobRecord) -> Asks:
     return job.spec.workers_min, job.spec.priority, job.spec.team
 
 
-def _line(waiting: tuple[tuple[JobRecord, JobName, float], ...]) -> Line:
-    jobs, names, since_s = zip(*waiting, strict=True)
-    return Line(jobs, names, tuple(accumulate(reversed(since_s), min))[::-1])
-
-
-@lined_up(place, _line)
+@lined_up(place, Line)
 def _lines(job: JobRecord) -> tuple[Asks, tuple[JobRecord, JobName, float]] | None:
     return (asks_of(job), (job, job.spec.name, waits_since_s(job))) if waits_only(job) else None
 

@@ -24,8 +24,8 @@ KEPT = 4  # sources that are looked at in turns: the ledger's, the one that is b
 Change = tuple[K, P | None, P | None]
 """A key, and its part before and after."""
 
-_Lines = tuple[Mapping[G, tuple[list[Any], list[P]]], Mapping[G, A]]
-"""Of each group where its parts stand, and these, and what was made of them."""
+_Lines = tuple[Mapping[G, tuple[tuple[Any, ...], ...]], Mapping[G, A]]
+"""Of each group where its records stand, and the columns of their rows; and what was made of these."""
 
 
 def _followed(
@@ -149,38 +149,42 @@ def ordered(
 
 
 def lined_up(
-    order: Callable[[V], Any], make: Callable[[tuple[P, ...]], A]
-) -> Callable[[Callable[[V], tuple[G, P] | None]], Callable[[Mapping[K, V]], Mapping[G, A]]]:
-    """What `make` makes of the parts of each group, as `order` puts their records in order; no two may stand alike."""
+    order: Callable[[V], Any], make: Callable[..., A]
+) -> Callable[[Callable[[V], tuple[G, tuple[Any, ...]] | None]], Callable[[Mapping[K, V]], Mapping[G, A]]]:
+    """What `make` makes of each group, as `order` puts its records in order; no two may stand alike.
 
-    def move(before: _Lines[G, P, A], changes: list[Change[K, tuple[G, Any, P]]]) -> _Lines[G, P, A]:
-        touched = {part[0] for _, *both in changes for part in both if part is not None}
-        known = {group: before[0].get(group, ([], [])) for group in touched}
-        rows = {group: (list(where), list(parts)) for group, (where, parts) in known.items()}
+    The part of a record is its group and a row; `make` gets what stands first in all rows of the group, as a tuple,
+    then what stands second, and so on. So a row more in a line of thousands costs no look at the others.
+    """
+
+    def move(before: _Lines[G, A], changes: list[Change[K, tuple[G, tuple[Any, ...]]]]) -> _Lines[G, A]:
+        widths = {part[0]: len(part[1]) for _, *both in changes for part in both if part is not None}
+        lines = {group: [list(one) for one in before[0].get(group, ((),) * width)] for group, width in widths.items()}
         for _, old, _ in changes:
             if old is not None:
-                where, parts = rows[old[0]]
-                at = bisect_left(where, old[1])
-                del where[at], parts[at]
+                columns = lines[old[0]]
+                at = bisect_left(columns[0], old[1][0])
+                for column in columns:
+                    del column[at]
         for _, _, new in changes:
             if new is not None:
-                where, parts = rows[new[0]]
-                at = bisect_left(where, new[1])
-                where.insert(at, new[1])
-                parts.insert(at, new[2])
-        left = {group: both if both[0] else None for group, both in rows.items()}
-        made = {group: None if both is None else make(tuple(both[1])) for group, both in left.items()}
+                columns = lines[new[0]]
+                at = bisect_left(columns[0], new[1][0])
+                for column, one in zip(columns, new[1], strict=True):
+                    column.insert(at, one)
+        left = {group: tuple(map(tuple, columns)) if columns[0] else None for group, columns in lines.items()}
+        made = {group: None if columns is None else make(*columns[1:]) for group, columns in left.items()}
         return _regrouped(before[0], left), _regrouped(before[1], made)
 
-    def build(changes: Iterable[Change[K, tuple[G, Any, P]]]) -> _Lines[G, P, A]:
+    def build(changes: Iterable[Change[K, tuple[G, tuple[Any, ...]]]]) -> _Lines[G, A]:
         return move(({}, {}), [one for one in changes if one[2] is not None])
 
-    def follow(part: Callable[[V], tuple[G, P] | None]) -> Callable[[Mapping[K, V]], Mapping[G, A]]:
-        def placed(record: V) -> tuple[G, Any, P] | None:
+    def follow(part: Callable[[V], tuple[G, tuple[Any, ...]] | None]) -> Callable[[Mapping[K, V]], Mapping[G, A]]:
+        def placed(record: V) -> tuple[G, tuple[Any, ...]] | None:
             found = part(record)
-            return None if found is None else (found[0], order(record), found[1])
+            return None if found is None else (found[0], (order(record), *found[1]))
 
-        lines: Callable[[Mapping[K, V]], _Lines[G, P, A]] = _followed(placed, build, move)
+        lines: Callable[[Mapping[K, V]], _Lines[G, A]] = _followed(placed, build, move)
         return lambda source: lines(source)[1]
 
     return follow

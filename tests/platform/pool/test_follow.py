@@ -40,9 +40,9 @@ def in_line(record: Pair) -> Pair | None:
     return record if record[0] > 1 else None
 
 
-@lined_up(_place, lambda parts: parts)
-def by_color_in_line(record: Pair) -> tuple[str, Pair] | None:
-    return (record[1], record) if record[0] > 1 else None
+@lined_up(_place, lambda ones, numbers: tuple(zip(ones, numbers, strict=True)))
+def by_color_in_line(record: Pair) -> tuple[str, tuple[Pair, int]] | None:
+    return (record[1], (record, record[0])) if record[0] > 1 else None
 
 
 records = st.tuples(st.integers(-2, 3), st.sampled_from(["", "red", "blue"]))
@@ -64,7 +64,7 @@ def agrees(source: Mapping[str, Pair]) -> None:
     assert list(in_line(source)) == sorted((one for one in source.values() if one[0] > 1), key=_place)
     lines = {color: [one for one in in_line(source) if one[1] == color] for color in ("", "red", "blue")}
     assert {color: list(line) for color, line in by_color_in_line(source).items()} == {
-        color: line for color, line in lines.items() if line
+        color: [(one, one[0]) for one in line] for color, line in lines.items() if line
     }
     expected_sums = Counter[str]()
     for number, color in source.values():
