@@ -47,8 +47,12 @@ class Book:
         self.occupants.until(self.now_s)
         for name, job in self.state.jobs.items():
             if job.state is JobState.RUNNING:
-                self.training[name].credit(self.now_s, len(job.gang), self._times.checkpoint_every_s)
+                self._credit(name, len(job.gang))
                 self.training[name].since_s = self.now_s
+
+    def _credit(self, job: JobName, workers: int) -> None:
+        """It trained until now."""
+        self.meter.pause(self.training[job].credit(self.now_s, workers, self._times.saves))
 
     # ---- who is where
 
@@ -124,7 +128,7 @@ class Book:
         if was is None or (now is not None and now.state is was.state):
             return
         if was.state is JobState.RUNNING:
-            self.training[job].credit(self.now_s, len(was.gang), self._times.checkpoint_every_s)
+            self._credit(job, len(was.gang))
         if self.now_s >= self._from_s:
             if now is not None and now.state is JobState.RUNNING:
                 self.tally.lent.append((self.now_s - was.since_s, count))

@@ -184,7 +184,9 @@ def _requeueing(make: Make) -> Make:
 
 
 def _killed(scene: Scene, times: Times, knobs: Knobs) -> Scene:
-    return replace(scene, times=replace(times, checkpoint_every_s=knobs.checkpoint_every_s), in_place=False)
+    """As often saved as was best for them, or as the file says where that is more often."""
+    every_s = min(knobs.checkpoint_every_s, scene.times.saves.every_s)
+    return replace(scene, times=replace(times, saves=replace(times.saves, every_s=every_s)), in_place=False)
 
 
 TURNED: Mapping[str, Make] = {

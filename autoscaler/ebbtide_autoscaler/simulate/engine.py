@@ -57,6 +57,17 @@ ENGINES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """Checkpoints of a job that trains: one after each ``every_s`` of training, for which it pauses so long.
+
+    What pauses is the copy to host memory; from there it is written while training goes on.
+    """
+
+    every_s: float = 1800.0  # 15 and 30 minutes are usual
+    pause_s: float = 0.7  # 16 GB a GPU at PCIe's 25 GB/s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """How long moves take, in seconds.
@@ -76,7 +87,7 @@ class Times:
         step_s: of training.
         kills: jobs do not come to a safe point: they are killed, and go on from their last checkpoint.
         kill_s: until the slots of one that was killed are free.
-        checkpoint_every_s: of training.
+        saves: checkpoints while it trains: it falls back to the last one where it crashes.
     """
 
     place_s: float = 1.0  # 0.3 to 1.5 s (facts on Ray)
@@ -93,7 +104,7 @@ class Times:
     step_s: float = 2.0
     kills: bool = False
     kill_s: float = 3.0  # 2 to 5 s, assumed
-    checkpoint_every_s: float = 1800.0
+    saves: Saves = Saves()
 
 
 USUAL = Times(

@@ -94,6 +94,11 @@ class JobsModel(Section):
     gpus_max: Annotated[int, Field(ge=1)] = 16
     shortest_s: SecondsOrZero = 60.0
     longest_s: Seconds = 3 * 86_400.0
+    checkpoint_every_s: Seconds = Field(
+        1800.0,
+        description="Of training, between two checkpoints: what a crash may cost. Each pauses the job for 0.7 s. "
+        "Default 1800; where gangs are large, more often is better.",
+    )
     mix: MixModel = MixModel()
 
 

@@ -69,6 +69,12 @@ class Meter:
                 self.slot_s[use] += count * (now_s - self._last_s)
             self._last_s = now_s
 
+    def pause(self, slot_s: float) -> None:
+        """For so much of what counted as training it was saved."""
+        paused = min(slot_s, self.slot_s[Use.TRAINING])
+        self.slot_s[Use.TRAINING] -= paused
+        self.slot_s[Use.SAVING] += paused
+
     def lose(self, slot_s: float) -> None:
         """So much of what was trained has to be trained again."""
         lost = min(slot_s, self.slot_s[Use.TRAINING])  # what was trained before the count began is not in it

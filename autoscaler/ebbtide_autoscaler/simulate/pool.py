@@ -281,7 +281,7 @@ class Pool(Book):
     def _goes_on(self, job: JobName) -> None:
         one = self.training[job]
         one.since_s = self.now_s
-        self._job_later(job, one.left_s / len(self.state.jobs[job].gang), self._finished)
+        self._job_later(job, one.ends_in_s(len(self.state.jobs[job].gang), self._times.saves), self._finished)
 
     def _finished(self, job: JobName) -> None:
         gang = self.state.jobs[job].gang
@@ -373,7 +373,7 @@ class Pool(Book):
         if was.state in leaves:  # it has nothing more to lose
             return
         if was.state is JobState.RUNNING:
-            one.credit(self.now_s, len(was.gang), self._times.checkpoint_every_s)
+            self._credit(job, len(was.gang))
             one.since_s = self.now_s  # counted up to now: what follows adds nothing
         reached = self._step(job, one.done_s)
         self._lose(job)

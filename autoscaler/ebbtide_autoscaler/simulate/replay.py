@@ -123,7 +123,8 @@ def times(file: ReplayFile, one: Recording) -> Times:
     workers = {job.spec.name: job.spec.workers_max for job in one.jobs}
     assumed = Times()
     if one.config is not None and one.config.jobs:
-        assumed = replace(assumed, checkpoint_every_s=median(job.checkpoint_every_s for job in one.config.jobs))
+        every_s = median(job.checkpoint_every_s for job in one.config.jobs)
+        assumed = replace(assumed, saves=replace(assumed.saves, every_s=every_s))
     said = {name: value for name, value in file.times.model_dump().items() if value is not None}
     return replace(one.durations.times(assumed, workers), **said)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job, Load, jobs, lasting, load, replicas_needed
-from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Times
+from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Saves, Times
 from ebbtide_autoscaler.simulate.failures import Failure, failures
 from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
 from ebbtide_autoscaler.simulate.filesystem import NODE_BYTES_PER_S
@@ -124,7 +124,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         host_bytes=file.pool.host_memory,
         services=tuple(services),
         jobs=_cast(file, inputs, seed, _jobs(file, inputs, seed, warm_up_s if twice else horizon_s, twice=twice)),
-        times=Times(),
+        times=Times(saves=Saves(every_s=file.jobs.checkpoint_every_s)),
         seed=seed,
         tick_s=file.run.tick_s,
         warm_up_s=warm_up_s,

@@ -4,7 +4,9 @@ All jobs are equally fast with every worker that they have.
 """
 
 from dataclasses import dataclass, field
+from math import ceil
 
+from ebbtide_autoscaler.simulate.engine import Saves
 from ebbtide_autoscaler.simulate.filesystem import Transfer
 
 
@@ -37,11 +39,23 @@ class Training:
         self.preempted += 1
         self.preempted_s.append(at_s)
 
-    def credit(self, now_s: float, workers: int, every_s: float) -> None:
-        """It trained until now, and saved its state each ``every_s``."""
+    def ends_in_s(self, workers: int, saves: Saves) -> float:
+        """How long it takes from now on, if nothing comes between: all its work, and a pause after each stretch."""
+        trains_s = self.left_s / workers
+        return trains_s + max(0, ceil(trains_s / saves.every_s) - 1) * saves.pause_s
+
+    def credit(self, now_s: float, workers: int, saves: Saves) -> float:
+        """It trained until now, and saved its state now and then.
+
+        Returns:
+            The slot-seconds for which it paused.
+        """
         assert self.since_s is not None
         ran_s = now_s - self.since_s
-        if ran_s >= every_s:
-            self.saved_s = max(self.saved_s, self.done_s + ran_s // every_s * every_s * workers)
-        self.left_s = max(0.0, self.left_s - ran_s * workers)
+        saved, rest_s = divmod(ran_s, saves.every_s + saves.pause_s)
+        trained_s = saved * saves.every_s + min(rest_s, saves.every_s)
+        if saved:
+            self.saved_s = max(self.saved_s, self.done_s + saved * saves.every_s * workers)
+        self.left_s = max(0.0, self.left_s - trained_s * workers)
         self.since_s = None
+        return (ran_s - trained_s) * workers

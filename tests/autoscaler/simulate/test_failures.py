@@ -70,7 +70,8 @@ def test_a_job_goes_back_to_its_last_checkpoint_and_does_its_work() -> None:
     found = played(scene)
     [one] = found.training.values()
     assert one.crashes == 1 and one.end_s is not None and one.left_s == 0.0
-    assert one.lost_s == pytest.approx((2000.0 - 1800.0) * 4, abs=1.0)
+    saves = scene.times.saves
+    assert one.lost_s == pytest.approx((2000.0 - saves.every_s - saves.pause_s) * 4, abs=1e-6)
     assert found.slot_s[Use.LOST] == pytest.approx(one.lost_s)
     assert found.slot_s[Use.TRAINING] == pytest.approx(one.work_s)
     assert found.slot_s[Use.DOWN] == pytest.approx(4 * 600.0)
