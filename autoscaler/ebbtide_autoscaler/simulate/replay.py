@@ -20,7 +20,7 @@ from ebbtide_autoscaler.forecast.demand import BIN_S, Demand, bin_of, grown
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S
 from ebbtide_autoscaler.simulate.draws import DISPERSION, Job, Load, load
-from ebbtide_autoscaler.simulate.engine import Engine, Times
+from ebbtide_autoscaler.simulate.engine import Engine, Saves, Times
 from ebbtide_autoscaler.simulate.job_past import JobPast
 from ebbtide_autoscaler.simulate.recording import Recording, known_bins
 from ebbtide_autoscaler.simulate.replay_file import ReplayEndpoint, ReplayFile
@@ -121,7 +121,7 @@ def replay_policy(file: ReplayFile, one: Recording) -> PolicyConfig:
 def times(file: ReplayFile, one: Recording) -> Times:
     """As measured, and what the file says instead."""
     workers = {job.spec.name: job.spec.workers_max for job in one.jobs}
-    assumed = Times()
+    assumed = Times(saves=Saves(pause_s=0.0))  # what jobs did in their time is known, with the pauses in it
     if one.config is not None and one.config.jobs:
         every_s = median(job.checkpoint_every_s for job in one.config.jobs)
         assumed = replace(assumed, saves=replace(assumed.saves, every_s=every_s))

@@ -101,6 +101,7 @@ def test_what_is_measured_stands_in_for_what_is_assumed(tidal: Recording) -> Non
     assert times.gang_start_s == told["gang_start_s"]["median"]
     assert times.safe_point_s + times.park_s == pytest.approx(told["aside_s"]["median"])
     assert given.services[0].drain_s == told["drain_s of chat"]["median"]
+    assert times.saves.pause_s == 0.0 < Times().saves.pause_s  # what it trained was recorded with its pauses
     changed = scene(a_file({"times": {"start_s": 1.5, "park_s": 9}}), Recorded(tidal), 0).times
     assert (changed.start_s, changed.park_s, changed.gang_start_s) == (1.5, 9.0, times.gang_start_s)
 
