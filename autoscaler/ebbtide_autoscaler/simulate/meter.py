@@ -71,15 +71,16 @@ class Meter:
 
     def pause(self, slot_s: float) -> None:
         """For so much of what counted as training it was saved."""
-        paused = min(slot_s, self.slot_s[Use.TRAINING])
-        self.slot_s[Use.TRAINING] -= paused
-        self.slot_s[Use.SAVING] += paused
+        self._was(slot_s, Use.SAVING)
 
     def lose(self, slot_s: float) -> None:
         """So much of what was trained has to be trained again."""
-        lost = min(slot_s, self.slot_s[Use.TRAINING])  # what was trained before the count began is not in it
-        self.slot_s[Use.TRAINING] -= lost
-        self.slot_s[Use.LOST] += lost
+        self._was(slot_s, Use.LOST)
+
+    def _was(self, slot_s: float, use: Use) -> None:
+        counted_s = min(slot_s, self.slot_s[Use.TRAINING])  # what was trained before the count began is not in it
+        self.slot_s[Use.TRAINING] -= counted_s
+        self.slot_s[use] += counted_s
 
     def move(self, count: int, before: Use, after: Use) -> None:
         """So many slots have changed their use just now."""
