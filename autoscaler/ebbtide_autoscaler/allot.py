@@ -56,7 +56,7 @@ class _Table:
     kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
     late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
     starving: JobName | None = None  # one at a time
-    last_turn: tuple[float, float] | None = None  # of the running job that came last
+    last_turn: tuple[float, float, int] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
     owed: dict[JobName, int] = field(default_factory=dict)  # slots left to jobs that may never lose all of theirs
     rooms: dict[int, tuple[tuple[SlotId, ...], tuple[SlotId, ...]]] = field(
@@ -145,7 +145,7 @@ class _Table:
             return False
         if self.last_turn is None:
             running = _running(self.state.jobs)
-            self.last_turn = turn(running[-1]) if running else (-inf, -inf)
+            self.last_turn = turn(running[-1]) if running else (-inf, -inf, 0)
         return turn(job) < self.last_turn
 
     def wait(self, job: JobRecord, why: str) -> None:

@@ -86,9 +86,9 @@ class Shares:
                 if not lines[line]:
                     del lines[line]
 
-    def _next(self, job: JobRecord) -> tuple[bool, float, float, str]:
+    def _next(self, job: JobRecord) -> tuple[bool, float, float, int]:
         by_weight = self.held(job) / self.of(job).weight
-        return not self.within(job), by_weight, job.submitted_s, job.spec.name
+        return not self.within(job), by_weight, job.submitted_s, job.submission
 
     def lenders(self, job: JobRecord, running: Sequence[JobRecord]) -> list[JobRecord]:
         """Of jobs that run, in turn: who makes room for ``job``, which is within its guarantee, first ones first.

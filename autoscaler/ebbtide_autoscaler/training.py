@@ -16,6 +16,7 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.placement import may_lose
 from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.turn import turn
 
 PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
 
@@ -64,7 +65,8 @@ def _on_their_way(state: PoolState, draft: Draft) -> int:
 
 def vacate(state: PoolState, draft: Draft) -> None:
     """Have jobs leave nodes that drain: a person's wish goes before their class, and they lose no step by it."""
-    for name, job in state.jobs.items() if state.draining else ():
+    for job in sorted(state.jobs.values(), key=turn) if state.draining else ():
+        name = job.spec.name
         nodes = sorted({state.slots[slot].slot.node for slot in job.gang} & set(state.draining))
         if not nodes or job.cancelled:
             continue
@@ -101,11 +103,12 @@ def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
     running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
     costs = switch_slot_s(running, draft.asides)
 
-    def order(job: JobRecord) -> tuple[int, bool, bool, float, float, float]:
+    def order(job: JobRecord) -> tuple[int, bool, bool, float, float, float, int]:
         aside = draft.asides.get(job.spec.name)
         loses = aside is not None and aside.tier is Tier.KILL
         elsewhere = not any(slot in draft.best for slot in job.gang)
-        return job.spec.priority, loses, elsewhere, costs[job.spec.name], -job.ran_since_s, -job.submitted_s
+        last_first = -job.ran_since_s, -job.submitted_s, -job.submission
+        return job.spec.priority, loses, elsewhere, costs[job.spec.name], *last_first
 
     running.sort(key=order)
     return running if draft.shares is None else draft.shares.asked(running, lambda job: order(job)[:2])

@@ -3,6 +3,6 @@
 from ebbtide.pool.state import JobRecord
 
 
-def turn(job: JobRecord) -> tuple[float, float]:
-    """Where a job stands in line: less comes first."""
-    return -job.spec.priority, job.submitted_s
+def turn(job: JobRecord) -> tuple[float, float, int]:
+    """Where a job stands in line: less comes first. Its name means nothing."""
+    return -job.spec.priority, job.submitted_s, job.submission

@@ -37,7 +37,7 @@ class Line:
         return next(n for n in range(at, len(self.jobs)) if self.since_s[n] <= before_s)
 
 
-def place(job: JobRecord) -> tuple[tuple[float, float], JobName]:
+def place(job: JobRecord) -> tuple[tuple[float, float, int], JobName]:
     """Where a job stands among all: less comes first."""
     return turn(job), job.spec.name
 

@@ -2,8 +2,7 @@
 
 The decisions are those that the simulator's storms bring about (`chaos`), each taken again on a state that is the same
 but for names, times or orders. Ties between jobs break by their submission, those between endpoints by their
-declaration: the order of endpoints is the file's, and is left as it is. Jobs of one priority that the arbiter has taken
-in within one tick have no other order than their names': such decisions are left out.
+declaration: the order of endpoints is the file's, and is left as it is.
 """
 
 import json
@@ -18,7 +17,6 @@ from pydantic import TypeAdapter
 from ebbtide.pool.events import Decision, Event, GrantJob, GrantSeat
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.asides import STEPS_ASIDE, asides
 from ebbtide_autoscaler.observe import traffic
 from ebbtide_autoscaler.policy import decide
@@ -65,8 +63,6 @@ class Collector:
         if len(self.taken) >= self._most or not result.decision.moves:
             return
         state, _ = before_the_moves(before.state, result.events, result.decision.moves)
-        if _tied(state):
-            return
         ways = asides(state, seen, restart_s=config.restart_cost_s, states=STEPS_ASIDE)
         self.taken.append(
             Taken(
@@ -81,11 +77,6 @@ class Collector:
 
     def found(self, state: PoolState, events: Sequence[Event]) -> None:
         """It keeps decisions only."""
-
-
-def _tied(state: PoolState) -> bool:
-    turns = [(job.spec.priority, job.submitted_s) for job in state.jobs.values() if job.state is not JobState.ENDED]
-    return len(turns) > len(set(turns))
 
 
 def renamed(one: Taken) -> tuple[Taken, Callable[[str], str]]:

@@ -18,6 +18,8 @@ from ebbtide.pool.events import (
     GrantSeat,
     JobCrashed,
     JobRecovered,
+    JobRunning,
+    JobSubmitted,
     NodeDraining,
     ParkJob,
     SeatGone,
@@ -173,6 +175,19 @@ def test_other_names_change_nothing_but_names(traffic: EndpointSignals) -> None:
 
     names = {"zz-endpoint": "chat", "aa-job": "train"}
     assert renamed(story("zz-endpoint", "aa-job"), names) == repr(story("chat", "train"))
+
+
+@settings(max_examples=50, deadline=None, database=None, derandomize=True)
+@given(st.permutations(["a", "b", "c", "d"]))
+def test_jobs_of_one_tick_have_their_turn_as_they_were_submitted(names: list[str]) -> None:
+    """First to run, last to be asked aside; whatever they are called."""
+    state = a_pool(nodes={"n0": 3}, endpoints=(an_endpoint("chat"),))
+    jobs = [a_job(name, workers_min=1, workers_max=1) for name in names]
+    state = fold(state, *(JobSubmitted(job, "1") for job in jobs))
+    assert [move.job for move in look(state).moves if isinstance(move, GrantJob)] == names[:3]
+    for name, slot in zip(names[:3], slots(3), strict=True):
+        state = fold(state, GrantJob(JobName(name), (slot,), "r"), JobRunning(JobName(name), 1))
+    assert [move.job for move in look(state, traffic={CHAT: HELD}).moves if isinstance(move, ParkJob)] == [names[2]]
 
 
 @pytest.mark.parametrize("held", [1, 5, 9, 20])

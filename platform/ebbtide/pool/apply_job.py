@@ -71,8 +71,10 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
         state=JobState.WAITING,
         since_s=event.at_s,
         submitted_s=event.at_s,
+        submission=state.submissions,
         registered_s=event.at_s,
     )
+    state = replace(state, submissions=state.submissions + 1)
     if known is None:
         return _put(state, fresh)
     advance(JOB_TABLE, f"job {body.spec.name}", known.state, JobState.WAITING)

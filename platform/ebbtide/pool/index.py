@@ -132,18 +132,22 @@ def counted_on(jobs: "Mapping[JobName, JobRecord]", seats: "Mapping[SeatId, Seat
 
 # ---- jobs
 
-Gang = tuple[float, tuple[SlotId, ...]]
+Gang = tuple[tuple[float, int], tuple[SlotId, ...]]
 """When its job was submitted, and its slots."""
+
+
+def _came(job: "JobRecord") -> tuple[float, int]:
+    return job.submitted_s, job.submission
 
 
 @chosen
 def _claiming(job: "JobRecord") -> Gang | None:
-    return (job.submitted_s, job.gang) if job.state in JOB_CLAIMS_SLOTS else None
+    return (_came(job), job.gang) if job.state in JOB_CLAIMS_SLOTS else None
 
 
 @chosen
 def _awaiting(job: "JobRecord") -> Gang | None:
-    return (job.submitted_s, job.gang) if job.state in JOB_CLAIMS_SLOTS and job.held is None else None
+    return (_came(job), job.gang) if job.state in JOB_CLAIMS_SLOTS and job.held is None else None
 
 
 def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
@@ -159,7 +163,7 @@ def awaited(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobNam
 @remembered
 def _by_slot(gangs: Mapping[JobName, Gang]) -> Mapping[SlotId, tuple[JobName, ...]]:
     found: dict[SlotId, tuple[JobName, ...]] = {}
-    for _, name, gang in sorted((submitted_s, name, gang) for name, (submitted_s, gang) in gangs.items()):
+    for _, name, gang in sorted((since, name, gang) for name, (since, gang) in gangs.items()):
         for slot in gang:
             found[slot] = (*found.get(slot, ()), name)
     return found

@@ -52,6 +52,7 @@ class JobRecord:
     stood_aside: bool = False  # it gave up its slots to a person's wish and has not run since: none is owed to it
     since_s: float = 0.0  # in this state
     submitted_s: float = 0.0
+    submission: int = 0  # how many were submitted before it: those of one moment have their turn by this, not by name
     registered_s: float = 0.0  # by its present driver; later than submitted_s when it was restored
     ran_since_s: float = 0.0  # last time it began to train
     asked_s: float = 0.0  # last time it was asked to step aside, or, parked, was released by a person
@@ -125,6 +126,7 @@ class PoolState:
     drained_from: Mapping[NodeId, Epoch] = field(default_factory=dict)  # leases there are older than this epoch
     frozen: str = ""  # why a person stopped all decisions; "": they have not
     frozen_since_s: float = 0.0
+    submissions: int = 0  # of jobs, ever
 
     def held_by(self, workload: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
         """The slots that ``workload`` occupies under the lease ``epoch``, proven empty ones left out."""
