@@ -21,7 +21,7 @@ from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
-from ebbtide_autoscaler.kept_for_parked import kept_for_parked, released_too_late
+from ebbtide_autoscaler.kept_for_parked import can_return, kept_for_parked, released_too_late
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import on_their_way_back
 from ebbtide_autoscaler.placement import packed
@@ -42,6 +42,8 @@ from ebbtide_autoscaler.waiting_line import (
 )
 
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
+_NOBODY: Set[JobName] = frozenset()
+_WITHOUT_SLOTS = frozenset({JobState.WAITING, JobState.PARKED})
 LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
 
 
@@ -55,6 +57,7 @@ class _Table:
     config: PolicyConfig
     kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
     late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
+    returning: Set[JobName] = frozenset()  # parked ones that can come back now: nothing is kept from one that starves
     starving: JobName | None = None  # one at a time
     last_turn: tuple[float, float, int] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
@@ -80,9 +83,12 @@ class _Table:
     def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
         """Of that, what is not kept for another job of at least its priority."""
         name, priority = job.spec.name, job.spec.priority
-        if name in self.late:
+        late = self.late.get(name, _NOBODY)
+        if self.returning and job.state in _WITHOUT_SLOTS and _starves_now(self, job):
+            late |= self.returning
+        if late:
             room, most = self._room(name, priority), self.most(job, 0)  # nobody is disturbed who need not be
-            more = (slot for slot in self._room(name, priority, self.late[name]) if slot not in room)
+            more = (slot for slot in self._room(name, priority, late) if slot not in room)
             return (*room, *islice(more, max(0, most - len(room))))
         if job.state is JobState.PARKED or name in self.owed:  # some may be kept for this very job
             return self._room(name, priority)
@@ -169,6 +175,8 @@ def give(
     kept = kept_for_parked(now_s, state, draft, config)
     table = _Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
     table.owed = {} if draft.contested else _left_to(table)
+    if not draft.contested:
+        _keep_for_returning(table)
     calm = not _coming(state.seats)
     apart = {*draft.minima, *table.owed, *table.late}  # what is free for one of these is not so for others
     line = _in_turn(table, apart)
@@ -210,6 +218,14 @@ def _left_to(table: _Table) -> dict[JobName, int]:
             found[job.spec.name] = count
             left -= count
     return found
+
+
+def _keep_for_returning(table: _Table) -> None:
+    jobs, room = table.state.jobs, len(table.draft.free) - table.config.reserve - table.left_to_others()
+    back = can_return(table.state, table.draft, table.kept, room, lambda job, count: table.most(job, 0) >= count)
+    if back:
+        table.returning = back
+        table.kept = {**table.kept, **{slot: (name,) for name in back for slot in jobs[name].gang}}
 
 
 @chosen

@@ -1,10 +1,14 @@
-"""Slots that are kept for jobs which have just parked: they come back cheaply on these, and on no others. Pure.
+"""Slots that are kept for jobs which have parked: they come back cheaply on these, and on no others. Pure.
+
+For one that has just parked they are kept while waiting is cheaper than a restart; for one whose slots are all free
+again they are kept in that moment, whoever came before it: no start is as cheap as its return. Nothing is kept in that
+way from a job that starves.
 
 What a job was stopped to grow into is not kept from it, once it is stopped, for one after it in turn that a person
 releases only then: it stays as it was when it was stopped. Third jobs have these slots kept from them as ever.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain
 
 from ebbtide.pool.follow import chosen
@@ -35,6 +39,31 @@ def kept_for_parked(
         draft.waits_until(state.jobs[name].asked_s + draft.restart_costs_s(name, config.restart_cost_s))
     found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
     return {slot: names for slot, names in found.items() if names}
+
+
+def can_return(
+    state: PoolState,
+    draft: Draft,
+    kept: Mapping[SlotId, Sequence[JobName]],
+    room: int,
+    may_have: Callable[[JobRecord, int], bool],
+) -> Set[JobName]:
+    """Parked jobs whose slots are all free, and kept for nobody yet: in turn, as many as there is room for.
+
+    Args:
+        kept: what :func:`kept_for_parked` keeps.
+        room: how many slots may be taken at all.
+        may_have: whether a job may have so many workers.
+    """
+    found, taken = set[JobName](), {*kept}
+    waiting = {*chain.from_iterable(awaited(state.jobs).values())} if room > 0 else ()
+    for job in sorted((state.jobs[name] for name in waiting), key=turn):
+        count = len(job.gang)
+        if count <= room and draft.free.has(job.gang) and taken.isdisjoint(job.gang) and may_have(job, count):
+            found.add(job.spec.name)
+            taken.update(job.gang)
+            room -= count
+    return found
 
 
 def released_too_late(

@@ -13,7 +13,8 @@ from itertools import groupby
 
 from ebbtide.pool.events import Decision, DrainSeat, ParkSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.index import awaited
+from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide_autoscaler import raising, training
 from ebbtide_autoscaler.allot import give
 from ebbtide_autoscaler.away import expected_s, noted
@@ -104,12 +105,20 @@ def _with(
 
 
 def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
-    """Drain replicas that must go anyway, else park or drain those with the highest seat numbers that may go."""
+    """Drain replicas that must go anyway, else park or drain those that may go.
+
+    Of these first those on slots on which a parked job would go on, then those with the highest seat numbers.
+    """
     record = state.endpoints[want.endpoint]
     seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(now_s, state, record, seat)]
-    order = {seat.id: (is_on_draining(state, seat), bool(why_outdated(state, seat)), n) for n, seat in enumerate(going)}
-    for seat in sorted(going, key=lambda seat: order[seat.id], reverse=True)[: want.now - want.want]:
+    number, claimed = {seat.id: n for n, seat in enumerate(going)}, awaited(state.jobs)
+
+    def ranks(seat: SeatRecord) -> tuple[bool, bool, bool, int]:
+        lets_back = any(slot in claimed for slot in seat.slots)
+        return is_on_draining(state, seat), bool(why_outdated(state, seat)), lets_back, number[seat.id]
+
+    for seat in sorted(going, key=ranks, reverse=True)[: want.now - want.want]:
         why, reason = why_outdated(state, seat), want.reason
         if not why and record.spec.warm_replicas:
             why_not = why_not_park(now_s, state, seat, draft)
