@@ -57,7 +57,7 @@ class _Table:
     config: PolicyConfig
     kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
     late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
-    returning: Set[JobName] = frozenset()  # parked ones that can come back now: nothing is kept from one that starves
+    returning: Set[JobName] = frozenset()  # parked jobs that can: nothing is kept for them from who starves or claims
     starving: JobName | None = None  # one at a time
     last_turn: tuple[float, float, int] | None = None  # of the running job that came last
     looked_at: int = 0  # jobs that starve
@@ -84,7 +84,7 @@ class _Table:
         """Of that, what is not kept for another job of at least its priority."""
         name, priority = job.spec.name, job.spec.priority
         late = self.late.get(name, _NOBODY)
-        if self.returning and job.state in _WITHOUT_SLOTS and _starves_now(self, job):
+        if self.returning and job.state in _WITHOUT_SLOTS and (_starves_now(self, job) or self.claims(job)):
             late |= self.returning
         if late:
             room, most = self._room(name, priority), self.most(job, 0)  # nobody is disturbed who need not be

@@ -2,7 +2,7 @@
 
 For one that has just parked they are kept while waiting is cheaper than a restart; for one whose slots are all free
 again they are kept in that moment, whoever came before it: no start is as cheap as its return. Nothing is kept in that
-way from a job that starves.
+way from a job that starves, or that claims what its team was promised.
 
 What a job was stopped to grow into is not kept from it, once it is stopped, for one after it in turn that a person
 releases only then: it stays as it was when it was stopped. Third jobs have these slots kept from them as ever.

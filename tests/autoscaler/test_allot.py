@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.events import (
     Decision,
+    DrainSeat,
     GrantJob,
     JobCrashed,
     JobHeld,
@@ -17,21 +18,22 @@ from ebbtide.pool.events import (
     JobRunning,
     JobStopped,
     JobSubmitted,
+    Move,
     ParkJob,
     ResumeJob,
     SlotFreed,
     StopJob,
 )
-from ebbtide.pool.ids import JobName
+from ebbtide.pool.ids import JobName, seat_id
 from ebbtide.pool.promises import violations
-from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.turn import turn
-from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,
     CONFIG,
@@ -269,3 +271,38 @@ def test_jobs_have_their_turn_by_priority_then_as_they_came(free: int) -> None:
         state = fold(state, JobSubmitted(spec, "i"), at_s=at_s)
     given = [move.job for move in look(state).moves if isinstance(move, GrantJob)]
     assert given == ["urgent", "early"][:free]
+
+
+def two_aside(first: JobSpec, starve_after_s: float = 4 * HOUR_S, free: int = 1) -> list[Move]:
+    """What is decided for two jobs that parked long ago; the slot of the first is taken, that of the second free."""
+    state = with_job(a_pool(nodes={"n0": 1 + free}), first, (S0,), at_s=NOW - 900.0)
+    state = with_job(state, a_job("second", workers_max=1), (S1,), at_s=NOW - 800.0)
+    for name in (first.name, JobName("second")):
+        state = parked(state, name, at_s=NOW - 500.0)
+    state = with_job(state, a_job("other", workers_max=1), (S0,), at_s=NOW - 400.0)
+    return list(look(state, config=replace(CONFIG, starve_after_s=starve_after_s, reserve=free - 1)).moves)
+
+
+@pytest.mark.parametrize("free", [1, 2])
+def test_a_job_that_can_return_does_so_before_another_is_started_on_its_slots(free: int) -> None:
+    """Two stays on its own slots then, where the other way both would start elsewhere; the reserve is left alone."""
+    assert [type(move) for move in two_aside(a_job("first", workers_max=1), free=free)] == [ResumeJob]
+
+
+@pytest.mark.parametrize(
+    ("first", "starve_after_s"),
+    [(a_job("first", workers_max=1), 300.0), (a_job("first", workers_max=1, priority=1), 4 * HOUR_S)],
+)
+def test_it_does_not_before_one_that_starves_or_matters_more(first: JobSpec, starve_after_s: float) -> None:
+    found = two_aside(first, starve_after_s)
+    assert [type(move) for move in found if getattr(move, "job", "") != "other"] == [StopJob]
+
+
+def test_the_replica_that_goes_is_one_on_whose_slot_a_job_would_go_on() -> None:
+    endpoint = an_endpoint(replicas_min=2, replicas_max=3)
+    state = with_job(a_pool(endpoints=(endpoint,)), a_job("aside", workers_max=1), (S1,))
+    state = parked(state, JobName("aside"), at_s=NOW - 900.0)
+    for number, slot in enumerate((S0, S1, S2)):
+        state = with_ready(state, seat_id(CHAT, number), (slot,), at_s=NOW - 800.0)
+    found = look(state, for_s=60.0)
+    assert [move.seat for move in found.moves if isinstance(move, DrainSeat)] == [seat_id(CHAT, 1)]
