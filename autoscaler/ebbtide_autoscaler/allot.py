@@ -17,7 +17,7 @@ from ebbtide.pool.follow import chosen, ordered
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.index import in_state
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
@@ -330,7 +330,7 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         draft.moves.append(ResumeJob(name, "all its slots are free again"))
         return
     parked_s = table.now_s - job.asked_s
-    who = ", ".join(sorted({str(state.slots[s].occupant or state.slots[s].state.value) for s in missing}))
+    who = ", ".join(sorted({_who_has(state.slots[slot]) for slot in missing}))
     lacks = f"{len(missing)} of its slots are taken by {who}" if missing else "its slots are free"
     reserve = f", {config.reserve} slots are kept free as the reserve" if config.reserve else ""
     reserve += _left_words(table)
@@ -349,6 +349,12 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         return
     starves = _starves(table, job, parked_s)
     table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starves}")
+
+
+def _who_has(record: SlotRecord) -> str:
+    if record.state is SlotState.FREE:
+        return "others that go first"  # in this very decision
+    return str(record.occupant or f"nobody ({record.state.value})")
 
 
 def _start(table: _Table, job: JobRecord) -> None:

@@ -59,8 +59,8 @@ STARVES = replace(CONFIG, starve_after_s=HOUR_S)
 S3 = slots(4)[3]
 
 
-def waiting(state: PoolState, name: str, workers: int, at_s: float) -> PoolState:
-    spec = a_job(name, workers_min=workers, workers_max=workers)
+def waiting(state: PoolState, name: str, workers: int, at_s: float, priority: int = 0) -> PoolState:
+    spec = a_job(name, workers_min=workers, workers_max=workers, priority=priority)
     return fold(state, JobSubmitted(spec, "i"), at_s=at_s)
 
 
@@ -306,3 +306,10 @@ def test_the_replica_that_goes_is_one_on_whose_slot_a_job_would_go_on() -> None:
         state = with_ready(state, seat_id(CHAT, number), (slot,), at_s=NOW - 800.0)
     found = look(state, for_s=60.0)
     assert [move.seat for move in found.moves if isinstance(move, DrainSeat)] == [seat_id(CHAT, 1)]
+
+
+def test_a_parked_job_is_told_that_others_have_its_slots_from_now_on() -> None:
+    """They are free in the ledger still; "taken by free" is no answer to anybody."""
+    state = parked(with_job(a_pool(), a_job("gang", workers_min=2, workers_max=2), (S0, S1)), JobName("gang"))
+    state = waiting(state, "urgent", 2, NOW - 1.0, priority=1)
+    assert dict(look(state).waits)["gang"].startswith("parked: 2 of its slots are taken by others that go first")
