@@ -68,8 +68,8 @@ GUARDS = (
         ),
         (
             "jobs leave a draining node",
-            "    for name, job in state.jobs.items() if state.draining else ():",
-            "    for name, job in ():",
+            "    for job in sorted(state.jobs.values(), key=turn) if state.draining else ():",
+            "    for job in ():",
         ),
     ),
     *_in(
@@ -92,6 +92,11 @@ GUARDS = (
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/allot.py",
+        (
+            "from a job that starves or claims nothing is kept for those that can return",
+            " and (_starves_now(self, job) or self.claims(job)):\n",
+            " and False:\n",
+        ),
         (
             "replicas that lack slots go before parked jobs",
             '    if job.cancelled or draft.contested:\n        table.wait(job, "parked',
@@ -179,8 +184,8 @@ GUARDS = (
         "autoscaler/ebbtide_autoscaler/turn.py",
         (
             "jobs have their turn by priority, then as they came",
-            "    return -job.spec.priority, job.submitted_s\n",
-            "    return 0, -job.submitted_s\n",
+            "    return -job.spec.priority, job.submitted_s, job.submission\n",
+            "    return 0, -job.submitted_s, -job.submission\n",
         ),
     ),
     *_in(

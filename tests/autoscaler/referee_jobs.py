@@ -15,9 +15,9 @@ WORKERS = re.compile(r"goes on with (\d+) workers")
 TICK_S = 0.5
 
 
-def turn(job: JobRecord) -> tuple[float, float, str]:
+def turn(job: JobRecord) -> tuple[float, float, int]:
     """The order among jobs: by priority, then as they came."""
-    return -job.spec.priority, job.submitted_s, job.spec.name
+    return -job.spec.priority, job.submitted_s, job.submission
 
 
 def why_protected(case: Case, job: JobRecord) -> str:
