@@ -55,7 +55,7 @@ class _Table:
     state: PoolState
     draft: Draft
     config: PolicyConfig
-    kept: Mapping[SlotId, Sequence[JobName]]  # slots of jobs that have just parked: they come back cheaply
+    kept: Mapping[SlotId, Sequence[JobName]]  # slots of parked jobs: they come back cheaply on these
     late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
     returning: Set[JobName] = frozenset()  # parked jobs that can: nothing is kept for them from who starves or claims
     starving: JobName | None = None  # one at a time
@@ -221,6 +221,7 @@ def _left_to(table: _Table) -> dict[JobName, int]:
 
 
 def _keep_for_returning(table: _Table) -> None:
+    """Beside what is kept for jobs that have just parked."""
     jobs, room = table.state.jobs, len(table.draft.free) - table.config.reserve - table.left_to_others()
     back = can_return(table.state, table.draft, table.kept, room, lambda job, count: table.most(job, 0) >= count)
     if back:

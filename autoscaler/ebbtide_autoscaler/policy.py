@@ -112,13 +112,13 @@ def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
     record = state.endpoints[want.endpoint]
     seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(now_s, state, record, seat)]
-    number, claimed = {seat.id: n for n, seat in enumerate(going)}, awaited(state.jobs)
+    claimed = awaited(state.jobs)
 
-    def ranks(seat: SeatRecord) -> tuple[bool, bool, bool, int]:
+    def goes_first(seat: SeatRecord) -> tuple[bool, bool, bool]:
         lets_back = any(slot in claimed for slot in seat.slots)
-        return is_on_draining(state, seat), bool(why_outdated(state, seat)), lets_back, number[seat.id]
+        return not is_on_draining(state, seat), not why_outdated(state, seat), not lets_back
 
-    for seat in sorted(going, key=ranks, reverse=True)[: want.now - want.want]:
+    for seat in sorted(reversed(going), key=goes_first)[: want.now - want.want]:  # a stable sort
         why, reason = why_outdated(state, seat), want.reason
         if not why and record.spec.warm_replicas:
             why_not = why_not_park(now_s, state, seat, draft)

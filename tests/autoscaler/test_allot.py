@@ -285,7 +285,7 @@ def two_aside(first: JobSpec, starve_after_s: float = 4 * HOUR_S, free: int = 1)
 
 @pytest.mark.parametrize("free", [1, 2])
 def test_a_job_that_can_return_does_so_before_another_is_started_on_its_slots(free: int) -> None:
-    """Two stays on its own slots then, where the other way both would start elsewhere; the reserve is left alone."""
+    """In turn the first would be started on the slot of the second, and that one elsewhere; the reserve stays."""
     assert [type(move) for move in two_aside(a_job("first", workers_max=1), free=free)] == [ResumeJob]
 
 
