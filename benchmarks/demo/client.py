@@ -34,8 +34,10 @@ class Outcome:
         return 200 <= self.status < 300 and self.done and self.tokens > 0 and not self.error
 
 
-async def send_all(url: str, model: str, requests: Sequence[Request], text: str, *, api_key: str = "") -> list[Outcome]:
-    """Send all ``requests``, the first phase beginning now; returns when each has an outcome."""
+async def send_all(
+    url: str, model: str, requests: Sequence[Request], text: str, *, api_key: str = "", first: int = 0
+) -> list[Outcome]:
+    """Send all ``requests``, numbered from ``first``, their time beginning now; returns when each has an outcome."""
     started = time.monotonic()
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     connector = aiohttp.TCPConnector(limit=0)
@@ -46,7 +48,7 @@ async def send_all(url: str, model: str, requests: Sequence[Request], text: str,
             await asyncio.sleep(max(0.0, started + request.at_s - time.monotonic()))
             return await _send(session, url, model, number, request, text)
 
-        return list(await asyncio.gather(*(send(number, request) for number, request in enumerate(requests))))
+        return list(await asyncio.gather(*(send(number, request) for number, request in enumerate(requests, first))))
 
 
 async def _send(

@@ -44,8 +44,8 @@ class Phase:
 
 TIDE: tuple[Phase, ...] = (
     Phase(start_s=0.0, duration_s=12.0, rate_per_s=0.5),  # a small wave: the job parks, one replica, the job resumes
-    Phase(start_s=75.0, duration_s=70.0, rate_per_s=0.6),  # the tide comes in: parked for long, it restarts smaller
-    Phase(start_s=145.0, duration_s=40.0, rate_per_s=8.0),  # and rises: a second replica, the job shrinks again
+    Phase(start_s=75.0, duration_s=105.0, rate_per_s=0.6),  # the tide comes in: parked for long, it restarts smaller
+    Phase(start_s=180.0, duration_s=40.0, rate_per_s=8.0),  # and rises: a second replica, the job shrinks again
 )
 
 
