@@ -32,6 +32,7 @@ from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.owed import minima_owed
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.teams import Team
 from ebbtide_autoscaler.turn import turn
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
@@ -273,14 +274,17 @@ def test_jobs_have_their_turn_by_priority_then_as_they_came(free: int) -> None:
     assert given == ["urgent", "early"][:free]
 
 
-def two_aside(first: JobSpec, starve_after_s: float = 4 * HOUR_S, free: int = 1) -> list[Move]:
+def two_aside(
+    first: JobSpec, starve_after_s: float = 4 * HOUR_S, free: int = 1, teams: tuple[Team, ...] = ()
+) -> list[Move]:
     """What is decided for two jobs that parked long ago; the slot of the first is taken, that of the second free."""
     state = with_job(a_pool(nodes={"n0": 1 + free}), first, (S0,), at_s=NOW - 900.0)
     state = with_job(state, a_job("second", workers_max=1), (S1,), at_s=NOW - 800.0)
     for name in (first.name, JobName("second")):
         state = parked(state, name, at_s=NOW - 500.0)
     state = with_job(state, a_job("other", workers_max=1), (S0,), at_s=NOW - 400.0)
-    return list(look(state, config=replace(CONFIG, starve_after_s=starve_after_s, reserve=free - 1)).moves)
+    config = replace(CONFIG, starve_after_s=starve_after_s, reserve=free - 1, teams=teams)
+    return list(look(state, config=config).moves)
 
 
 @pytest.mark.parametrize("free", [1, 2])
@@ -296,6 +300,12 @@ def test_a_job_that_can_return_does_so_before_another_is_started_on_its_slots(fr
 def test_it_does_not_before_one_that_starves_or_matters_more(first: JobSpec, starve_after_s: float) -> None:
     found = two_aside(first, starve_after_s)
     assert [type(move) for move in found if getattr(move, "job", "") != "other"] == [StopJob]
+
+
+@pytest.mark.parametrize(("guarantee", "then", "who"), [(1, StopJob, "first"), (0, ResumeJob, "second")])
+def test_nor_before_one_that_claims_what_its_team_was_promised(guarantee: int, then: type[Move], who: str) -> None:
+    found = two_aside(a_job("first", workers_max=1, team="theirs"), teams=(Team("theirs", guarantee),))
+    assert [(type(move), move.job) for move in found if isinstance(move, StopJob | ResumeJob)] == [(then, who)]
 
 
 def test_the_replica_that_goes_is_one_on_whose_slot_a_job_would_go_on() -> None:
