@@ -16,6 +16,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.seen import STRAGGLER_S, Limits, Seen
 
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
@@ -95,7 +96,7 @@ def _given_up(job: JobRecord, seen: Seen) -> JobEnded:
     """The end of a job that crashes again and again, with what its author needs to see why."""
     heard = seen.controllers.get(job.spec.name)
     tail = heard.report.log_tail[-LOG_TAIL_CHARS:] if heard is not None else ""
-    detail = f"crashed {job.failures_in_a_row} times without progress, the last time because: {job.last_error}"
+    detail = f"crashed {many(job.failures_in_a_row, 'time')} without progress, the last time because: {job.last_error}"
     return JobEnded(job.spec.name, "failed", f"{detail}\n{tail}" if tail else detail)
 
 

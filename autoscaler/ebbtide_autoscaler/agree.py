@@ -15,6 +15,7 @@ from ebbtide.pool.events import Body, DrainSeat, EndpointDeclared, EndpointRemov
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import EndpointRecord, PoolState
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState
+from ebbtide.pool.words import many
 
 MAY_DRAIN = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY}) | SEAT_PARKS
 
@@ -34,7 +35,7 @@ def agree(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, 
         if known is None or _fits(state, known, spec.slots_per_replica):
             found += [EndpointDeclared(spec)] if known is None or known.spec != spec else []
         else:
-            found += _retire(state, known, f"its replicas are to have {spec.slots_per_replica} slots", may_move)
+            found += _retire(state, known, f"its replicas are to have {many(spec.slots_per_replica, 'slot')}", may_move)
     for name, known in state.endpoints.items():
         if name in wanted:
             continue

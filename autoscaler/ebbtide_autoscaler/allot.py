@@ -19,6 +19,7 @@ from ebbtide.pool.index import in_state
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.kept_for_parked import can_return, kept_for_parked, released_too_late
@@ -313,7 +314,7 @@ def _backs_off(now_s: float, job: JobRecord) -> str:
     """Why a job that crashes again and again gets no slots yet."""
     left_s, times = job.not_before_s - now_s, job.failures_in_a_row
     last = f"the last time because: {job.last_error[:200]}"
-    return f"crashed {times} times without progress, next try in {left_s:.0f} s; {last}"
+    return f"crashed {many(times, 'time')} without progress, next try in {left_s:.0f} s; {last}"
 
 
 def _unpark(table: _Table, job: JobRecord) -> None:
@@ -332,8 +333,8 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         return
     parked_s = table.now_s - job.asked_s
     who = ", ".join(sorted({_who_has(state.slots[slot]) for slot in missing}))
-    lacks = f"{len(missing)} of its slots are taken by {who}" if missing else "its slots are free"
-    reserve = f", {config.reserve} slots are kept free as the reserve" if config.reserve else ""
+    lacks = f"{len(missing)} of its slots taken by {who}" if missing else "its slots are free"
+    reserve = f", {many(config.reserve, 'slot', 'is')} kept free as the reserve" if config.reserve else ""
     reserve += _left_words(table)
     cost_s, usual_s = draft.restart_costs_s(name, config.restart_cost_s), draft.expected_s or 0.0
     if max(parked_s, usual_s) < cost_s:
@@ -345,7 +346,7 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         count = min(len(room), table.most(job, 0))
         usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
         why = f"parked for {parked_s:.0f} s{usual}, a restart costs {cost_s:.0f} s"
-        draft.moves.append(StopJob(name, f"{why}: goes on with {count} workers", preempts=True))
+        draft.moves.append(StopJob(name, f"{why}: goes on with {many(count, 'worker')}", preempts=True))
         table.take(room[:count], job)
         return
     starves = _starves(table, job, parked_s)
@@ -394,24 +395,23 @@ def _start(table: _Table, job: JobRecord) -> None:
     slots = draft.free.for_gang(count) if room is draft.free.listed() else packed(table.state, room, count)
     fair = f"; {draft.shares.words(job)}" if draft.shares is not None else ""
     table.take(slots, job)
-    draft.moves.append(GrantJob(name, slots, f"{len(room)} slots are free; it takes {len(slots)}{fair}"))
+    draft.moves.append(GrantJob(name, slots, f"{many(len(room), 'slot', 'is')} free; it takes {len(slots)}{fair}"))
 
 
 def _too_few(table: _Table, needed: int, room: Sequence[SlotId]) -> str:
     reserve = f", {table.config.reserve} in reserve" if table.config.reserve else ""
-    return (
-        f"waits: needs {needed} slots, {len(room)} are free for it{reserve}{_left_words(table)}{_kept_for(table, room)}"
-    )
+    few = f"needs {many(needed, 'slot')}, {len(room)} free for it"
+    return f"waits: {few}{reserve}{_left_words(table)}{_kept_for(table, room)}"
 
 
 def _left_words(table: _Table) -> str:
     who = [name for name, count in table.owed.items() if count]
-    return f", {table.left_to_others()} are left to {', '.join(who)}, which may not lose all" if who else ""
+    return f", {table.left_to_others()} left to {', '.join(who)}, which may not lose all" if who else ""
 
 
 def _over_quota(table: _Table, job: JobRecord, needed: int) -> str:
     assert table.draft.shares is not None, "else nobody has a quota"
-    return f"waits: needs {needed} slots, and {table.draft.shares.words(job)}"
+    return f"waits: needs {many(needed, 'slot')}, and {table.draft.shares.words(job)}"
 
 
 def _kept_for(table: _Table, room: Sequence[SlotId]) -> str:
@@ -495,6 +495,6 @@ def _grow(table: _Table, job: JobRecord, since_s: float) -> None:
         return
     count = min(len(job.gang) + len(room), table.most(job, len(job.gang)))
     table.take(room[: count - len(job.gang)], job)
-    why = f"{len(room)} slots have been free for {free_s:.0f} s"
-    words = f"{why}: goes on with {count} workers instead of {len(job.gang)}"
+    why = f"{many(len(room), 'slot', 'has')} been free for {free_s:.0f} s"
+    words = f"{why}: goes on with {many(count, 'worker')} instead of {len(job.gang)}"
     table.draft.moves.append(StopJob(spec.name, words, preempts=False))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ebbtide.config.endpoint import STARTED_WITH
+from ebbtide.pool.words import many
 
 FIXED = ("pool.slots", "pool.shared_dir", "pool.ray_address", "pool.num_cpus", "gateway.host", "gateway.port")
 NOTHING = "restarts nothing"
@@ -81,7 +82,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> tuple
 
 def _everything(after: Mapping[str, Any]) -> Iterator[Change]:
     pool = after["pool"]
-    yield Change("+", f"pool {pool['name']} with {pool['slots']} slots", None, pool)
+    yield Change("+", f"pool {pool['name']} with {many(pool['slots'], 'slot')}", None, pool)
     yield Change("+", f"gateway on {after['gateway']['host']}:{after['gateway']['port']}", None, after["gateway"])
     for kind in NAMED:
         for item in after.get(kind, ()):

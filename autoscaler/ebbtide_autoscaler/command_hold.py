@@ -8,6 +8,7 @@ import click
 from ebbtide.cli.errors import CommandFailed
 from ebbtide.cli.names import complete_jobs
 from ebbtide.cli.output import json_option
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.asking import LIMIT, ask, look_at, tell, user
 from ebbtide_autoscaler.command_pool import POOL, joined, say
 from ebbtide_autoscaler.progress import NotInTime, until_done
@@ -121,7 +122,7 @@ def _resumes(job: Job) -> str:
         return ""
     if job["state"] == "running":
         slots = len(job["slots"])
-        return f"job {job['job']} runs on {slots} slot{'' if slots == 1 else 's'}, {job['step']} steps done"
+        return f"job {job['job']} runs on {many(slots, 'slot')}, {job['step']} steps done"
     waits = job["waits"] if job["state"] in ASIDE else None  # it begins with its state, and tells of a freeze too
     return f"job {job['job']}: {waits}" if waits else f"job {job['job']} is {job['state']}{_still(job)}"
 

@@ -7,6 +7,7 @@ import click
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.names import complete_jobs, complete_nodes
 from ebbtide.cli.output import json_option
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.asking import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
 from ebbtide_autoscaler.command_pool import POOL, joined, say
 from ebbtide_autoscaler.nodes import Node, choose, cluster_nodes
@@ -160,7 +161,7 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
 
 def _tell_end(as_json: bool, job: dict[str, Any]) -> None:
     facts = {key: job[key] for key in ("job", "state", "step", "durable_step", "outcome")}
-    free = f"; {len(job['occupies'])} slots are being proven free" if job["occupies"] else ""
+    free = f"; {many(len(job['occupies']), 'slot', 'is')} being proven free" if job["occupies"] else ""
     line = f"job {job['job']} is over: {job['outcome']}; step {job['step']}, durable {job['durable_step']}{free}"
     tell(as_json, facts, line)
 
@@ -168,6 +169,8 @@ def _tell_end(as_json: bool, job: dict[str, Any]) -> None:
 def _job_words(job: dict[str, Any]) -> str:
     if job["state"] == "ended":
         return (
-            f"job {job['job']} has ended; {len(job['occupies'])} slots are being proven free" if job["occupies"] else ""
+            f"job {job['job']} has ended; {many(len(job['occupies']), 'slot', 'is')} being proven free"
+            if job["occupies"]
+            else ""
         )
     return f"job {job['job']} is {job['state']}"

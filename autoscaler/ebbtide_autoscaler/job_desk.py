@@ -10,6 +10,7 @@ from ebbtide.pool.events import JobEnded, JobSubmitted
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.words import many
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.asides import at_admission
@@ -56,15 +57,16 @@ class JobDesk:
         more = 0 if bounds is None else max(0, bounds.nodes_max - len(state.nodes)) * bounds.node_slots
         if slots and spec.workers_min > slots + more:
             grown = f", and {slots + more} with all the nodes that it may have" if bounds is not None else ""
-            raise ValueError(f"job {spec.name} needs {spec.workers_min} slots at least; the pool has {slots}{grown}")
+            raise ValueError(
+                f"job {spec.name} needs {many(spec.workers_min, 'slot')} at least; the pool has {slots}{grown}"
+            )
 
     def _must_fit_its_team(self, spec: JobSpec) -> None:
         config = self._loop.file.config
         quota = next((team.quota for team in config.teams if team.name == spec.team), None) if config else None
         if quota is not None and spec.workers_min > quota:
-            raise ValueError(
-                f"job {spec.name} needs {spec.workers_min} slots at least; the quota of team {spec.team} is {quota}"
-            )
+            least = many(spec.workers_min, "slot")
+            raise ValueError(f"job {spec.name} needs {least} at least; the quota of team {spec.team} is {quota}")
 
     def aside(self, spec: JobSpec) -> StepAside | None:
         """How such a job would step aside; None: the pool has no node, or nobody was heard yet."""

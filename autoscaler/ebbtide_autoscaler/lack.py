@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ebbtide.pool.ids import SeatId
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.serving import Want
 
@@ -16,7 +17,9 @@ def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> bool:
     count = state.endpoints[want.endpoint].spec.slots_per_replica
     found = draft.free.nearest(count)
     if found is None:
-        why = f"no node can give {count} slots: the others belong to replicas, or to jobs that may not step aside"
+        why = (
+            f"no node can give {many(count, 'slot')}: the others belong to replicas, or to jobs that may not step aside"
+        )
         draft.waits.append((seat, f"{want.reason}; {why}"))
         return False
     draft.contested = True

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import SeatId
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler import retry, warm
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack, note_more
@@ -45,7 +46,7 @@ def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft:
             continue
         slots = draft.free.for_replica(state.endpoints[want.endpoint].spec.slots_per_replica)
         if slots:
-            why = f"{want.reason}: {want.want} replicas instead of {want.now}"
+            why = f"{want.reason}: {many(want.want, 'replica')} instead of {want.now}"
             draft.grant(GrantSeat(seats.pop(), slots, why))
             heappush(turns, ((have + 1) / want.want, place, have + 1))
         else:

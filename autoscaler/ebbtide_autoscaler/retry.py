@@ -14,6 +14,7 @@ from ebbtide.pool.follow import grouped
 from ebbtide.pool.ids import EndpointName, SeatId, number_of, seat_id
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.serving import seats_of
 
 DISTURB_MAX_S = 600.0  # longest wait before a job steps aside for it: some seconds lost, so 1 % of its time at most
@@ -32,7 +33,7 @@ class Tries:
     def story(self) -> str:
         """What has failed, and when it is tried again, for a person."""
         when = f"the next try is in {self.wait_s:.0f} s" if self.wait_s else "it is tried again"
-        return f"its start failed {self.failures} times in a row ({self.why[:200]}); {when}"
+        return f"its start failed {many(self.failures, 'time')} in a row ({self.why[:200]}); {when}"
 
 
 def followed(state: PoolState) -> None:

@@ -5,6 +5,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 from ebbtide.pool.spec import EndpointSpec, Scheduled
+from ebbtide.pool.words import many
 
 SPARE = 1.5  # of the time that a start took last: one start in ten takes 1.7 times the median (Alibaba's loads)
 
@@ -21,7 +22,10 @@ def scheduled(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str
     for one in spec.scheduled:
         if one.replicas > best and (_is_on(one, now_s) or _is_on(one, now_s + SPARE * lead_s)):
             at = f"{one.from_minute // 60:02}:{one.from_minute % 60:02}"
-            best, why = one.replicas, f"{one.replicas} replicas are scheduled for {at} {one.zone}, {one.minutes} min"
+            best, why = (
+                one.replicas,
+                f"{many(one.replicas, 'replica', 'is')} scheduled for {at} {one.zone}, {one.minutes} min",
+            )
     return best, why
 
 

@@ -13,6 +13,7 @@ from ebbtide.pool.ids import EndpointName, SeatId, number_of
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.asked import asked
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
@@ -131,7 +132,7 @@ def _want(
         why = _missed(spec, signals)
     elif proven > raw:
         raw = proven
-        why = f"{before.slow_replicas} replicas missed the SLO when as much was asked for"
+        why = f"{many(before.slow_replicas, 'replica')} missed the SLO when as much was asked for"
     known, known_why = scheduled(spec, now_s, lead_s)
     raw, why = (known, known_why) if known > raw else (raw, why)
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
@@ -195,7 +196,7 @@ def _unheard(now_s: float, state: PoolState, record: EndpointRecord, seats: Sequ
     keep, why = min(max(have, spec.replicas_min), spec.replicas_max), "its gateways are silent: nothing moves"
     if keep < have:
         keep, not_yet = _down(now_s, state, record, seats, keep)
-        why = not_yet if keep == have else f"its file allows {spec.replicas_max} replicas"
+        why = not_yet if keep == have else f"its file allows {many(spec.replicas_max, 'replica')}"
     return Want(spec.name, have, keep, why, 0.0, False)
 
 
@@ -240,7 +241,9 @@ def _missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
         missed = f"TPOT p90 {1000 * signals.tpot_p90_s:.0f} ms is over its SLO of {1000 * spec.tpot_slo_s:g} ms"
     else:
         return ""
-    inside = f" ({signals.waiting} requests queue in replicas, KV caches up to {signals.kv_usage:.0%} full)"
+    inside = (
+        f" ({many(signals.waiting, 'request', 'is')} queueing in replicas, KV caches up to {signals.kv_usage:.0%} full)"
+    )
     return missed + inside if signals.waiting else missed
 
 
@@ -301,7 +304,7 @@ def _down(
     if not any(may_go(now_s, state, record, seat) for seat in seats):
         least_s = record.spec.min_uptime_factor * min(_came_in_s(record, seat) for seat in seats)
         return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
-    return have - surplus, f"{aim} replicas are enough since {record.spec.down_after_s:g} s"
+    return have - surplus, f"{many(aim, 'replica', 'has')} been enough for {record.spec.down_after_s:g} s"
 
 
 def _came_in_s(record: EndpointRecord, seat: SeatRecord) -> float:

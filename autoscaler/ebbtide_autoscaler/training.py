@@ -10,6 +10,7 @@ from ebbtide.pool.index import in_state, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.words import many
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.draft import Draft
@@ -46,7 +47,7 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
         draft.moves.append(move)
         missing -= useful
     if missing > 0 and held_back:
-        draft.waits.append((draft.missing_for.split(" ")[0], f"{missing} slots short: {'; '.join(held_back)}"))
+        draft.waits.append((draft.missing_for.split(" ")[0], f"{many(missing, 'slot')} short: {'; '.join(held_back)}"))
 
 
 def _useful(state: PoolState, draft: Draft, job: JobRecord) -> int:
@@ -135,7 +136,7 @@ def protected(now_s: float, job: JobRecord) -> str:
         return f"is within its minimum runtime for {left_s:.0f} s more"
     recent = [at_s for at_s in job.preempted_s if now_s - at_s < PREEMPTION_WINDOW_S]
     if len(recent) >= spec.max_preemptions_per_h:
-        return f"was preempted {len(recent)} times within the hour, its bound"
+        return f"was preempted {many(len(recent), 'time')} within the hour, its bound"
     return ""
 
 
@@ -147,14 +148,14 @@ def _step_aside(
     What it cannot, and what each way costs, is the cost model's word (``asides``).
     """
     name, spec = job.spec.name, job.spec
-    for_whom = f"{missing} slots for {draft.missing_for}"
+    for_whom = f"{many(missing, 'slot')} for {draft.missing_for}"
     left = len(job.gang) - missing
     if spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         if left < spec.workers_min:
             return None
-        return StopJob(name, f"{for_whom}: goes on with {left} workers (semi-preemptible)", preempts=True)
+        return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} (semi-preemptible)", preempts=True)
     cost_s = draft.restart_costs_s(name, config.restart_cost_s)
     if spec.in_place and left >= spec.workers_min and draft.need_age_s >= cost_s:
         why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
-        return StopJob(name, f"{for_whom}: goes on with {left} workers ({why})", preempts=True)
+        return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} ({why})", preempts=True)
     return leave(state, job, draft, for_whom)

@@ -15,6 +15,7 @@ from ebbtide.pool.ids import EndpointName, NodeId, number_of
 from ebbtide.pool.index import remembered
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.outdated import node_of, stale_seats, why_outdated
 from ebbtide_autoscaler.serving import Want
@@ -45,7 +46,7 @@ def wake(state: PoolState, want: Want, draft: Draft) -> int:
         if parking:
             draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
         else:
-            reason = f"{want.reason}: {want.want} replicas instead of {want.now}, and it is warm"
+            reason = f"{want.reason}: {many(want.want, 'replica')} instead of {want.now}, and it is warm"
             draft.wake(WakeSeat(seat.id, reason), seat.slots)
         found += 1
     return found

@@ -322,4 +322,4 @@ def test_a_parked_job_is_told_that_others_have_its_slots_from_now_on() -> None:
     """They are free in the ledger still; "taken by free" is no answer to anybody."""
     state = parked(with_job(a_pool(), a_job("gang", workers_min=2, workers_max=2), (S0, S1)), JobName("gang"))
     state = waiting(state, "urgent", 2, NOW - 1.0, priority=1)
-    assert dict(look(state).waits)["gang"].startswith("parked: 2 of its slots are taken by others that go first")
+    assert dict(look(state).waits)["gang"].startswith("parked: 2 of its slots taken by others that go first")

@@ -100,7 +100,7 @@ def test_a_job_that_finds_no_room_elsewhere_waits_and_says_so() -> None:
     loop.tell(NodeDraining(N1, "new disk"))
     loop.run(30.0)
     assert loop.state.jobs[TRAIN].state is JobState.WAITING
-    assert loop.arbiter is not None and "needs 3 slots, 2 are free" in loop.arbiter.waits["train"]
+    assert loop.arbiter is not None and "needs 3 slots, 2 free" in loop.arbiter.waits["train"]
     assert drained(loop.state, N1)
 
 

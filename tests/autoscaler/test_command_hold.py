@@ -16,7 +16,7 @@ ANN = {"by": "ann", "reason": "new data", "since_s": 5.0}
 
 def standing(state: str, held: dict[str, Any] | None, *, free: bool = True, frozen: str = "") -> dict[str, Any]:
     found = a_status(state, occupant=None if free else "train")
-    found["jobs"][0] |= {"held": held, "waits": "parked: 1 of its slots are taken by chat/0", "slots": ["n:0"]}
+    found["jobs"][0] |= {"held": held, "waits": "parked: 1 of its slots taken by chat/0", "slots": ["n:0"]}
     found["arbiter"]["frozen"] = frozen
     return found
 
@@ -85,7 +85,7 @@ def test_a_resume_waits_until_the_job_trains_and_says_what_for(link: Link) -> No
     done = run(resume, "train")
     assert (done.exit_code, link.asked) == (0, [("resume_job", "train", "me")])
     assert done.stderr.splitlines() == [
-        "job train: parked: 1 of its slots are taken by chat/0",
+        "job train: parked: 1 of its slots taken by chat/0",
         "the arbiter does not answer; everything that runs goes on",
         "job train is resuming",
     ]

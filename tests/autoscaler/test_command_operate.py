@@ -122,7 +122,7 @@ def test_a_cancelled_job_is_waited_for_until_its_slots_are_free(link: FakeLink) 
     done = run(cancel, "train", "--json")
     assert done.exit_code == 0 and link.asked == [("cancel_job", "train", "cancelled by me")]
     assert json.loads(done.stdout)["outcome"] == "cancelled: by me"
-    assert done.stderr.splitlines()[-1] == "job train has ended; 1 slots are being proven free"
+    assert done.stderr.splitlines()[-1] == "job train has ended; 1 slot is being proven free"
 
 
 def test_a_cancel_that_does_not_wait_promises_an_end_or_tells_of_it(link: FakeLink) -> None:
@@ -133,7 +133,7 @@ def test_a_cancel_that_does_not_wait_promises_an_end_or_tells_of_it(link: FakeLi
     assert (over.exit_code, over.stdout) == (0, "job train is over: cancelled: by me; step 9, durable 9\n")
     assert json.loads(run(cancel, "train", "--no-wait", "--json").stdout)["state"] == "ended"
     link.states = [a_status("ended")]
-    assert "; 1 slots are being proven free\n" in run(cancel, "train", "--no-wait").stdout
+    assert "; 1 slot is being proven free\n" in run(cancel, "train", "--no-wait").stdout
     for unsaid in (None, {"arbiter": {"frozen": ""}}):  # nobody answers; an arbiter that has not looked around yet
         link.states = [unsaid]
         unknown = run(cancel, "train", "--no-wait", "--json")

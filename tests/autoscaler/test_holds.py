@@ -115,7 +115,7 @@ def test_a_released_job_resumes_as_any_parked_one_and_is_not_taken_for_one_that_
     assert kinds(look(free)) == ["ResumeJob"]
     other = fold(aside, JobSubmitted(a_job("b", workers_max=1), "i"), GrantJob(JobName("b"), (S0,), "r"))
     (wait,) = look(fold(other, JobReleased(TRAIN, "bob"), at_s=NOW - 1.0)).waits
-    assert wait == (TRAIN, "parked: 1 of its slots are taken by b")
+    assert wait == (TRAIN, "parked: 1 of its slots taken by b")
     assert kinds(look(fold(other, JobReleased(TRAIN, "bob"), at_s=NOW - 21.0))) == ["StopJob"]
 
 

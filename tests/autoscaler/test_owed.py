@@ -185,7 +185,7 @@ def test_a_job_that_was_stopped_to_grow_keeps_its_minimum_from_one_before_it_in_
     assert isinstance(grant, GrantJob) and grant.job == "more" and len(grant.slots) == 2
     large = look(fold(state, JobSubmitted(a_job("large", priority=5, workers_min=3), "i")))
     assert large.moves == ()
-    assert "1 are left to train, which may not lose all" in dict(large.waits)[JobName("large")]
+    assert "1 left to train, which may not lose all" in dict(large.waits)[JobName("large")]
 
 
 def test_a_minimum_that_is_owed_is_no_more_than_a_quota() -> None:

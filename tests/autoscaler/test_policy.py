@@ -159,7 +159,7 @@ def test_tpot_over_its_slo_adds_a_replica_and_says_what_queues_inside(
     assert kinds(found) == (["GrantSeat"] if adds else [])
     if adds:
         assert "TPOT p90 200 ms is over its SLO of 100 ms" in found.moves[0].reason
-        assert "4 requests queue in replicas, KV caches up to 97% full" in found.moves[0].reason
+        assert "4 requests are queueing in replicas, KV caches up to 97% full" in found.moves[0].reason
 
 
 @pytest.mark.parametrize(("ttft_s", "lasting_s", "adds"), [(2.0, 1.5, True), (2.0, 0.5, False), (0.9, 50.0, False)])
@@ -189,7 +189,7 @@ def test_a_replica_too_many_while_gateways_are_silent_goes_only_once_the_one_in_
     assert look(both, traffic=EndpointSignals(), for_s=500.0).moves == ()
     ready = fold(both, SeatReady(SEAT1, ()))
     [drain] = look(ready, traffic=EndpointSignals(), for_s=500.0).moves
-    assert drain.kind == "drain_seat" and "its file allows 1 replicas" in drain.reason
+    assert drain.kind == "drain_seat" and "its file allows 1 replica" in drain.reason
 
 
 def test_no_job_steps_aside_for_a_slot_that_is_free_where_another_replica_is_being_placed() -> None:
@@ -228,7 +228,7 @@ def test_endpoints_race_by_priority() -> None:
 def test_a_job_parks_first() -> None:
     found = look(RUNNING3, traffic=HELD)
     assert kinds(found) == ["ParkJob"]
-    assert "1 slots for chat" in found.moves[0].reason
+    assert "1 slot for chat" in found.moves[0].reason
 
 
 def test_an_old_need_shrinks_the_job_directly() -> None:
@@ -370,7 +370,7 @@ def test_the_reserve_is_respected(reserve: int, workers: int) -> None:
 def test_a_job_that_must_wait_says_why() -> None:
     state = fold(with_ready(a_pool(), SEAT0, (S0,)), JobSubmitted(a_job(workers_min=3), "i"))
     found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW))
-    assert (found.moves, dict(found.waits)[TRAIN]) == ((), "waits: needs 3 slots, 2 are free for it")
+    assert (found.moves, dict(found.waits)[TRAIN]) == ((), "waits: needs 3 slots, 2 free for it")
 
 
 def test_a_parked_job_resumes_in_place_when_its_slots_are_back() -> None:

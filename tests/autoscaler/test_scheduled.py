@@ -56,7 +56,7 @@ def test_the_policy_starts_them_before_anybody_asks_and_says_why() -> None:
     always = Scheduled(days=tuple(range(7)), from_minute=0, minutes=24 * 60, replicas=1)
     found = look(a_pool(endpoints=(an_endpoint(CHAT, scheduled=(always,)),)))
     assert kinds(found) == ["GrantSeat"]
-    assert "1 replicas are scheduled for 00:00 UTC" in found.moves[0].reason
+    assert "1 replica is scheduled for 00:00 UTC" in found.moves[0].reason
     assert look(a_pool()).moves == (), NOW
 
 

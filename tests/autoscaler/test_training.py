@@ -39,7 +39,7 @@ def test_a_parked_job_leaves_the_reserve_free_when_it_comes_back() -> None:
     config = replace(CONFIG, reserve=1)
     found = look(parked(RUNNING3), config=config)
     assert found.moves == ()
-    assert dict(found.waits)[TRAIN] == "parked: its slots are free, 1 slots are kept free as the reserve"
+    assert dict(found.waits)[TRAIN] == "parked: its slots are free, 1 slot is kept free as the reserve"
     (later,) = look(parked(RUNNING3, at_s=NOW - 25.0), config=config).moves
     assert isinstance(later, StopJob) and "goes on with 2 workers" in later.reason
 

@@ -112,7 +112,7 @@ def test_after_a_failure_no_replica_parks_for_a_while() -> None:
 def test_waking_goes_before_a_cold_start() -> None:
     found = look(warm(a_pool(endpoints=(WARMS,)), SEAT1, S2), traffic=HELD)
     assert [move for move in found.moves if not isinstance(move, ParkSeat)] == [
-        WakeSeat(SEAT1, "1 held and 0 running requests, 4 per replica: 1 replicas instead of 0, and it is warm")
+        WakeSeat(SEAT1, "1 held and 0 running requests, 4 per replica: 1 replica instead of 0, and it is warm")
     ]
 
 

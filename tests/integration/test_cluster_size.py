@@ -183,7 +183,7 @@ def test_a_job_that_lacks_slots_brings_a_node_and_an_empty_one_leaves_in_good_or
         pool = Pool(record, tmp_path)
         pool.wait("a first node, by nodes_min", lambda: free(pool) == GPUS)
         driver = pool.drive("wide", steps=1_000_000, workers=(3, 3))
-        asked = "the cluster: 1 nodes of 1..2: 1 more asked for; job wide waits for 3 slots"
+        asked = "the cluster: 1 node of 1..2: 1 more asked for; job wide waits for 3 slots"
         pool.wait("a second node is asked for", lambda: asked in (pool.job("wide").get("waits") or ""))
         assert pool.status()["cluster"]["new"] == 1
         assert asked in " ".join(ebbtide_here("why", "wide").output.split())
@@ -196,7 +196,7 @@ def test_a_job_that_lacks_slots_brings_a_node_and_an_empty_one_leaves_in_good_or
         pool.wait("Ray has ended it", lambda: NodeId(goes) not in elastic())
         pool.wait("the pool has one node", lambda: goes not in [one["node"] for one in pool.status()["nodes"]])
         assert len(elastic()) == 1 and free(pool) == GPUS
-        assert pool.status()["cluster"]["reason"] == "1 nodes of 1..2: all that is wanted fits"
+        assert pool.status()["cluster"]["reason"] == "1 node of 1..2: all that is wanted fits"
         pool.check_promises()
     finally:
         if driver is not None:

@@ -109,7 +109,7 @@ def watched(views: list[dict[str, Any] | None], *statuses: str) -> tuple[str, li
 
 
 def test_watching_says_each_reason_once_and_ends_when_the_job_runs() -> None:
-    waiting = view("waiting", "waits: needs 1 slots, 0 are free for it")
+    waiting = view("waiting", "waits: needs 1 slot, 0 free for it")
     views: list[dict[str, Any] | None] = [
         None,
         {"jobs": []},
@@ -123,7 +123,7 @@ def test_watching_says_each_reason_once_and_ends_when_the_job_runs() -> None:
         [
             "job first: its driver is pending",
             "job first: its driver is running",
-            "job first: waits: needs 1 slots, 0 are free for it",
+            "job first: waits: needs 1 slot, 0 free for it",
             "job first: starting on 2 slots",
             "job first: running on 2 slots",
         ],

@@ -18,6 +18,7 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, SlotId, node_of
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.serving import COMING_OR_READY
 from ebbtide_autoscaler.teams import OTHERS, Team
 
@@ -41,9 +42,9 @@ class Lack:
     def words(self) -> str:
         """For people."""
         if self.anywhere:
-            return f"job {self.who} waits for {self.slots} slots"
+            return f"job {self.who} waits for {many(self.slots, 'slot')}"
         what = "replica" if self.places == 1 else "replicas"
-        return f"{self.places} more {what} of {self.who} of {self.slots} slots"
+        return f"{self.places} more {what} of {self.who} of {many(self.slots, 'slot')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ebbtide.pool.drain import drained_as_unneeded, occupants
 from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.cluster.need import Need, need
 from ebbtide_autoscaler.teams import Team
 
@@ -96,7 +97,7 @@ def cluster_size(
         going=going,
         back=back,
         lacking=tuple(str(lack.who) for lack in wanted.lacks) if asked or back else (),
-        reason=f"{here} nodes of {config.nodes_min}..{config.nodes_max}: "
+        reason=f"{many(here, 'node')} of {config.nodes_min}..{config.nodes_max}: "
         + (_why_going(going, config) if going else _why(wanted, here, len(back), asked, more - len(back), config)),
     )
     return wish, SizeMemory(here, asked, over_s, under_s, empty_since_s)
@@ -144,8 +145,8 @@ def _why(wanted: Need, here: int, back: int, asked: int, more: int, config: Size
     """``more``: how many are needed beyond those that are there and those taken back, whatever the bounds."""
     told = [lack.words for lack in wanted.lacks[:NAMED]]
     told += [f"{len(wanted.lacks) - NAMED} others wait"] if len(wanted.lacks) > NAMED else []
-    who = " and ".join(told) or f"jobs and the reserve need {wanted.spread} slots at least"
-    numbers = f"{who}; {sum(wanted.room.values())} slots could be had"
+    who = " and ".join(told) or f"jobs and the reserve need {many(wanted.spread, 'slot')} at least"
+    numbers = f"{who}; {many(sum(wanted.room.values()), 'slot')} could be had"
     begun = f"{back} taken back, " if back else ""
     if more > config.nodes_max - here:
         return f"{begun}{asked} more asked for of {more} needed, nodes_max is {config.nodes_max}; {numbers}"

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from ebbtide.pool.words import many
+
 Body = Mapping[str, Any]
 
 
@@ -68,11 +70,11 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "endpoint_declared": lambda b: f"endpoint {b['spec']['name']} is declared",
     "endpoint_removed": lambda b: f"endpoint {b['endpoint']} is removed",
     "job_submitted": lambda b: f"job {b['spec']['name']} is submitted",
-    "job_running": lambda b: f"job {b['job']} trains, {b['step']} steps done{_repeats(b)}",
+    "job_running": lambda b: f"job {b['job']} trains, {many(b['step'], 'step')} done{_repeats(b)}",
     "job_parked": lambda b: f"job {b['job']} is parked after step {b['step']}",
     "job_durable": lambda b: f"job {b['job']} is durable up to step {b['step']}",
     "job_stopped": lambda b: f"job {b['job']} has stopped after step {b['step']}",
-    "job_crashed": lambda b: f"job {b['job']} crashed, about {b['lost_steps']} steps to repeat: {b['why']}",
+    "job_crashed": lambda b: f"job {b['job']} crashed, about {many(b['lost_steps'], 'step')} to repeat: {b['why']}",
     "job_recovered": lambda b: f"job {b['job']} can be granted slots again",
     "job_held": lambda b: f"job {b['job']} is held aside by {b['by']}{_off_node(b)}: {b['reason']}",
     "job_released": lambda b: f"job {b['job']} is released by {b['by']}: it may have slots again",

@@ -99,7 +99,7 @@ def test_elastic_jobs_shrink_first_those_with_the_most_to_spare() -> None:
     whole_servers(5000.0, state, draft, CONFIG)
     [move] = draft.moves
     assert isinstance(move, StopJob) and (move.job, move.preempts) == ("most", True)
-    assert "goes on with 1 workers" in move.reason
+    assert "goes on with 1 worker" in move.reason
     draft = lacking(3)
     whole_servers(5000.0, state, draft, CONFIG)
     assert [getattr(move, "job", "") for move in draft.moves] == ["most", "some"]
