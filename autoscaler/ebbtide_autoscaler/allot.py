@@ -171,8 +171,7 @@ def give(
     growing: dict[JobName, float] = {}
     moved = draft.moved()
     if not draft.contested and draft.owed:
-        together = {*draft.free, *draft.owed}
-        draft.free, draft.owed = FreeSlots(state, (slot for slot in state.free_slots() if slot in together)), []
+        draft.free, draft.owed = FreeSlots(state, {*state.free_slots()} - {*draft.free, *draft.owed}), []
     kept = kept_for_parked(now_s, state, draft, config)
     table = _Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
     table.owed = {} if draft.contested else _left_to(table)

@@ -5,8 +5,9 @@ in order anew. So a decision that places many replicas looks at the pool once, n
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from typing import Any
 
 from ebbtide.pool.ids import NodeId, SlotId, node_of
@@ -22,16 +23,17 @@ Rank = Callable[[NodeId], tuple[Any, ...] | None]
 class FreeSlots:
     """Slots that nobody has been promised yet, in order of node and index."""
 
-    def __init__(self, state: PoolState, slots: Iterable[SlotId]) -> None:
-        """``slots``: free ones of ``state``, in its order."""
+    def __init__(self, state: PoolState, but: Set[SlotId] = frozenset()) -> None:
+        """Those of ``state``, but for these."""
         self._state = state
-        self._listed: tuple[SlotId, ...] | None = tuple(slots)
-        by_node, self._place, sizes = _sorted_by_node(self._listed)
-        self._by_node: dict[NodeId, Sequence[SlotId]] = dict(by_node)
-        self._sizes = Counter(sizes)  # nodes by how many are free there
+        by_node = state.free_on_nodes()
+        self._by_node: dict[NodeId, Sequence[SlotId]] = dict(by_node)  # by name
+        self._listed: tuple[SlotId, ...] | None = state.free_slots()
         self._count = len(self._listed)
+        self._sizes = Counter(_sizes(by_node))  # nodes by how many are free there
         self._placing: set[NodeId] | None = None
         self._orders: dict[tuple[str, int], _Order] = {}  # by what for, and how many slots it takes
+        self.take(but)
 
     def __len__(self) -> int:
         return self._count
@@ -42,7 +44,7 @@ class FreeSlots:
     def listed(self) -> tuple[SlotId, ...]:
         """All of them; the same object until some are taken."""
         if self._listed is None:
-            self._listed = tuple(slot for slots in self._by_node.values() for slot in slots)
+            self._listed = tuple(chain.from_iterable(self._by_node.values()))
         return self._listed
 
     def has(self, slots: Iterable[SlotId]) -> bool:
@@ -93,12 +95,12 @@ class FreeSlots:
         def claimed(slot: SlotId) -> int:
             return len(by_slot.get(slot, ()))
 
-        def disturbs(node: NodeId) -> tuple[int, int, int] | None:
+        def disturbs(node: NodeId) -> tuple[int, int, NodeId] | None:
             slots = self._by_node[node]
             if len(slots) < count or node in busy:
                 return None
             claims = 0 if by_slot.keys().isdisjoint(slots) else sum(sorted(map(claimed, slots))[:count])
-            return claims, len(slots), self._place[node]
+            return claims, len(slots), node
 
         node = self._first("replica", count, self._by_node, disturbs)
         if node is None:
@@ -152,14 +154,9 @@ class FreeSlots:
 
 
 @remembered
-def _sorted_by_node(
-    slots: tuple[SlotId, ...],
-) -> tuple[Mapping[NodeId, Sequence[SlotId]], Mapping[NodeId, int], Mapping[int, int]]:
-    """The slots of each node, where each node stands, and how many nodes have so many slots."""
-    found: dict[NodeId, list[SlotId]] = {}
-    for slot in slots:
-        found.setdefault(node_of(slot), []).append(slot)
-    return found, {node: place for place, node in enumerate(found)}, Counter(map(len, found.values()))
+def _sizes(by_node: Mapping[NodeId, Sequence[SlotId]]) -> Mapping[int, int]:
+    """How many nodes have so many slots."""
+    return Counter(map(len, by_node.values()))
 
 
 class _Order:

@@ -60,8 +60,8 @@ def decide(
     minima = minima_owed(state, shares)
     owed = kept(state, free, minima)
     draft = Draft(
-        free=FreeSlots(state, (slot for slot in free if slot not in owed) if owed else free),
-        owed=[slot for slot in free if slot in owed],
+        free=FreeSlots(state, owed),
+        owed=[slot for slot in free if slot in owed] if owed else [],
         minima=minima,
         asides=snapshot.asides,
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),

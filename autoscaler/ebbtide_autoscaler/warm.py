@@ -110,7 +110,8 @@ def _memory_does(state: PoolState, draft: Draft) -> bool:
 
 @remembered
 def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nodes: Mapping[NodeId, int]) -> bool:
-    return any(of_jobs.get(node, 0) + lent > nodes.get(node, 0) for node, lent in of_seats.items())
+    jobs, has = dict(of_jobs.items()), dict(nodes.items())  # thousands of nodes: a dict answers at once
+    return any(jobs.get(node, 0) + lent > has.get(node, 0) for node, lent in of_seats.items())
 
 
 def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> list[SeatRecord]:

@@ -7,10 +7,11 @@ identity is exact. It is what keeps a decision linear in the size of the pool, a
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import wraps
+from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ebbtide.pool.follow import KEPT, chosen, grouped, summed
+from ebbtide.pool.follow import KEPT, chosen, grouped, lined_up, summed
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId, node_of, number_of, place_of
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SEAT_PARKS, JobState, SlotState
 
@@ -92,14 +93,37 @@ def _counted(found: Mapping[SlotId, NodeId]) -> Mapping[NodeId, int]:
     return Counter(found.values())
 
 
-def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
-    """Slots that may be granted, in order of node and index; none of a draining node."""
-    return _free(in_state(slots, SlotState.FREE), draining)
+def _place(slot: "SlotRecord") -> tuple[str, int]:
+    return place_of(slot.slot.id)
+
+
+@lined_up(order=_place, make=lambda slots: slots)
+def _free_on(slot: "SlotRecord") -> tuple[NodeId, tuple[SlotId]] | None:
+    return (slot.slot.node, (slot.slot.id,)) if slot.state is SlotState.FREE else None
+
+
+def free_on_nodes(
+    slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]
+) -> Mapping[NodeId, tuple[SlotId, ...]]:
+    """Slots that may be granted, by node; both in order. Draining nodes, and those without any, are left out."""
+    return _by_name(_free_on(slots), draining)
 
 
 @remembered
-def _free(found: Mapping[SlotId, NodeId], draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
-    return tuple(sorted((slot for slot, node in found.items() if node not in draining), key=place_of))
+def _by_name(
+    found: Mapping[NodeId, tuple[SlotId, ...]], draining: Mapping[NodeId, str]
+) -> Mapping[NodeId, tuple[SlotId, ...]]:
+    return {node: found[node] for node in sorted(found) if node not in draining}
+
+
+def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
+    """All of these, in order of node and index."""
+    return _together(free_on_nodes(slots, draining))
+
+
+@remembered
+def _together(by_node: Mapping[NodeId, tuple[SlotId, ...]]) -> tuple[SlotId, ...]:
+    return tuple(chain.from_iterable(by_node.values()))
 
 
 def by_node(slots: "Mapping[SlotId, SlotRecord]", node: NodeId) -> tuple[SlotId, ...]:

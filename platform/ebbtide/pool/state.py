@@ -136,6 +136,10 @@ class PoolState:
         """Slots that may be granted, in order of node and index; none of a draining node."""
         return index.free(self.slots, self.draining)
 
+    def free_on_nodes(self) -> Mapping[NodeId, tuple[SlotId, ...]]:
+        """The same by node; nodes without any are left out."""
+        return index.free_on_nodes(self.slots, self.draining)
+
     def claims_on(self, slot: SlotId) -> tuple[JobName, ...]:
         """Parked jobs that can only resume when they get ``slot`` back."""
         return index.claims(self.jobs).get(slot, ())

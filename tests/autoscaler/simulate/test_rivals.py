@@ -30,7 +30,7 @@ HEADROOM = 1.02
 
 
 def lacking(count: int) -> Draft:
-    return Draft(free=FreeSlots(a_pool(), []), missing=count, missing_for="chat")
+    return Draft(free=FreeSlots(a_pool(), {*a_pool().free_slots()}), missing=count, missing_for="chat")
 
 
 def asking(requests: float) -> Snapshot:
