@@ -115,7 +115,7 @@ def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
     claimed = awaited(state.jobs)
 
     def goes_first(seat: SeatRecord) -> tuple[bool, bool, bool]:
-        lets_back = any(slot in claimed for slot in seat.slots)
+        lets_back = not claimed.keys().isdisjoint(seat.slots)
         return not is_on_draining(state, seat), not why_outdated(state, seat), not lets_back
 
     for seat in sorted(reversed(going), key=goes_first)[: want.now - want.want]:  # a stable sort

@@ -54,13 +54,16 @@ def wants(
     """What each endpoint wants, most important first and then as declared, and the memory to carry on."""
     found: list[tuple[int, Want]] = []
     remembered: dict[EndpointName, EndpointMemory] = {}
+    seats = snapshot.state.seats
+    here, coming, asleep = _here(seats), _coming(seats), _asleep(seats)
     for name, record in snapshot.state.endpoints.items():
         signals = snapshot.traffic.get(name, EndpointSignals())
-        before = memory.endpoints.get(name)
+        before, mine = memory.endpoints.get(name), here.get(name, {})
         if before is None:
-            before = EndpointMemory(aim=len(_standing(snapshot.state, name).seats))
+            before = EndpointMemory(aim=len(mine))
+        standing = _Standing(mine, name in asleep, bool(mine) and name not in coming)
         expected = snapshot.outlooks.get(name)
-        want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, config)
+        want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, standing, config)
         found.append((-record.spec.priority, want))
     found.sort(key=lambda item: item[0])  # of one priority as they were declared: a name means nothing
     return tuple(want for _, want in found), remembered
@@ -90,12 +93,6 @@ def _asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 
 
-def _standing(state: PoolState, endpoint: EndpointName) -> _Standing:
-    here = _here(state.seats).get(endpoint, {})
-    settled = bool(here) and endpoint not in _coming(state.seats)
-    return _Standing(here, endpoint in _asleep(state.seats), settled)
-
-
 def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
     """Since when a condition holds, given since when it held before."""
     if not holds:
@@ -114,10 +111,10 @@ def _want(
     signals: EndpointSignals,
     expected: Outlook | None,
     before: EndpointMemory,
+    standing: _Standing,
     config: PolicyConfig,
 ) -> tuple[Want, EndpointMemory]:
     spec = record.spec
-    standing = _standing(state, spec.name)
     seats, have = standing.seats, len(standing.seats)
     if not signals.known:
         return _unheard(now_s, state, record, tuple(seats.values())), _untold(before)

@@ -306,8 +306,8 @@ GUARDS = (
         "platform/ebbtide/pool/index.py",
         (
             "a draining node is granted nothing",
-            "(slot for slot, node in found.items() if node not in draining)",
-            "found",
+            "for node, slots in sorted(found.items()) if node not in draining}",
+            "for node, slots in sorted(found.items())}",
         ),
     ),
 )

@@ -35,17 +35,22 @@ def _followed(
 ) -> Callable[[Mapping[K, V]], A]:
     known: list[tuple[Mapping[K, V], A]] = []
 
-    def part_of(record: V | None) -> P | None:
-        return None if record is None else part(record)
+    def moved(before: Mapping[K, V], after: Mapping[K, V], keys: Iterable[K]) -> list[Change[K, P]]:
+        found: list[Change[K, P]] = []
+        for key in keys:
+            old, new = before.get(key), after.get(key)
+            if old is not new:
+                was, now = None if old is None else part(old), None if new is None else part(new)
+                if was != now:
+                    found.append((key, was, now))
+        return found
 
     def make(source: Mapping[K, V], seen: tuple[tuple[Mapping[K, V], A], ...]) -> A:
         for asked, found in seen:
             keys = changed(asked, source)
             if keys is not None:
-                both = ((key, asked.get(key), source.get(key)) for key in keys)
-                parts = [(key, part_of(old), part_of(new)) for key, old, new in both if old is not new]
-                moved = [one for one in parts if one[1] != one[2]]
-                return move(found, moved) if moved else found
+                changes = moved(asked, source, keys)
+                return move(found, changes) if changes else found
         return build((key, None, part(record)) for key, record in source.items())
 
     @wraps(part)

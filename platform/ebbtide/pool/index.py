@@ -113,7 +113,7 @@ def free_on_nodes(
 def _by_name(
     found: Mapping[NodeId, tuple[SlotId, ...]], draining: Mapping[NodeId, str]
 ) -> Mapping[NodeId, tuple[SlotId, ...]]:
-    return {node: found[node] for node in sorted(found) if node not in draining}
+    return {node: slots for node, slots in sorted(found.items()) if node not in draining}
 
 
 def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -> tuple[SlotId, ...]:
