@@ -29,7 +29,7 @@ EXCUSES = (
     "non-preemptible",
     "at its minimum",
     "minimum runtime",
-    "times within the hour, its bound",
+    "within the hour, its bound",
     "its start failed",
 )
 
