@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.pool.events import Decision
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bars import FLAT, bars
 from ebbtide_autoscaler.simulate.beside import beside, happened
@@ -177,7 +178,8 @@ class Report:
     def title(self) -> str:
         """What was simulated."""
         one = self.inputs
-        return f"{one['slots']} GPUs, {one['hours']:.1f} hours, {one['jobs_taken']} jobs, {one['seeds']} seeds"
+        jobs, seeds = many(one["jobs_taken"], "job"), many(one["seeds"], "seed")
+        return f"{many(one['slots'], 'GPU')}, {one['hours']:.1f} hours, {jobs}, {seeds}"
 
     def as_page(self) -> str:
         """As HTML; raises `page.NoPictures`."""

@@ -341,8 +341,7 @@ def _refuse(path: Path, column: str, bad: "npt.NDArray[np.bool_]", why: str) -> 
 
 def _lacks(path: Path, table: Table, kinds: Sequence[Sequence[str]]) -> BadTrace:
     best = min(kinds, key=lambda columns: len(set(columns) - table.keys()))
-    missing = ", ".join(name for name in best if name not in table)
+    lacks = [name for name in best if name not in table]
+    missing = f"column{'s' if len(lacks) > 1 else ''} {', '.join(lacks)}"
     other = "; or ".join(", ".join(columns) for columns in kinds)
-    return BadTrace(
-        f"{path} lacks the column {missing} (a trace has: {other}); it has {', '.join(table) or 'no numbers'}"
-    )
+    return BadTrace(f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(table) or 'no numbers'}")

@@ -147,7 +147,7 @@ def test_the_frontier_turns_each_policy_and_is_drawn(files: tuple[str, str, str]
         (("--serving", "SERVING:0"), "a rate cannot be multiplied by 0"),
         (("--serving", "SERVING:-2:0"), "a rate cannot be multiplied by -2"),
         (("--serving", "SERVING:1:9"), "cannot begin on day 9"),
-        (("--serving", "JOBS"), "lacks the column"),
+        (("--serving", "JOBS"), "lacks the columns"),
         (("--jobs", "JOBS:1.5"), "a share of 1.5 of its jobs cannot be kept"),
         (("--jobs", "JOBS:nan"), "a share of nan of its jobs cannot be kept"),
         (("--jobs", "JOBS:1:1"), "cannot begin on day 1"),
