@@ -31,7 +31,7 @@ def test_what_happened_stands_beside_what_the_simulator_says(shared: Path, tmp_p
         *("--json", str(out), "--report", str(page), "--processes", "1"),
     )
     assert found.exit_code == 0, found.output
-    assert "3 GPUs, 0.1 hours, 1 jobs, 1 seeds" in found.output
+    assert "3 GPUs, 0.1 hours, 1 job, 1 seed" in found.output
     assert "What really happened, and what the simulator says, in GPU-s" in found.output and "as it was" in found.output
     assert "1 of 1 jobs did not finish" in found.stderr
     figures = json.loads(out.read_text())
