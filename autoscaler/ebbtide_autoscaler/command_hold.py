@@ -122,7 +122,7 @@ def _resumes(job: Job) -> str:
         return ""
     if job["state"] == "running":
         slots = len(job["slots"])
-        return f"job {job['job']} runs on {many(slots, 'slot')}, {job['step']} steps done"
+        return f"job {job['job']} runs on {many(slots, 'slot')}, {many(job['step'], 'step')} done"
     waits = job["waits"] if job["state"] in ASIDE else None  # it begins with its state, and tells of a freeze too
     return f"job {job['job']}: {waits}" if waits else f"job {job['job']} is {job['state']}{_still(job)}"
 

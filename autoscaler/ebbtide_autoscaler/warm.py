@@ -110,7 +110,8 @@ def _memory_does(state: PoolState, draft: Draft) -> bool:
 
 @remembered
 def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nodes: Mapping[NodeId, int]) -> bool:
-    if max(of_jobs.values(), default=0) + max(of_seats.values(), default=0) <= min(nodes.values(), default=0):
+    most = max(of_jobs.values(), default=0) + max(of_seats.values(), default=0)
+    if most <= min(nodes.values(), default=0) and of_seats.keys() <= nodes.keys():
         return False  # as in nearly all pools, whose nodes have room for more than is ever lent
     jobs, has = dict(of_jobs.items()), dict(nodes.items())  # thousands of nodes: a dict answers at once
     return any(jobs.get(node, 0) + lent > has.get(node, 0) for node, lent in of_seats.items())
