@@ -7,12 +7,14 @@ How long before its need a replica must be ordered is another matter: it may wak
 have to leave first, or may not be asked once more within the hour. `rehearsal` finds that out by playing the plan.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 
 from ebbtide_autoscaler.simulate.draws import Load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
+from ebbtide_autoscaler.simulate.queue import Queue
 from ebbtide_autoscaler.simulate.traces import Array
 
 STRETCH_S = 10  # the plan's grain
@@ -68,6 +70,17 @@ def plan(load: Load, engine: Engine, slo_s: float, lead_s: float, learnt: Learnt
             filled = np.where(learnt.dip_s >= dip_s, _without_dips(ahead, dip_s), filled)
     found: Array = np.maximum(np.ceil(filled - 1e-9), 1.0)
     return found
+
+
+def unmoved(load: Load, engine: Engine, slo_s: float, late_share: float, most: int) -> int:
+    """The fewest replicas that serve all but such a share in time if they answer throughout; ``most``, if none do."""
+    seconds = len(load.work_s)
+
+    def do(replicas: int) -> bool:
+        served = Queue(load, engine, slo_s).serve(seconds, replicas)
+        return served.late <= late_share * served.requests
+
+    return 1 + bisect_left(range(1, most), True, key=do)
 
 
 def needed(load: Load, engine: Engine, slo_s: float, learnt: Learnt | None = None) -> Array:

@@ -5,8 +5,9 @@ starts, how long that very start is drawn to take, cold or not; which job has to
 asked once more within the hour. All of it is the same when the same scene is played again. So a plan is played, and
 where requests came late because replicas did, these are ordered earlier by as much as they were late; where that was
 learnt already and did not help, jobs had been asked to leave too often, or such came that never leave, and in the hour
-before shorter dips are not used any more; where enough replicas were there, the plan has more. Of all that was played
-the best counts: the most training among those that serve as well as any.
+before shorter dips are not used any more; where enough replicas were there, the plan has more. What jobs lose by their
+moves is not known beforehand either: so it is played with longer holds throughout too, and without a move. Of all that
+was played the best counts: the most training among those that serve as well as any.
 
 Not guaranteed: that no better plan exists. It is better than whoever has to guess, which `report` checks.
 """
@@ -24,7 +25,7 @@ from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bounds import Bounded
-from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, needed, nothing_learnt, plan
+from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, needed, nothing_learnt, plan, unmoved
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
 from ebbtide_autoscaler.simulate.traces import Array
@@ -34,6 +35,7 @@ GOOD = 0.0005  # of the requests late: nobody tells less from nothing, and half 
 EQUAL = 0.0002  # of the requests: two plans serve alike
 AFTER = 3  # stretches within which a lack of replicas shows in requests that wait
 HOUR_S = 3600.0  # within it a job is asked to leave so often at most; then it may be asked again
+LONGER_S = 300.0  # dips up to it are not used in one rehearsal: less is moved, and more answers than is needed
 MORE = 0.05  # of the replicas, where those of the plan were there and did not do
 
 Flags = npt.NDArray[np.bool_]
@@ -73,9 +75,17 @@ class Foreseeing:
         found = {}
         for name, one in self._plans.items():
             count = int(one[self._at(now_s, one)])
-            # What waits all the same (a replica was late) would wait for ever if no more came than its plan needs.
-            found[name] = (count, count + 1 + count // 8 if snapshot.traffic[name].held else count)
+            found[name] = (count, count + 1 + count // 8 if _behind(name, count, snapshot) else count)
         return found
+
+
+def _behind(name: EndpointName, replicas: int, snapshot: Snapshot) -> bool:
+    """Whether more waits than these do within the time promised: some were late, and no plan knows of the rest.
+
+    What waits for a moment is in the plan and gone by itself: a job would be sent away for nothing.
+    """
+    traffic, spec = snapshot.traffic[name], snapshot.state.endpoints[name].spec
+    return traffic.held * traffic.stay_s > replicas * spec.target_requests * spec.ttft_slo_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +108,33 @@ def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
     played: list[Rehearsed] = []
     while len(played) < REHEARSALS:
         plans = _plans(scene, learnt)
-        if played and all(np.array_equal(plans[name], one) for name, one in played[-1].plans.items()):
+        if played and _alike(plans, played[-1].plans):
             break  # nothing more can be done
-        contender = Foreseeing(scene.begins_s, plans)
-        outcome = Run(replace(scene, timed=True, singly=False), contender, config).outcome()
-        played.append(Rehearsed(plans, outcome if scene.timed else replace(outcome, waits=())))
-        if played[-1].late_share <= GOOD:
+        one, contender = _play(scene, plans, config)
+        played.append(one)
+        if one.late_share <= GOOD:
             break
         learnt = [
             lesson(scene, one, known, contender.ready[one.spec.name], waits)
-            for one, known, waits in zip(scene.services, learnt, outcome.waits, strict=True)
+            for one, known, waits in zip(scene.services, learnt, one.outcome.waits, strict=True)
         ]
-    return best(played)
+    longer = _plans(scene, [replace(known, dip_s=np.maximum(known.dip_s, LONGER_S)) for known in learnt])
+    still = _unmoved(scene, learnt)
+    for plans in (longer, still):
+        worth_it = plans is longer or _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]
+        if worth_it and not _alike(plans, played[-1].plans):
+            played.append(_play(scene, plans, config)[0])
+    found = best(played)
+    return found if scene.timed else replace(found, outcome=replace(found.outcome, waits=()))
+
+
+def _play(scene: Scene, plans: Mapping[EndpointName, Array], config: PolicyConfig) -> tuple[Rehearsed, Foreseeing]:
+    contender = Foreseeing(scene.begins_s, plans)
+    return Rehearsed(plans, Run(replace(scene, timed=True, singly=False), contender, config).outcome()), contender
+
+
+def _alike(some: Mapping[EndpointName, Array], others: Mapping[EndpointName, Array]) -> bool:
+    return all(np.array_equal(some[name], one) for name, one in others.items())
 
 
 def _plans(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Array]:
@@ -120,6 +145,20 @@ def _plans(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Arra
         )
         for one, known in zip(scene.services, learnt, strict=True)
     }
+
+
+def _unmoved(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Array]:
+    found = {}
+    for one, known in zip(scene.services, learnt, strict=True):
+        count = unmoved(one.load, one.engine, one.spec.ttft_slo_s, GOOD / 2, one.spec.replicas_max)
+        found[one.spec.name] = np.full(len(known.more), float(count))
+    return found
+
+
+def _room_s(scene: Scene, still: Mapping[EndpointName, Array]) -> float:
+    """Slot-seconds of training from the end of the warm-up on, at most, if replicas do not move."""
+    serve = sum(one.engine.slots * float(still[one.spec.name].max()) for one in scene.services)
+    return (scene.slots - serve) * (scene.horizon_s - scene.warm_up_s)
 
 
 def best(played: Sequence[Rehearsed]) -> Rehearsed:
