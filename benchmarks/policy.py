@@ -91,9 +91,16 @@ PARTS: Mapping[str, Part] = {
 
 
 def measured(
-    part: Part, traces: Path, names: Sequence[str], *, seeds: int, hours: float | None, frontier: bool = False
+    part: Part,
+    traces: Path,
+    names: Sequence[str],
+    *,
+    seeds: int,
+    hours: float | None,
+    frontier: bool = False,
+    keep: Path | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """The figures of one part, and its page."""
+    """The figures of one part, and its page; ``keep``: see `play`."""
     jobs = [(traces / name, factor, day) for name, factor, day in part.jobs]
     if part.acme_gpus:
         drawn = acme.written(traces / ACME, Path("out"), gpus=part.acme_gpus, days=DRAWN_DAYS, seed=0)
@@ -102,7 +109,9 @@ def measured(
     file, inputs = given(CONFIGS / f"simulate_{part.slots}.yaml", serving, jobs)
     run = file.run.model_copy(update={"hours_max": hours, "noise": part.noise, "requests": part.requests})
     file = file.model_copy(update={"run": run})
-    report, figures = play(file, inputs, list(names), seeds, os.cpu_count() or 1, frontier=frontier, tell=print)
+    report, figures = play(
+        file, inputs, list(names), seeds, os.cpu_count() or 1, frontier=frontier, keep=keep, tell=print
+    )
     return figures, report.as_page()
 
 
@@ -166,11 +175,15 @@ def main() -> None:
     parser.add_argument("--hours", type=float, help="of traffic, where a whole week takes too long")
     parser.add_argument("--few", action="store_true", help=f"only {', '.join(FEW)}")
     parser.add_argument("--frontier", action="store_true", help="other settings of each policy too, on the first seed")
+    parser.add_argument(
+        "--keep", type=Path, default=Path("out/runs"), help="finished runs stay there for the next time"
+    )
     parser.add_argument("--merge", action="store_true", help="measure nothing: put together the parts that are there")
     options = parser.parse_args()
     impossible = []
     folder = (Path("out") if options.quick else RESULTS) / "policy"
     folder.mkdir(parents=True, exist_ok=True)
+    options.keep.mkdir(parents=True, exist_ok=True)
     if options.merge:
         _merge(folder)
         return
@@ -187,6 +200,7 @@ def main() -> None:
                 seeds=1 if options.quick else options.seeds,
                 hours=QUICK_HOURS if options.quick else options.hours or PARTS[name].hours,
                 frontier=options.frontier,
+                keep=options.keep,
             )
             impossible += [f"{name}: {one}" for one in figures.get("impossible", ())]
         figures["date"] = time.strftime("%Y-%m-%d")

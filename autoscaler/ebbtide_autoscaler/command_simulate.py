@@ -48,6 +48,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--json", "json_path", type=_FILE, help="Write figures there; -: to stdout, instead of the table.")
 @click.option("--report", "page_path", type=_FILE, help="Write a page with pictures there.")
 @click.option("--frontier", is_flag=True, help="Play other settings of each policy too, on the first seed.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Finished runs stay there for later.")
 @click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, help="Runs side by side.")
 def simulate(
     config: Path,
@@ -59,19 +60,21 @@ def simulate(
     json_path: Path | None,
     page_path: Path | None,
     frontier: bool,
+    keep: Path | None,
     processes: int,
 ) -> None:
     """Play CONFIG's pool with recorded traffic and jobs, under our policy and under what teams do instead.
 
     The first --serving trace is given to the first endpoint of CONFIG, and so on. With --ledger CONFIG says what shall
-    be other than it was: {} plays it again as it was. Equal seeds give equal results.
+    be other than it was: {} plays it again as it was. Equal seeds give equal results. With --keep a simulation that was
+    broken off goes on where it was: runs that have ended are not played again by the same code on the same input.
     """
     # Here, since arrays and Parquet take half a second to import, for which every other command would wait.
     from ebbtide_autoscaler.simulate import play  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.given import given, given_ledger  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.page import NoPictures, drawable  # noqa: PLC0415
 
-    _can_be_written(json_path, page_path)
+    _can_be_written(json_path, page_path, keep)
     if ledger is not None and (serving or jobs):
         raise BadInput("--ledger has its own traffic and jobs: leave --serving and --jobs out")
     if ledger is None and not serving:
@@ -81,7 +84,7 @@ def simulate(
         file, inputs = given(config, serving, jobs) if ledger is None else given_ledger(config, *ledger)
         if page_path is not None:
             drawable()
-        report, figures = play.play(file, inputs, names, seeds, processes, frontier=frontier, tell=warn)
+        report, figures = play.play(file, inputs, names, seeds, processes, frontier=frontier, keep=keep, tell=warn)
     except ConfigErrors as error:
         print_problems(error.problems)
         raise BadInput(f"{config} describes no simulation: see above") from error
@@ -103,9 +106,14 @@ def simulate(
         raise CommandFailed("the simulator contradicts itself: " + "; ".join(figures["impossible"]))
 
 
-def _can_be_written(json_path: Path | None, page_path: Path | None) -> None:
+def _can_be_written(json_path: Path | None, page_path: Path | None, keep: Path | None) -> None:
     if json_path is not None and json_path == page_path:
         raise BadInput(f"--json and --report cannot both be written to {json_path}")
     for path in (json_path, page_path):
         if path is not None and not path.parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
+    try:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--keep {keep} cannot be a folder: {error}") from error

@@ -5,17 +5,23 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.simulate.casting import File, Given, scene
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.frontier import turns
+from ebbtide_autoscaler.simulate.kept import Kept
 from ebbtide_autoscaler.simulate.knobs import Knobs
-from ebbtide_autoscaler.simulate.report import Report, played
+from ebbtide_autoscaler.simulate.report import Played, Report, played
+
+Task = tuple[str, int, Knobs | None]
+"""A contender, a seed, and knobs other than those at which it is compared."""
 
 
 def chosen(policies: str) -> list[str]:
@@ -39,6 +45,7 @@ def play(
     processes: int,
     *,
     frontier: bool = False,
+    keep: Path | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """Every contender on every seed; the report, and its figures.
@@ -50,40 +57,67 @@ def play(
         seeds: so many worlds, from 0 on.
         processes: at once.
         frontier: the first seed with other settings of each contender too.
-        tell: is told what is left out, before anything runs.
+        keep: a folder for runs that have ended, which is there; those in it are not played again.
+        tell: is told what is left out, before anything runs, and what was not played or kept.
 
     Raises:
         BadTrace: a scene cannot be, by its numbers; nothing has run then.
     """
     report, began_s = Report.of(file, inputs, seeds), time.perf_counter()
+    kept, tell = None if keep is None else Kept(keep, file, inputs), tell or _nobody
     for remark in report.inputs["remarks"]:
-        (tell or _nobody)(remark)
-    tasks: list[tuple[str, int, Knobs | None]] = [(name, seed, None) for seed in range(seeds) for name in names]
+        tell(remark)
+    tasks: list[Task] = [(name, seed, None) for seed in range(seeds) for name in names]
     if frontier:
         tasks += [(name, 0, one) for name in names for one in turns(name, report.inputs["slots"])]
+    left = [task for task in tasks if not _found(kept, report, task)]
+    if len(left) < len(tasks):
+        tell(f"{keep}: {many(len(tasks) - len(left), 'run')} of {len(tasks)} had ended before")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     on = Console(file=sys.stderr)
     with (
         Progress(*columns, console=on, transient=True, disable=not on.is_terminal) as bar,
         ProcessPoolExecutor(
-            min(processes, len(tasks)), mp_context=get_context("spawn"), initializer=collect_seldom
+            max(1, min(processes, len(left))), mp_context=get_context("spawn"), initializer=collect_seldom
         ) as pool,
     ):
-        line = bar.add_task("simulating", total=len(tasks))
+        line = bar.add_task("simulating", total=len(left))
         try:
-            for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds)]:
+            for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds) if left]:
                 checked.result()
-            running = {pool.submit(played, file, inputs, *task): task for task in tasks}
+            running = {pool.submit(played, file, inputs, *task): task for task in left}
             for done in as_completed(running):
-                name, seed, knobs = running[done]
-                if knobs is None:
-                    report.add(name, seed, done.result())
-                else:
-                    report.turn(name, knobs, done.result())
+                _add(report, running[done], done.result())
+                _keep(kept, running[done], done.result(), tell)
                 bar.advance(line)
         finally:
             pool.shutdown(cancel_futures=True)
     return report, report.as_json(time.perf_counter() - began_s)
+
+
+def _found(kept: Kept | None, report: Report, task: Task) -> bool:
+    """Whether this run has ended before; it is in the report then."""
+    found = None if kept is None else kept.find(*task)
+    if found is not None:
+        _add(report, task, found)
+    return found is not None
+
+
+def _add(report: Report, task: Task, found: Played) -> None:
+    name, seed, knobs = task
+    if knobs is None:
+        report.add(name, seed, found)
+    else:
+        report.turn(name, knobs, found)
+
+
+def _keep(kept: Kept | None, task: Task, found: Played, tell: Callable[[str], None]) -> None:
+    """What cannot be kept is played again one day: no reason to lose the rest."""
+    try:
+        if kept is not None:
+            kept.keep(*task, found)
+    except OSError as error:
+        tell(f"{task[0]}, seed {task[1]}, is not kept: {error}")
 
 
 def check(file: File, inputs: Given, seed: int) -> None:
