@@ -76,7 +76,7 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("sessions", "--pool --json"),
         _stand_in(
             "simulate",
-            "--serving= --jobs= --ledger= --policies --seeds --json= --report= --processes --frontier",
+            "--serving= --jobs= --ledger= --policies --seeds --json= --report= --processes --frontier --keep=",
             file=True,
         ),
         _stand_in("status", "--watch --pool --json"),
