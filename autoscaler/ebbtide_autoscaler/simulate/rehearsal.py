@@ -3,11 +3,9 @@
 How long before its need a replica must be ordered depends on what nobody can reckon beforehand: whether one wakes or
 starts, how long that very start is drawn to take, cold or not; which job has to leave first, and whether it may be
 asked once more within the hour. All of it is the same when the same scene is played again. So a plan is played, and
-where requests came late because replicas did, these are ordered earlier by as much as they were late; where that was
-learnt already and did not help, jobs had been asked to leave too often, or such came that never leave, and in the hour
-before shorter dips are not used any more; where enough replicas were there, the plan has more. What jobs lose by their
-moves is not known beforehand either: so it is played with longer holds throughout too, and without a move. Of all that
-was played the best counts: the most training among those that serve as well as any.
+what came of it is a `lessons.lesson` for the next one. What jobs lose by their moves is not known beforehand either: so
+it is played with longer holds throughout too, and without a move. Of all that was played the best counts: the most
+training among those that serve as well as any.
 
 Not guaranteed: that no better plan exists. It is better than whoever has to guess, which `report` checks.
 """
@@ -16,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ebbtide.pool.events import Decision
 from ebbtide.pool.follow import summed
@@ -25,20 +22,16 @@ from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bounds import Bounded
-from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, needed, nothing_learnt, plan, unmoved
+from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, nothing_learnt, plan, unmoved
+from ebbtide_autoscaler.simulate.lessons import lesson
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
+from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.traces import Array
 
 REHEARSALS = 8  # at most: each takes as long as a run
 GOOD = 0.0005  # of the requests late: nobody tells less from nothing, and half of what is called serving as well
 EQUAL = 0.0002  # of the requests: two plans serve alike
-AFTER = 3  # stretches within which a lack of replicas shows in requests that wait
-HOUR_S = 3600.0  # within it a job is asked to leave so often at most; then it may be asked again
 LONGER_S = 300.0  # dips up to it are not used in one rehearsal: less is moved, and more answers than is needed
-MORE = 0.05  # of the replicas, where those of the plan were there and did not do
-
-Flags = npt.NDArray[np.bool_]
 
 
 @summed
@@ -166,63 +159,3 @@ def best(played: Sequence[Rehearsed]) -> Rehearsed:
     least = min(one.late_share for one in played)
     as_well = [one for one in played if one.late_share <= max(GOOD, least + EQUAL)]
     return max(as_well, key=lambda one: one.outcome.slot_s[Use.TRAINING])
-
-
-def lesson(scene: Scene, one: Service, learnt: Learnt, ready: Array, waits: tuple[Array, Array]) -> Learnt:
-    """What is known of an endpoint after a run.
-
-    Args:
-        learnt: what was known before.
-        ready: as `Foreseeing.ready`.
-        waits: how long requests of each second waited, and how many they were.
-    """
-    late = _late(scene, one, waits, len(ready))
-    counts = np.minimum(
-        np.ceil(needed(one.load, one.engine, one.spec.ttft_slo_s, learnt) - 1e-9), one.spec.replicas_max
-    )
-    lacks = _held(ready) < counts
-    earlier_s, more, dip_s = learnt.earlier_s.copy(), learnt.more.copy(), learnt.dip_s.copy()
-    for begin, end in _runs(lacks):
-        if not late[begin : end + AFTER].any():
-            continue
-        tried_s = learnt.earlier_s[begin:end].max()
-        if tried_s >= begin * STRETCH_S:  # it cannot be ordered any earlier: of several that start one is the first
-            more[begin:end] += np.maximum(1.0, more[begin:end])
-        elif tried_s:
-            hour = slice(max(0, begin - int(HOUR_S) // STRETCH_S), end)
-            dip_s[hour] = np.maximum(dip_s[hour], 2 * learnt.dip_s[begin:end].max())
-        earlier_s[begin:end] += tried_s + (end - begin) * STRETCH_S + scene.tick_s
-    unexplained = late & ~_widened(lacks)
-    more[unexplained] += np.maximum(1.0, np.ceil(counts[unexplained] * MORE))
-    return Learnt(np.minimum(earlier_s, HOUR_S), more, np.minimum(dip_s, HOUR_S))
-
-
-def _late(scene: Scene, one: Service, waits: tuple[Array, Array], stretches: int) -> Flags:
-    """In which stretches requests came that had to wait for too long."""
-    waited_s, count = waits
-    found = np.zeros(stretches, dtype=bool)
-    seconds = int(scene.warm_up_s) + np.flatnonzero((waited_s > one.spec.ttft_slo_s) & (count > 0))
-    found[np.minimum(seconds // STRETCH_S, stretches - 1)] = True
-    return found
-
-
-def _held(ready: Array) -> Array:
-    """Stretches without a tick are as the one before them."""
-    known = np.where(np.isnan(ready), -1, np.arange(len(ready)))
-    at = np.maximum.accumulate(known)
-    found: Array = np.where(at >= 0, ready[np.maximum(at, 0)], 0.0)
-    return found
-
-
-def _widened(lacks: Flags) -> Flags:
-    """And for a while after it: what waits is not gone when enough replicas are there."""
-    found = lacks.copy()
-    for later in range(1, AFTER + 1):
-        found[later:] |= lacks[:-later]
-    return found
-
-
-def _runs(flags: Flags) -> list[tuple[int, int]]:
-    """Where it holds without a break, from a beginning to before an end."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]

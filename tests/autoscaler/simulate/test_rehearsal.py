@@ -14,9 +14,10 @@ from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, CONTENDERS, ORAC
 from ebbtide_autoscaler.simulate.contradictions import AS_WELL, contradictions
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.foresight import DIP_S, lead_s, nothing_learnt, plan, unmoved
+from ebbtide_autoscaler.simulate.lessons import lesson
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.oracle import training_bound_s
-from ebbtide_autoscaler.simulate.rehearsal import GOOD, Foreseeing, Rehearsed, best, lesson
+from ebbtide_autoscaler.simulate.rehearsal import GOOD, Foreseeing, Rehearsed, best
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.score import figures
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of
