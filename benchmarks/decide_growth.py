@@ -1,7 +1,7 @@
 """What a decision and a whole tick cost on one core as the pool grows, in a burst. A part of ``make bench-policy``.
 
 Seconds of the processor, not of the wall: others run beside it. Only decisions that move something count: half of the
-endpoints without a replica are asked for at once. Before it was a tick in which nothing moved, and since then one
+endpoints without a replica are asked for at once. Before it was a whole tick in which nothing moved, and since then one
 record in twenty has changed, as jobs and replicas report. *decide* is the policy on a snapshot; *tick* is all that the
 arbiter does of itself: it takes in reports, makes the snapshot, decides, applies and checks every event, says what is
 to be done, and writes the events to a ledger on this disk. *first* is a decision of an arbiter that has just begun and
@@ -73,7 +73,8 @@ def a_tick_later(pool: LargePool) -> LargePool:
     state = anew(pool).world.state
     state = replace(state, slots=having(state.slots, {}), jobs=having(state.jobs, {}), seats=having(state.seats, {}))
     before = replace(pool, world=replace(pool.world, state=state))
-    step(before.world, with_demand(before, Random(SEED), 0.0), (), NOW_S, KNOBS)
+    seen = with_demand(before, Random(SEED), 0.0)
+    instruct(step(before.world, seen, (), NOW_S, KNOBS).world.state, seen, NOW_S)
     jobs = {name: replace(job, step=job.step + 1) for name, job in islice(state.jobs.items(), 0, None, EVERY)}
     seats = {name: replace(seat, cause=REPORTED) for name, seat in islice(state.seats.items(), 0, None, EVERY)}
     slots = {name: replace(slot, since_s=NOW_S) for name, slot in islice(state.slots.items(), 0, None, EVERY)}

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from math import inf
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
@@ -103,15 +103,15 @@ class _Table:
         return known[1]
 
     def _room(self, name: JobName | None, priority: int, late: Set[JobName] = frozenset()) -> tuple[SlotId, ...]:
-        usable, jobs = self.usable(name), self.state.jobs
-        if not usable or not self.kept:
+        usable, kept, jobs = self.usable(name), self.kept, self.state.jobs
+        if not usable or not kept:
             return usable
-        others = (self.kept.get(slot, ()) for slot in usable)
-        return tuple(
-            slot
-            for slot, names in zip(usable, others, strict=True)
-            if not names or all(one == name or one in late or jobs[one].spec.priority < priority for one in names)
-        )
+        keepers = {
+            one
+            for one in {*chain.from_iterable(kept.values())}
+            if one != name and one not in late and jobs[one].spec.priority >= priority
+        }
+        return tuple(slot for slot in usable if slot not in kept or keepers.isdisjoint(kept[slot]))
 
     def why_refused(self, asks: Asks) -> str:
         """What was said to others who ask for the same, if nothing has been taken since; else nothing."""
@@ -321,7 +321,7 @@ def _unpark(table: _Table, job: JobRecord) -> None:
     if job.cancelled or draft.contested:
         table.wait(job, "parked: replicas wait for slots, they go first")
         return
-    missing = [slot for slot in job.gang if not draft.free.has([slot])]
+    missing = draft.free.missing(job.gang)
     if table.most(job, 0) < len(job.gang):
         table.wait(job, _over_quota(table, job, len(job.gang)))
         return

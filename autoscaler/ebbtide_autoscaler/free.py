@@ -49,7 +49,12 @@ class FreeSlots:
 
     def has(self, slots: Iterable[SlotId]) -> bool:
         """Whether all of these are free."""
-        return all(slot in self._by_node.get(node_of(slot), ()) for slot in slots)
+        return not self.missing(slots)
+
+    def missing(self, slots: Iterable[SlotId]) -> list[SlotId]:
+        """Which of these are not free."""
+        by_node = self._by_node
+        return [slot for slot in slots if slot not in by_node.get(node_of(slot), ())]
 
     def on(self, node: NodeId) -> tuple[SlotId, ...]:
         """Those of one node."""

@@ -170,14 +170,16 @@ def _remembering(
     if (aim, since_s, under, strained_at_s) == as_before:
         return before
     busy_since_s, over_since_s, slow_since_s = since_s
-    return replace(
-        before,
+    return EndpointMemory(  # as `replace` would, in half the time: in a burst there is one for each endpoint
         aim=aim,
         busy_since_s=busy_since_s,
         over_since_s=over_since_s,
         slow_since_s=slow_since_s,
         under_since_s=under[0],
         under_most=under[1],
+        slow_replicas=before.slow_replicas,
+        slow_demand=before.slow_demand,
+        slow_at_s=before.slow_at_s,
         strained_at_s=strained_at_s,
     )
 

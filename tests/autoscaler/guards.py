@@ -140,7 +140,7 @@ GUARDS = (
         ),
         (
             "a parked job resumes on exactly its slots",
-            "    missing = [slot for slot in job.gang if not draft.free.has([slot])]\n",
+            "    missing = draft.free.missing(job.gang)\n",
             "    missing = []\n",
         ),
         (

@@ -1,7 +1,7 @@
 """How the number of replicas comes down: one by one, and never by one that others still count on."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 
 import numpy as np
@@ -14,7 +14,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.forecast.surge import Surge
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.serving import SLOW_KEPT_S, may_go, wants
+from ebbtide_autoscaler.serving import SLOW_KEPT_S, _remembering, may_go, wants
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.test_policy import (
@@ -243,3 +243,12 @@ def test_what_demand_grew_by_of_late_is_had_beforehand_and_what_is_expected_too(
     assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: soon})[0] == [14]
     less = Outlook(0, (Expected(52.5, 4.0, np.zeros(1), np.zeros(1)),))
     assert aims(state, [(0.0, arriving(20.0))], outlooks={CHAT: less})[0] == [10], "it never goes ahead of an ebb"
+
+
+def test_what_is_remembered_of_slowness_stays_while_the_aim_changes() -> None:
+    values = {field.name: float(n) for n, field in enumerate(fields(EndpointMemory), 1)}
+    before = EndpointMemory(**values)  # type: ignore[arg-type]
+    after = _remembering(before, 99, (90.0, 91.0, 92.0), (93.0, 94), 95.0)
+    mine = {"aim": 99, "busy_since_s": 90.0, "over_since_s": 91.0, "slow_since_s": 92.0}
+    mine |= {"under_since_s": 93.0, "under_most": 94, "strained_at_s": 95.0}
+    assert after == replace(before, **mine)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ebbtide.pool.records import GONE, changed, differing
+from ebbtide.pool.records import GONE, changed, differing, getter
 
 K = TypeVar("K", bound=Hashable)
 G = TypeVar("G", bound=Hashable)
@@ -37,8 +37,9 @@ def _followed(
 
     def moved(before: Mapping[K, V], after: Mapping[K, V], keys: Iterable[K]) -> list[Change[K, P]]:
         found: list[Change[K, P]] = []
+        old_of, new_of = getter(before), getter(after)
         for key in keys:
-            old, new = before.get(key), after.get(key)
+            old, new = old_of(key), new_of(key)
             if old is not new:
                 was, now = None if old is None else part(old), None if new is None else part(new)
                 if was != now:

@@ -5,7 +5,7 @@ what it was made of (a plain dict, and what has changed since: a copy of ten tho
 of an event), and whoever has looked at all of it once asks :func:`changed` what to look at again.
 """
 
-from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import count
 from typing import Any, TypeVar
 
@@ -128,6 +128,15 @@ def _joined(whole: dict[K, V], apart: dict[K, V]) -> dict[K, V]:
 def together(value: Any) -> Any:
     """A dict in place of `Records`, for whoever takes nothing else; anything else as it is."""
     return value.together() if isinstance(value, Records) else value
+
+
+def getter(source: Mapping[K, V]) -> Callable[[K], V | None]:
+    """``source.get``, without the way through `Records` where nothing is apart: for whoever looks up hundreds."""
+    if isinstance(source, Records):
+        apart = source._apart
+        whole = source._whole  # read last: see `Records.together`
+        return source.get if apart else whole.get
+    return source.get
 
 
 def having(source: Mapping[K, V], changes: Mapping[K, V]) -> Records[K, V]:
