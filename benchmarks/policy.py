@@ -189,7 +189,7 @@ def main() -> None:
         return
     for name in options.only or [*PARTS, DECIDE, *(() if options.quick else (FIDELITY,))]:
         if name == DECIDE:
-            figures, page = decide_growth.figures(), ""
+            figures, page = decide_growth.figures(rounds=1 if options.quick else decide_growth.ROUNDS), ""
         elif name == FIDELITY:
             figures, page = _against_live(options.traces / CONVERSATIONS), ""
         else:

@@ -16,12 +16,13 @@ def test_the_pool_has_as_many_workloads_as_are_asked_for(slots: int) -> None:
 
 def test_it_gives_a_bar_for_each_goal_and_a_point_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide_growth, "DECIDE_MS", {104: 1e9, 200: 0.0})
-    found = decide_growth.figures({104: 9, 200: 9})
+    found = decide_growth.figures({104: 9, 200: 9}, rounds=3)
     met = {name: bar["met"] for name, bar in found["bars"].items()}
     assert met == {"decide_104_p99_ms": True, "decide_200_p99_ms": False, "tick_200_p99_ms": True}
     assert [point["slots"] for point in found["growth"]] == [104, 200]
     for point in found["growth"]:
         assert point["moves_min"] > 0 and 0 < point["calls"] <= 9
+        assert point["decide_p99_ms"] == sorted(point["decide_p99_ms_rounds"])[1] and point["rounds"] == 3
         assert 0 < point["decide_p50_ms"] <= point["decide_p99_ms"] < point["tick_p99_ms"]
 
 
