@@ -68,6 +68,7 @@ def test_without_a_rehearsal_starts_come_too_late(monkeypatch: pytest.MonkeyPatc
     rehearsed = [1.0 - of_steps(seed, 0, ORACLE)["slo_attainment"] for seed in SEEDS]
     monkeypatch.setattr(rehearsal, "best", lambda played: played[0])
     late = [1.0 - figures(steps(seed, 0), played(steps(seed, 0), ORACLE))["slo_attainment"] for seed in SEEDS]
+    assert all(one <= other for one, other in zip(rehearsed, late, strict=True))
     assert sum(late) > 10 * sum(rehearsed)
     assert max(late) > 0.01
 
