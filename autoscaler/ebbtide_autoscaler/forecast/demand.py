@@ -81,7 +81,8 @@ def heard(
         per_s: requests that arrived each second meanwhile.
 
     Returns:
-        The bin that is open now, and those that were closed, oldest first.
+        The bin that is open now, and those that were closed, oldest first. Bins in between of which nothing was heard
+        are in neither: the numbers of the others tell, and a clock that is set ahead by decades passes millions.
     """
     if demand < 0:
         raise ValueError(f"demand of {demand}: it is a number of requests")
@@ -101,7 +102,7 @@ def heard(
         if now_s < end_s:
             return one, closed
         closed.append(one)
-        one = OpenBin(one.number + 1)
+        one = OpenBin(max(one.number + 1, bin_of(since_s)))
 
 
 def grown(demand: Demand, closed: Sequence[tuple[int, Bin | None]]) -> Demand:

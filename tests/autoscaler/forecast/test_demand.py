@@ -50,6 +50,14 @@ def test_silence_is_neither_zero_nor_as_before() -> None:
     assert all(bin.closed() is None for bin in closed[1:]) and one.number == bin_of(late_s)
 
 
+def test_bins_of_which_nothing_was_heard_are_told_by_the_gap_that_they_leave() -> None:
+    """A clock that is set from 1970 to today passes millions of bins at once: they are no records of a ledger."""
+    one, _ = heard(None, 5.0, since_s=0.0, now_s=200.0)
+    for now_s in (3 * BIN_S, 1.7e9):
+        late, closed = heard(one, 9.0, since_s=now_s, now_s=now_s)
+        assert closed == [one] and late == OpenBin(bin_of(now_s))
+
+
 def test_what_cannot_be_demand_is_refused() -> None:
     with pytest.raises(ValueError, match="number of requests"):
         heard(None, -1.0, since_s=0.0, now_s=1.0)

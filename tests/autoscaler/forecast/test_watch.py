@@ -1,7 +1,11 @@
 """What gateways say becomes bins and an outlook; silence becomes neither."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin
+from ebbtide_autoscaler.forecast.demand import BIN_S, KEPT, Bin, Demand
+from ebbtide_autoscaler.forecast.record import demand_record, with_record
 from ebbtide_autoscaler.forecast.surge import ENOUGH, SAMPLE_S
 from ebbtide_autoscaler.forecast.watch import SURGES_EVERY, Closed, Watch
 from ebbtide_autoscaler.signals import EndpointSignals
@@ -33,7 +37,29 @@ def test_silent_gateways_leave_a_gap_and_no_zero() -> None:
     hear(watch, 8, from_s=START_S, bins=1)
     hear(watch, 0, from_s=START_S + BIN_S + TICK_S, bins=1.5, known=False)
     closed = hear(watch, 8, from_s=START_S + 3 * BIN_S, bins=1)
-    assert [(one.number, one.value) for one in closed] == [(1001, None), (1002, None), (1003, Bin(8.0, 8.0))]
+    assert [(one.number, one.value) for one in closed] == [(1001, None), (1003, Bin(8.0, 8.0))]
+    assert watch.demand[CHAT].bins == (Bin(8.0, 8.0), None, None, Bin(8.0, 8.0))
+
+
+STEP = st.tuples(
+    st.sampled_from([TICK_S, 20.0, BIN_S, 3 * BIN_S, (KEPT - 1) * BIN_S, (KEPT + 1) * BIN_S]), st.booleans()
+)
+
+
+@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@given(st.lists(st.tuples(STEP, st.integers(1, 40)), max_size=12))
+def test_records_come_to_what_was_heard_however_clocks_jump(steps: list[tuple[tuple[float, bool], int]]) -> None:
+    """However far the clock is set ahead: what is written is no more than was heard, and is read back as it was."""
+    watch, now_s, replayed = Watch(), 0.0, dict[EndpointName, Demand]()
+    for (after_s, known), ticks in steps:
+        now_s += after_s
+        for _ in range(ticks):
+            now_s += TICK_S
+            closed = watch.hear(now_s, said(8, known=known))
+            assert len(closed) <= 1
+            for one in closed:
+                replayed = with_record(replayed, demand_record(one))
+    assert replayed == watch.demand
 
 
 def test_an_outlook_comes_with_history_and_is_made_anew_with_each_bin() -> None:
