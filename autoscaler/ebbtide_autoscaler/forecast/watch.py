@@ -1,12 +1,16 @@
-"""Every endpoint's demand as it is heard, and what is expected of it: made anew when a bin is full."""
+"""Every endpoint's demand as it is heard, and what is expected of it: made anew when a bin is full.
 
-from collections.abc import Mapping
+Also when it was not heard: an arbiter that starts hours after the last one died, or a gateway that was silent, leaves
+bins of which nothing is known, and what was expected before them is not what is expected now.
+"""
+
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.asked import running
-from ebbtide_autoscaler.forecast.demand import Bin, Demand, OpenBin, grown, heard
+from ebbtide_autoscaler.forecast.demand import Bin, Demand, OpenBin, bin_of, grown, heard
 from ebbtide_autoscaler.forecast.outlook import Outlook, outlook
 from ebbtide_autoscaler.forecast.surge import Samples
 from ebbtide_autoscaler.signals import EndpointSignals
@@ -57,16 +61,21 @@ class Watch:
             one, full = heard(one, demand, since_s=since_s, now_s=now_s, per_s=signals.arriving_per_s)
             self._open[name] = (one, now_s)
             found += [Closed(name, bin.number, bin.closed()) for bin in full]
-        if found:
-            self._keep(found)
+        self._keep(found)
+        self._look_ahead(bin_of(now_s) - 1, {one.endpoint for one in found})
         return tuple(found)
 
     def _keep(self, closed: list[Closed]) -> None:
-        names = dict.fromkeys(one.endpoint for one in closed)
-        for name in names:
-            mine = [(one.number, one.value) for one in closed if one.endpoint == name]
-            self._demand[name] = grown(self._demand.get(name, Demand()), mine)
-        anew = {name: outlook(self._demand[name]) for name in names}
+        for one in closed:
+            self._demand[one.endpoint] = grown(self._demand.get(one.endpoint, Demand()), [(one.number, one.value)])
+
+    def _look_ahead(self, last: int, grew: Set[EndpointName]) -> None:
+        """Make anew what is expected where bins came, or where it is as of a bin before ``last``, the last full one."""
+        names = [name for name in self._demand if name in grew or self._outlooks[name].made < last]
+        if not names:
+            return
+        # As of now, and unknown where nothing was heard; `_demand` itself grows by what goes to the ledger only.
+        anew = {name: outlook(grown(self._demand[name], [(last, None)])) for name in names}
         kept = {
             name: replace(one, surges=self._outlooks[name].surges)
             for name, one in anew.items()

@@ -1,10 +1,12 @@
 """What gateways say becomes bins and an outlook; silence becomes neither."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.forecast.demand import BIN_S, KEPT, Bin, Demand
+from ebbtide_autoscaler.forecast.demand import BIN_S, KEPT, Bin, Demand, bin_of
+from ebbtide_autoscaler.forecast.experts import GAP_BINS
 from ebbtide_autoscaler.forecast.record import demand_record, with_record
 from ebbtide_autoscaler.forecast.surge import ENOUGH, SAMPLE_S
 from ebbtide_autoscaler.forecast.watch import SURGES_EVERY, Closed, Watch
@@ -80,6 +82,37 @@ def test_another_arbiter_goes_on_from_what_was_kept() -> None:
     second = Watch(first.demand)
     assert second.outlooks[CHAT].most(0.9, BIN_S) == first.outlooks[CHAT].most(0.9, BIN_S)
     assert len(closed) == 36
+
+
+@given(st.integers(0, 8 * 12), st.booleans())
+def test_what_is_expected_is_as_of_now_however_long_nobody_listened(gap: int, known: bool) -> None:
+    """Of a busy pool that comes back: after an hour what was last heard says nothing, with a day less than known."""
+    watch = Watch({CHAT: Demand(1000, (Bin(40.0, 42.0),) * 60)})
+    now_s = (1060 + gap) * BIN_S + 1.0
+    watch.hear(now_s, said(1, known=known))
+    found = watch.outlooks[CHAT]
+    assert found.made == bin_of(now_s) - 1
+    expected = found.running_in(BIN_S, 1.0)
+    assert expected == (pytest.approx(40.0) if gap <= GAP_BINS else 1.0)
+    before = watch.outlooks
+    watch.hear(now_s + TICK_S, said(1, known=known))
+    assert watch.outlooks is before, "once a bin"
+
+
+def test_after_hours_of_silence_what_is_expected_is_as_of_that_time_yesterday() -> None:
+    day, night = (Bin(40.0, 42.0),) * 144, (Bin(4.0, 5.0),) * 144
+    watch = Watch({CHAT: Demand(0, (day + night) * 3 + day)})
+    for hours, expected in ((8, 4.0), (13, 40.0)):
+        watch.hear((7 * 144 + hours * 12) * BIN_S, said(1))
+        assert watch.outlooks[CHAT].running_in(3 * BIN_S, 1.0) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_bin_that_closes_late_is_known_although_it_was_taken_for_unknown_meanwhile() -> None:
+    watch, end_s = Watch(), START_S + BIN_S
+    hear(watch, 8, from_s=START_S, bins=0.9)
+    watch.hear(end_s + 1.0, {})
+    assert [one.value for one in watch.hear(end_s + 2.0, said(8))] == [Bin(8.0, 8.0)]
+    assert watch.demand[CHAT] == Demand(1000, (Bin(8.0, 8.0),))
 
 
 def surge(watch: Watch, samples: int, *, from_s: float = START_S) -> float:
