@@ -22,8 +22,7 @@ Serve counts requests every few seconds and tells neither arrivals nor how long 
 or running; training is not known at all. An arbiter (``ebbtide up``) has neither limit.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
@@ -36,6 +35,7 @@ from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.serving import Want, wants
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.steady_clock import SteadyClock
 
 
 class Context(Protocol):
@@ -71,19 +71,20 @@ class ServePolicy:
         deployments: Mapping[str, Mapping[str, Any]],
         forecast_share: float = 0.95,
         up_after_s: float = 1.0,
-        clock: Any = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Args:
             gpus: that the deployments may have together.
             deployments: by name, the fields of `DeploymentPolicy`.
             forecast_share: see `PolicyConfig`.
             up_after_s: of more demand, before there are more replicas.
-            clock: seconds since 1970.
+            clock: seconds since 1970 that never go back; None: this machine's.
 
         Raises:
             ValueError: a field is wrong, or unknown.
         """
-        self._gpus, self._clock = gpus, clock
+        # Made here and no default value: Serve pickles this class, which must hold no lock.
+        self._gpus, self._clock = gpus, clock or SteadyClock().now_s
         self._named = {name: DeploymentPolicy.model_validate(said) for name, said in deployments.items()}
         self._config = PolicyConfig(forecast_share=forecast_share, up_after_s=up_after_s)
         self._memory, self._watch = Memory(), Watch()

@@ -1,13 +1,20 @@
 """The policy as Serve would call it: counts in, replicas out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 
 from ebbtide_autoscaler.serve_native import ServePolicy
+from ebbtide_autoscaler.steady_clock import SteadyClock
 
 CHAT, EMBED = "app#chat", "app#embed"
-NAMED = {"chat": {"target_requests": 4, "priority": 1, "down_after_s": 5.0, "idle_after_s": 10.0}, "embed": {}}
+NAMED: Mapping[str, Mapping[str, Any]] = {
+    "chat": {"target_requests": 4, "priority": 1, "down_after_s": 5.0, "idle_after_s": 10.0},
+    "embed": {},
+}
 
 
 @dataclass
@@ -22,9 +29,9 @@ class Told:
 class Served:
     """Serve's loop: it does what it is told, at once."""
 
-    def __init__(self, gpus: int = 8) -> None:
+    def __init__(self, gpus: int = 8, named: Mapping[str, Mapping[str, Any]] = NAMED) -> None:
         self.now_s = 1_000_000.0
-        self.policy = ServePolicy(gpus, NAMED, clock=lambda: self.now_s)
+        self.policy = ServePolicy(gpus, named, clock=lambda: self.now_s)
         self.told = {CHAT: Told("chat"), EMBED: Told("embed", capacity_adjusted_min_replicas=1), "app#x": Told("x")}
 
     def run(self, seconds: float) -> tuple[int, int]:
@@ -52,6 +59,28 @@ def test_together_they_have_no_more_gpus_than_there_are_and_the_important_one_go
     serve.told[CHAT].total_num_requests = 100.0
     serve.told[EMBED].total_num_requests = 100.0
     assert serve.run(3.0) == (2, 1), "the least number of the other one is kept"
+
+
+def test_a_clock_that_is_set_back_keeps_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve = Served()
+    passed_s, set_by_s = 0.0, 1_000_000.0
+    machines = partial(SteadyClock, lambda: passed_s + set_by_s, lambda: passed_s)
+    monkeypatch.setattr("ebbtide_autoscaler.serve_native.SteadyClock", machines)
+    serve.policy = ServePolicy(8, NAMED)
+
+    def run(seconds: int) -> int:
+        nonlocal passed_s
+        for _ in range(10 * seconds):
+            passed_s += 0.1
+            counts, _ = serve.policy({CHAT: serve.told[CHAT]})
+            serve.told[CHAT].target_num_replicas = counts[CHAT]
+        return counts[CHAT]
+
+    serve.told[CHAT].total_num_requests = 9.0
+    assert run(3) == 3
+    set_by_s -= 3600.0
+    serve.told[CHAT].total_num_requests = 0.0
+    assert run(60) == 0
 
 
 def test_a_field_that_is_not_known_is_refused() -> None:
