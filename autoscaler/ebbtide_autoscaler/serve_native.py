@@ -112,12 +112,13 @@ class ServePolicy:
 
     def _within_gpus(self, wanted: Sequence[Want], state: PoolState) -> dict[str, int]:
         """Everybody's least number first, then what is wanted beyond, by priority, while there are GPUs."""
-        specs = {one.endpoint: state.endpoints[one.endpoint].spec for one in wanted}
-        counts = {one.endpoint: min(one.want, specs[one.endpoint].replicas_min) for one in wanted}
-        left = self._gpus - sum(count * specs[name].slots_per_replica for name, count in counts.items())
+        counts = {one.endpoint: min(one.want, state.endpoints[one.endpoint].spec.replicas_min) for one in wanted}
+        gpus_each = {one.endpoint: self._named[one.endpoint].gpus_per_replica for one in wanted}
+        left = self._gpus - sum(count * gpus_each[name] for name, count in counts.items())
         for one in wanted:
-            each = specs[one.endpoint].slots_per_replica
-            more = max(0, min(one.want - counts[one.endpoint], left // each))
+            more, each = one.want - counts[one.endpoint], gpus_each[one.endpoint]
+            if each:  # else it runs on CPUs, of which nobody counts any here
+                more = max(0, min(more, left // each))
             counts[one.endpoint] += more
             left -= more * each
         return {str(name): count for name, count in counts.items()}
@@ -145,7 +146,7 @@ def _spec(name: EndpointName, named: DeploymentPolicy, context: Context) -> Endp
         priority=named.priority,
         replicas_min=least,
         replicas_max=max(least, context.capacity_adjusted_max_replicas),
-        slots_per_replica=max(1, named.gpus_per_replica),
+        slots_per_replica=max(1, named.gpus_per_replica),  # an endpoint's replica has one; GPUs are counted by name
         target_requests=named.target_requests,
         ttft_slo_s=2.0,
         tpot_slo_s=0.1,

@@ -61,6 +61,12 @@ def test_together_they_have_no_more_gpus_than_there_are_and_the_important_one_go
     assert serve.run(3.0) == (2, 1), "the least number of the other one is kept"
 
 
+def test_a_deployment_without_gpus_takes_none_from_the_others() -> None:
+    serve = Served(gpus=2, named={"chat": {"target_requests": 4, "gpus_per_replica": 0, "priority": 1}, "embed": {}})
+    serve.told[CHAT].total_num_requests = serve.told[EMBED].total_num_requests = 16.0
+    assert serve.run(3.0) == (4, 2), "with GPUs for two, as many as its own bounds allow"
+
+
 def test_a_clock_that_is_set_back_keeps_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     serve = Served()
     passed_s, set_by_s = 0.0, 1_000_000.0
