@@ -1,6 +1,6 @@
 """Demand that somebody knows of: replicas that are to be ready at set times of the week. Pure."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo
 
@@ -11,7 +11,9 @@ SPARE = 1.5  # of the time that a start took last: one start in ten takes 1.7 ti
 
 
 def scheduled(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str]:
-    """The replicas that are to be ready by the time that one which is started now is, and why; 0: none are.
+    """The replicas that are scheduled for any moment from now until one that is started now answers, and why; 0: none.
+
+    Any: what is over by then may be short, and some replicas start sooner than the last one did.
 
     Args:
         spec: of the endpoint.
@@ -20,7 +22,7 @@ def scheduled(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str
     """
     best, why = 0, ""
     for one in spec.scheduled:
-        if one.replicas > best and (_is_on(one, now_s) or _is_on(one, now_s + SPARE * lead_s)):
+        if one.replicas > best and _is_on(one, now_s, now_s + SPARE * lead_s):
             at = f"{one.from_minute // 60:02}:{one.from_minute % 60:02}"
             best, why = (
                 one.replicas,
@@ -29,16 +31,17 @@ def scheduled(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str
     return best, why
 
 
-def _is_on(one: Scheduled, at_s: float) -> bool:
-    """Whether that moment lies within it, on whichever of its days it has begun."""
-    here = datetime.fromtimestamp(at_s, UTC).astimezone(_zone(one.zone))
-    for back in range(one.minutes // (24 * 60) + 2):
-        day = here.date() - timedelta(days=back)
+def _is_on(one: Scheduled, from_s: float, until_s: float) -> bool:
+    """Whether it is on at any moment of that stretch, on whichever of its days it has begun."""
+    zone, span_s = _zone(one.zone), 60.0 * one.minutes
+    first, last = (datetime.fromtimestamp(at_s, zone).date() for at_s in (from_s - span_s, until_s))
+    for ahead in range((last - first).days + 1):
+        day = first + timedelta(days=ahead)
         if day.weekday() not in one.days:
             continue
         # By the clock on the wall: 09:00 is 09:00 on the days on which clocks change, too.
-        begins = datetime(day.year, day.month, day.day, tzinfo=here.tzinfo) + timedelta(minutes=one.from_minute)
-        if 0.0 <= at_s - begins.timestamp() < 60.0 * one.minutes:
+        begins = datetime(day.year, day.month, day.day, tzinfo=zone) + timedelta(minutes=one.from_minute)
+        if begins.timestamp() <= until_s and from_s < begins.timestamp() + span_s:
             return True
     return False
 

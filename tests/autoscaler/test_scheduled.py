@@ -1,13 +1,15 @@
 """Replicas that are ready when somebody has said that they will be needed."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ebbtide.pool.spec import Scheduled
-from ebbtide_autoscaler.scheduled import scheduled
+from ebbtide_autoscaler.scheduled import SPARE, scheduled
 from ebbtide_autoscaler.signals import EndpointMemory, Memory
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.test_policy import CHAT, NOW, S0, SEAT0, a_pool, kinds, look, signals, with_ready
@@ -34,6 +36,37 @@ def berlin(*when: int) -> float:
 )
 def test_they_are_there_in_time_by_the_clock_on_the_wall(at_s: float, count: int) -> None:
     assert scheduled(SPEC, at_s, 40.0)[0] == count
+
+
+@settings(deadline=None)
+@given(
+    minutes=st.integers(1, 3 * 24 * 60),
+    from_minute=st.integers(0, 24 * 60 - 1),
+    days=st.sets(st.integers(0, 6), min_size=1),
+    lead_s=st.floats(0.0, 2e5),
+    at_s=st.integers(int(berlin(2026, 3, 25)), int(berlin(2026, 4, 3))),
+)
+def test_they_are_wanted_from_the_start_that_is_in_time_to_the_end_without_a_break(
+    minutes: int, from_minute: int, days: set[int], lead_s: float, at_s: int
+) -> None:
+    """Also where it is over before a replica that is started now would answer; clocks change on 29 March."""
+    one = replace(NINE, days=tuple(days), from_minute=from_minute, minutes=minutes)
+    midnights = [datetime(2026, 3, 15, tzinfo=ZoneInfo("Europe/Berlin")) + timedelta(days=day) for day in range(30)]
+    begins = [
+        (midnight + timedelta(minutes=from_minute)).timestamp() for midnight in midnights if midnight.weekday() in days
+    ]
+    wanted = any(begin_s - SPARE * lead_s <= at_s < begin_s + 60 * minutes for begin_s in begins)
+    assert scheduled(replace(SPEC, scheduled=(one,)), at_s, lead_s)[0] == (2 if wanted else 0)
+
+
+@pytest.mark.parametrize(
+    ("from_nine_s", "count"), [(-601, 0), (-600, 3), (-300, 3), (-1, 3), (0, 3), (299, 3), (300, 0)]
+)
+def test_a_schedule_that_is_shorter_than_its_lead_does_not_switch_off_before_it_begins(
+    from_nine_s: int, count: int
+) -> None:
+    short = replace(SPEC, scheduled=(replace(NINE, minutes=5, replicas=3),))
+    assert scheduled(short, berlin(2026, 11, 23, 9) + from_nine_s, 400.0)[0] == count
 
 
 def test_what_begins_before_midnight_goes_on_after_it() -> None:
