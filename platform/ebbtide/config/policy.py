@@ -30,8 +30,9 @@ class PolicySection(Section):
     )
     up_after_s: SecondsOrZero = Field(
         1.0,
-        description="Seconds with the time to first token over its SLO before one more replica is started. "
-        "Default 1: one slow request is no trend.",
+        description="Seconds that the time to first token, or between tokens, must be over its SLO, or a count of "
+        "requests be more than the replicas are for, before more are started. Not for the first one, what is "
+        "scheduled, or what arrivals averaged over 15 s tell. Default 1: one slow request is no trend.",
     )
     starve_after_s: SecondsOrZero = Field(
         14_400,
