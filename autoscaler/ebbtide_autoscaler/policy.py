@@ -52,7 +52,7 @@ def decide(
     state = snapshot.state
     wanted, endpoints = wants(now_s, snapshot, memory, config)
     quiet = _last_quiet[0]
-    if quiet.holds(now_s, state, snapshot.asides, config, wanted):
+    if quiet.holds(now_s, snapshot, memory, config, wanted):
         return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
     raising.followed(state)
     free = state.free_slots()
@@ -84,7 +84,7 @@ def decide(
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)
     if not draft.moves and not grow_since_s and satisfied(wanted):
-        _last_quiet[0] = Quiet(state, snapshot.asides, config, draft.until_s, decision.waits)
+        _last_quiet[0] = Quiet(state, snapshot.asides, memory.away, config, now_s, draft.until_s, decision.waits)
     return decision, _with(memory, endpoints, grow_since_s, away)
 
 

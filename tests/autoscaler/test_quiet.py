@@ -14,6 +14,7 @@ from ebbtide.pool.events import (
     Body,
     CancelJob,
     Decision,
+    DrainSeat,
     EndpointDeclared,
     GrantJob,
     GrantSeat,
@@ -37,6 +38,7 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler import policy, step
+from ebbtide_autoscaler.foresee import foreseen
 from ebbtide_autoscaler.quiet import NEVER
 from ebbtide_autoscaler.signals import Away, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.chaos import Chaos
@@ -134,9 +136,7 @@ def add_job(draw: Draw, state: PoolState, name: JobName, free: list[SlotId]) -> 
         min_runtime_s=draw(st.sampled_from([0.0, 60.0])),
         max_preemptions_per_h=draw(st.sampled_from([0, 1, 1000])),
     )
-    stage = draw(
-        st.sampled_from(["waits", "runs", "runs", "parked", "parked", "stops", "crashed", "held", "cancelled"])
-    )
+    stage = draw(st.sampled_from(STAGES))
     at_s = NOW - draw(st.sampled_from([0.5, 15.0, 100.0, 3000.0]))
     late_s = at_s + draw(st.floats(0.0, 1.0)) * (NOW - at_s)
     state = fold(state, JobSubmitted(spec, "i"), at_s=at_s)
@@ -264,3 +264,54 @@ def test_the_time_for_which_slots_are_kept_ends_it(way: str) -> None:
     with forgotten():
         for after_s in (0.0, 14.0, 16.0):
             _, memory = twice(NOW + after_s, Snapshot(state, {CHAT: BUSY} if way[0] == "p" else {}), memory, CONFIG)
+
+
+ASKED_AT_S = st.sampled_from([-30.0, -3.0, 0.0, 0.7, 1.5, 5.0, 17.0, 60.0, 400.0, 5 * 3600.0, 86_400.0])
+
+
+@st.composite
+def with_one_that_waits_for_all(draw: Draw) -> PoolState:
+    """A replica has just ended, and a job waits for its slot and all that is free; others may run on fewer.
+
+    Once it starves the free ones are kept for it: much of what moves now does not move then.
+    """
+    count = draw(st.integers(2, 5))
+    state = ready(a_pool(nodes={"n0": count}), SEAT0, (S0,), at_s=NOW - 5000.0)
+    free = list(slots(count)[1:])
+    for number in range(draw(st.integers(1, 3))):
+        state = add_job(draw, state, JobName(f"j{number}"), free)
+    state = fold(state, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained", failed=False), at_s=NOW - 1.0)
+    all_of_it = 1 + len(state.free_slots())
+    large = a_job("large", workers_min=all_of_it, workers_max=all_of_it, priority=1)
+    return fold(state, JobSubmitted(large, "i"), at_s=NOW - draw(st.sampled_from([0.5, 100.0])))
+
+
+@settings(max_examples=400, deadline=None, database=None, derandomize=True)
+@given(st.one_of(pools(), with_one_that_waits_for_all()), CONFIGS, st.lists(ASKED_AT_S, min_size=2), st.data())
+def test_whoever_asked_before_and_for_whatever_time(
+    state: PoolState, config: PolicyConfig, asked_at_s: list[float], data: st.DataObject
+) -> None:
+    """Whoever looks ahead asks for a later time with the state of now, and a clock may be set back."""
+    up = sum(seat.state is SeatState.READY for seat in state.seats.values())
+    seen = signals(inflight=4 * up, last_arrival_s=NOW + 1e6 if up else 0.0)
+    known, twice = [Memory(), Memory(away=LONG)], Twice()
+    with forgotten():
+        for after_s in asked_at_s:
+            memory = data.draw(st.sampled_from(known))
+            known.append(twice(NOW + after_s, Snapshot(state, {CHAT: seen}), memory, config)[1])
+
+
+def test_a_look_ahead_changes_no_decision() -> None:
+    """By then a job has starved and would have the free slot kept for it; now another one gets it."""
+    state = ready(a_pool(nodes={"n0": 2}), SEAT0, (S0,))
+    state = fold(state, JobSubmitted(a_job("large", workers_min=2, workers_max=2), "i"), at_s=NOW - 100.0)
+    state = running(state, a_job("p", workers_max=1), slots(2)[1:], at_s=NOW - 50.0)
+    crashed = JobCrashed(P, "w", 0), SlotFreed(slots(2)[1]), JobRecovered(P)
+    drained = DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained", failed=False)
+    state = fold(state, *crashed, *drained, at_s=NOW - 1.0)
+    snapshot = Snapshot(state, {CHAT: signals(last_arrival_s=NOW - 1000.0)})
+    with forgotten():
+        _, memory = decide(NOW, snapshot, Memory(), CONFIG)
+        foreseen(NOW, NOW + 5 * 3600.0, snapshot, memory, CONFIG)
+        found, _ = decide(NOW + 5.0, snapshot, memory, CONFIG)
+    assert [move.kind for move in found.moves] == ["grant_job"]
