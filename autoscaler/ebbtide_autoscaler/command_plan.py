@@ -67,7 +67,10 @@ def _foresee(pool: str | None, ahead_s: float, as_json: bool) -> None:
         [_row(one) for one in found["endpoints"]],
         title=f"expected at {at}, requests at once",
     )
-    if not any(one["most"] is not None for one in found["endpoints"]):
+    for line in filter(None, map(_unheard, found["endpoints"])):
+        click.echo(line)
+    heard = any(one["known"] for one in found["endpoints"])
+    if heard and all(one["most"] is None for one in found["endpoints"]):
         click.echo("nothing is expected yet: it takes two hours of traffic; demand is taken to stay as it is")
     for move in found["moves"]:
         who = move.get("seat") or move.get("job")
@@ -76,12 +79,22 @@ def _foresee(pool: str | None, ahead_s: float, as_json: bool) -> None:
         click.echo("nothing would move")
 
 
+def _unheard(one: dict[str, Any]) -> str:
+    """What is not known of an endpoint's demand; empty: all of it is."""
+    if not one["known"]:
+        return f"{one['endpoint']}: its demand is not known, for its gateways are silent; it keeps its replicas"
+    if one["unheard_s"]:
+        silent = f"a gateway has been silent for {one['unheard_s']:.0f} s, its part is not in these numbers"
+        return f"{one['endpoint']}: {silent}; nothing is taken away"
+    return ""
+
+
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     unknown = "-"
     return (
         one["endpoint"],
-        f"{one['now']:g}",
-        f"{one['then']:g}",
+        unknown if one["now"] is None else f"{one['now']:g}",
+        unknown if one["then"] is None else f"{one['then']:g}",
         unknown if one["most"] is None else f"{one['most']:g}",
         unknown if one["error"] is None else f"{one['error']:.0%}",
         str(one["replicas"]),

@@ -1,6 +1,7 @@
 """What the policy would come to at a later time, if demand is then as it is expected to be: ``plan --at``. Pure.
 
-Jobs and replicas are taken to be as they are now, apart from what this demand brings about.
+Jobs and replicas are taken to be as they are now, apart from what this demand brings about. So are gateways: what those
+that are silent now would say is not known then either.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.asked import is_smooth, running
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.serving import COMING_OR_READY, wants
+from ebbtide_autoscaler.serving import Want, wants
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
 QUIET = 0.05  # requests at once: with fewer nobody is taken to ask at all
@@ -31,10 +32,11 @@ def foreseen(now_s: float, at_s: float, snapshot: Snapshot, memory: Memory, conf
     traffic = {name: _signals_then(snapshot, name, lead_s, at_s) for name in snapshot.state.endpoints}
     then = replace(snapshot, traffic=traffic)
     settled = _settled(at_s, then, memory, config)
+    wanted = {want.endpoint: want for want in wants(at_s, then, settled, config)[0]}
     decision, _ = decide(at_s, then, settled, config)
     return {
         "at_s": at_s,
-        "endpoints": [_row(snapshot, then, settled, name, lead_s) for name in snapshot.state.endpoints],
+        "endpoints": [_row(snapshot, then, settled, wanted[name], lead_s) for name in snapshot.state.endpoints],
         "free_slots": len(snapshot.state.free_slots()),
         "moves": [{"kind": move.kind, "reason": move.reason, **_about(move)} for move in decision.moves],
     }
@@ -47,19 +49,23 @@ def _about(move: Any) -> dict[str, Any]:
 
 def _signals_then(snapshot: Snapshot, name: EndpointName, lead_s: float, at_s: float) -> EndpointSignals:
     """What gateways would say of demand as it is expected."""
-    now = snapshot.traffic.get(name, EndpointSignals(known=True))
+    now = snapshot.traffic.get(name, EndpointSignals())
+    if not now.known:
+        return now
     outlook = snapshot.outlooks.get(name)
     demand = outlook.running_in(lead_s, running(now)) if outlook is not None else running(now)
+    idle = EndpointSignals(
+        arrivals=now.arrivals, last_arrival_s=now.last_arrival_s, known=True, unheard_s=now.unheard_s
+    )
     if demand < QUIET:
-        return EndpointSignals(arrivals=now.arrivals, last_arrival_s=now.last_arrival_s, known=True)
+        return idle
     stay_s = now.stay_s if is_smooth(now) else 1.0
-    return EndpointSignals(
+    return replace(
+        idle,
         inflight=1,  # somebody is there; how many is what arrives and stays, as replicas will have followed
-        arrivals=now.arrivals,
         last_arrival_s=at_s,
         arriving_per_s=demand / stay_s,
         stay_s=stay_s,
-        known=True,
     )
 
 
@@ -84,21 +90,23 @@ def _since_long(one: EndpointMemory, longest_s: float) -> EndpointMemory:
     )
 
 
-def _row(snapshot: Snapshot, then: Snapshot, settled: Memory, name: EndpointName, lead_s: float) -> dict[str, Any]:
-    state, outlook = snapshot.state, snapshot.outlooks.get(name)
-    spec = state.endpoints[name].spec
-    have = sum(seat.state in COMING_OR_READY for seat in state.seats_of(name))
-    known: Mapping[str, Any] = {"most": None, "error": None}
+def _row(snapshot: Snapshot, then: Snapshot, settled: Memory, want: Want, lead_s: float) -> dict[str, Any]:
+    """``now`` and ``then`` are None where gateways are silent: nobody knows."""
+    state, name = snapshot.state, want.endpoint
+    outlook, traffic = snapshot.outlooks.get(name), snapshot.traffic.get(name, EndpointSignals())
+    expected: Mapping[str, Any] = {"most": None, "error": None}
     if outlook is not None and outlook.expected:
         nearest = min(outlook.expected, key=lambda one: abs(one.lead_s - lead_s))
-        known = {"most": round(outlook.most(0.95, lead_s) or 0.0, 2), "error": round(nearest.error, 3)}
-    aim = settled.endpoints[name].aim if name in settled.endpoints else have
+        expected = {"most": round(outlook.most(0.95, lead_s) or 0.0, 2), "error": round(nearest.error, 3)}
+    aim = settled.endpoints[name].aim if want.known and name in settled.endpoints else want.want
     return {
         "endpoint": name,
-        "now": round(running(snapshot.traffic.get(name, EndpointSignals())), 2),
-        "then": round(running(then.traffic[name]), 2),
-        **known,
-        "replicas": have,
+        "known": want.known,
+        "unheard_s": round(traffic.unheard_s, 1),
+        "now": round(running(traffic), 2) if want.known else None,
+        "then": round(running(then.traffic[name]), 2) if want.known else None,
+        **expected,
+        "replicas": want.now,
         "replicas_then": aim,
-        "slots": (aim - have) * spec.slots_per_replica,
+        "slots": (aim - want.now) * state.endpoints[name].spec.slots_per_replica,
     }

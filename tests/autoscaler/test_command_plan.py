@@ -1,10 +1,12 @@
 """``ebbtide plan`` as people misuse it."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from ebbtide_autoscaler import command_plan
 from ebbtide_autoscaler.command_plan import AHEAD_MAX_S, plan
 
 
@@ -36,3 +38,36 @@ def test_times_are_from_now() -> None:
     soon = (datetime.now() + timedelta(minutes=2)).strftime("%H:%M")
     assert 0.0 < option.type.convert(soon, option, None) <= 120.0
     assert 0.0 < option.type.convert(datetime.now().strftime("%H:%M"), option, None) <= AHEAD_MAX_S
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any]) -> str:
+    """What a person reads of such words of the arbiter."""
+    row = {"endpoint": "chat", "known": True, "unheard_s": 0.0, "now": 2.0, "then": 3.5, "most": None, "error": None}
+    row |= {"replicas": 1, "replicas_then": 1, "slots": 0}
+    answer = {"at_s": 1e9, "endpoints": [row | one for one in rows], "free_slots": 0, "moves": []}
+
+    class Link:
+        def call(self, method: str, at_s: float, *, timeout_s: float) -> dict[str, Any]:
+            return answer
+
+    monkeypatch.setattr(command_plan, "ArbiterLink", Link)
+    monkeypatch.setattr(command_plan, "joined", lambda pool: None)
+    code, output = run("--at", "+1h")
+    assert code == 0, output
+    return output
+
+
+def test_demand_that_nobody_knows_is_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = {"known": False, "unheard_s": 70.0, "now": None, "then": None}
+    output = told(monkeypatch, silent, {"endpoint": "heard"})
+    assert "chat: its demand is not known, for its gateways are silent; it keeps its replicas" in output
+    assert "heard:" not in output and "demand is taken to stay as it is" in output
+    [chat] = [line for line in output.splitlines() if line.startswith("chat ")]
+    assert chat.split()[1:3] == ["-", "-"]
+    assert "demand is taken to stay" not in told(monkeypatch, silent)
+
+
+def test_demand_of_which_a_part_is_not_known_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = told(monkeypatch, {"unheard_s": 20.0})
+    assert "chat: a gateway has been silent for 20 s, its part is not in these numbers; nothing is taken away" in output
+    assert "chat:" not in told(monkeypatch, {})

@@ -1,12 +1,14 @@
 """What is about to happen, by what is expected."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ebbtide.pool.ids import JobName
 from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.foresee import foreseen
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, Snapshot
+from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, S2, SEAT0, a_pool, with_job, with_ready
 
@@ -58,3 +60,32 @@ def test_half_way_is_half_of_it() -> None:
     later = Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(8.0)})
     [row] = foreseen(NOW, NOW + HOUR_S / 2, later, Memory(), CONFIG)["endpoints"]
     assert row["then"] == 5.0
+
+
+@pytest.mark.parametrize("later_s", [60.0, HOUR_S])
+@pytest.mark.parametrize("guess", [None, 0.0, 8.0])
+@pytest.mark.parametrize("memory", [Memory(), Memory({CHAT: EndpointMemory(aim=2, under_since_s=NOW - 1.0)})])
+def test_while_all_gateways_are_silent_demand_is_unknown_and_nothing_moves(
+    guess: float | None, later_s: float, memory: Memory
+) -> None:
+    outlooks = {} if guess is None else {CHAT: expecting(guess)}
+    silent = Snapshot(busy_pool().state, {CHAT: EndpointSignals()}, {}, outlooks)
+    found = foreseen(NOW, NOW + later_s, silent, memory, CONFIG)
+    [row] = found["endpoints"]
+    assert (row["known"], row["now"], row["then"]) == (False, None, None)
+    assert (row["replicas"], row["replicas_then"], row["slots"], found["moves"]) == (1, 1, 0, [])
+
+
+@pytest.mark.parametrize("guess", [None, 0.0])
+@pytest.mark.parametrize("there", [replace(ONE, unheard_s=20.0), EndpointSignals(known=True, unheard_s=20.0)])
+def test_while_one_gateway_is_silent_nothing_is_taken_away(guess: float | None, there: EndpointSignals) -> None:
+    outlooks = {} if guess is None else {CHAT: expecting(guess)}
+    found = foreseen(NOW, NOW + HOUR_S, Snapshot(busy_pool().state, {CHAT: there}, {}, outlooks), Memory(), CONFIG)
+    [row] = found["endpoints"]
+    assert (row["known"], row["unheard_s"], row["replicas_then"], found["moves"]) == (True, 20.0, 1, [])
+
+
+def test_while_one_gateway_is_silent_replicas_are_added_all_the_same() -> None:
+    there = Snapshot(busy_pool().state, {CHAT: replace(ONE, unheard_s=20.0)}, {}, {CHAT: expecting(8.0)})
+    [row] = foreseen(NOW, NOW + HOUR_S, there, Memory(), CONFIG)["endpoints"]
+    assert (row["then"], row["replicas_then"]) == (8.0, 2)
