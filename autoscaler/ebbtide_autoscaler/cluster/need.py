@@ -4,21 +4,28 @@ What is wanted: the replicas that endpoints aim at (what is asked for, expected,
 is not held with the fewest workers it can run with, and the reserve. A job takes more than its least where there is
 room, but no node is started for that, nor kept.
 
+A job that runs makes room as far as the policy may ever ask it to: not where its class keeps it, nor if its file allows
+no preemption at all. What keeps it for a time only counts as room (it has been preempted as often as it may within this
+hour, or is within its minimum runtime): that ends by itself, and a node that was started meanwhile would stay, with a
+replica on it.
+
 Counted is what fits for certain, no packing is tried: replicas of each size need so many places on single nodes, and
 all together need so many slots. So the answer never falls when more is wanted and never rises with more nodes, which a
 packing heuristic does not promise (bin packing has such anomalies). The price: where replicas of several sizes share
-nodes badly, a node too few may be counted; none is ever counted that is not needed.
+nodes badly, or a job can make room on either of two nodes and not on both, a node too few may be counted; none is ever
+counted that is not needed while the jobs that keep their slots stay where they are.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, SlotId, node_of
-from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, node_of
+from ebbtide.pool.index import on_nodes
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide.pool.words import many
+from ebbtide_autoscaler.placement import may_lose
 from ebbtide_autoscaler.serving import COMING_OR_READY
 from ebbtide_autoscaler.teams import OTHERS, Team
 
@@ -49,7 +56,7 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """All that is wanted against the nodes' room. ``room``: by node, slots that replicas and fixed jobs leave."""
+    """All that is wanted against the nodes' room. ``room``: by node, slots that nobody keeps."""
 
     room: Mapping[NodeId, int]
     lacks: tuple[Lack, ...]
@@ -96,28 +103,32 @@ def need(
     for lack in lacks:
         if not lack.anywhere:
             replicas[lack.slots] += lack.places
-    return Need(_room(state, nodes, node_slots), lacks, dict(replicas), reserve + _spread(state, teams))
+    kept = {name: _kept(job) for name, job in state.jobs.items()}
+    room = _room(state, nodes, kept, node_slots)
+    return Need(room, lacks, dict(replicas), reserve + _spread(state, frozenset(nodes), kept, teams))
 
 
-def _room(state: PoolState, nodes: Sequence[NodeId], node_slots: int) -> Mapping[NodeId, int]:
+def _kept(job: JobRecord) -> Mapping[NodeId, int]:
+    """Slots by node that it never makes free, unless a person puts it aside or drains the node."""
+    if job.state not in JOB_HOLDS_SLOTS or not _wants(job):
+        return {}
+    gives = may_lose(job) if job.spec.max_preemptions_per_h else 0
+    if gives == len(job.gang):
+        return {}
+    return {node: here - gives for node, here in on_nodes(job.gang, 1).items() if here > gives}
+
+
+def _room(
+    state: PoolState, nodes: Sequence[NodeId], kept: Mapping[JobName, Mapping[NodeId, int]], node_slots: int
+) -> Mapping[NodeId, int]:
     known = Counter(record.slot.node for record in state.slots.values())
-    unusable = Counter(record.slot.node for record in state.slots.values() if record.state in NO_USE)
-    taken = Counter(node_of(slot) for slot in _fixed(state))
-    return {node: max(0, (known[node] or node_slots) - unusable[node] - taken[node]) for node in nodes}
-
-
-def _fixed(state: PoolState) -> Iterator[SlotId]:
-    """Slots whose occupants stay where they are; all others make room."""
+    taken = Counter(record.slot.node for record in state.slots.values() if record.state in NO_USE)
     for seat in state.seats.values():
         if seat.state in COMING_OR_READY:
-            yield from seat.slots
-    for job in state.jobs.values():
-        if _is_fixed(job):
-            yield from job.gang
-
-
-def _is_fixed(job: JobRecord) -> bool:
-    return job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE and job.state in JOB_HOLDS_SLOTS
+            taken.update(map(node_of, seat.slots))
+    for here in kept.values():
+        taken.update(here)
+    return {node: max(0, (known[node] or node_slots) - taken[node]) for node in nodes}
 
 
 def _lacks(state: PoolState, nodes: frozenset[NodeId], aims: Mapping[EndpointName, int]) -> Iterator[Lack]:
@@ -137,18 +148,23 @@ def _wants(job: JobRecord) -> bool:
     return job.state is not JobState.ENDED and job.held is None and not job.cancelled
 
 
-def _spread(state: PoolState, teams: Sequence[Team]) -> int:
-    """Slots of all jobs that can be anywhere, each with its fewest workers, as far as their teams may have them."""
+def _spread(
+    state: PoolState, nodes: frozenset[NodeId], kept: Mapping[JobName, Mapping[NodeId, int]], teams: Sequence[Team]
+) -> int:
+    """Slots that jobs need on whatever nodes: for the fewest workers of each, as far as its team may have them.
+
+    What it keeps on one of ``nodes`` is taken there already.
+    """
     wanted, fixed = Counter[str](), Counter[str]()
     named = {team.name: team for team in teams}
-    for job in state.jobs.values():
+    for name, job in state.jobs.items():
         team = job.spec.team if job.spec.team in named else OTHERS.name
-        if _is_fixed(job):
-            fixed[team] += len(job.gang)
-        elif _wants(job):
-            wanted[team] += job.spec.workers_min
+        stays = sum(count for node, count in kept[name].items() if node in nodes)
+        fixed[team] += stays
+        if _wants(job):
+            wanted[team] += max(0, job.spec.workers_min - stays)
     found = 0
-    for name, slots in wanted.items():
-        quota = named.get(name, OTHERS).quota
-        found += slots if quota is None else min(slots, max(0, quota - fixed[name]))
+    for team, slots in wanted.items():
+        quota = named.get(team, OTHERS).quota
+        found += slots if quota is None else min(slots, max(0, quota - fixed[team]))
     return found

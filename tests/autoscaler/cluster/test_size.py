@@ -9,14 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.drain import UNNEEDED, occupants
-from ebbtide.pool.events import JobHeld, JobSubmitted, NodeDraining, NodeFound, NodeUndrained, SlotForeign, SlotUnfenced
-from ebbtide.pool.ids import EndpointName, NodeId, seat_id
+from ebbtide.pool.events import (
+    GrantSeat,
+    JobHeld,
+    JobSubmitted,
+    NodeDraining,
+    NodeFound,
+    NodeUndrained,
+    SlotForeign,
+    SlotUnfenced,
+)
+from ebbtide.pool.ids import EndpointName, NodeId, node_of, seat_id
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
+from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import CHAT, a_pool, fold, slots, with_job, with_ready
+from tests.autoscaler.test_policy import CHAT, a_pool, fold, signals, slots, with_job, with_ready
 
 NOW = 10_000.0
 GROW_S, IDLE_S = 30.0, 600.0
@@ -24,6 +35,7 @@ CONFIG = SizeConfig(nodes_min=1, nodes_max=4, node_slots=2, grow_after_s=GROW_S,
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 ALL = frozenset({N0, N1, N2})
 Aims = Mapping[EndpointName, int]
+HOUR_S = 3600.0
 
 
 def after(
@@ -105,6 +117,47 @@ def test_a_job_that_can_shrink_makes_room_and_one_that_may_not_be_preempted_does
         job = a_job(workers_min=1, workers_max=4, workload_class=kind)
         state = with_job(two_nodes(slots_per_replica=1), job, (*slots(2), *slots(2, "n1")))
         assert after(state, {CHAT: 2}, for_s=GROW_S)[0].new == new
+
+
+SEMI = WorkloadClass.SEMI_PREEMPTIBLE
+HAVE_GIVEN = {"max_preemptions_per_h": 1, "min_runtime_s": 3600.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "new"),
+    [
+        ({"workload_class": SEMI}, 1),
+        ({"workload_class": WorkloadClass.NON_PREEMPTIBLE}, 1),
+        ({"max_preemptions_per_h": 0}, 1),
+        ({}, 0),
+        (HAVE_GIVEN, 0),  # in an hour at the latest it gives its slot: no node would go again by then
+    ],
+)
+def test_a_replica_that_no_node_can_take_calls_for_one(changes: dict[str, object], new: int) -> None:
+    """Two nodes of two slots, each with a job of one worker, and a replica of two slots."""
+    state = two_nodes(slots_per_replica=2)
+    for node in ("n0", "n1"):
+        state = with_job(state, a_job(f"on-{node}", workers_max=1, **changes), slots(1, node), at_s=NOW - 60.0)
+    assert after(state, {CHAT: 1}, for_s=10 * GROW_S)[0].new == new
+    assert after(state, {CHAT: 0}, for_s=10 * GROW_S)[0].new == 0
+
+
+def test_a_job_keeps_its_minimum_once_where_it_is_or_elsewhere() -> None:
+    """Of four workers on two nodes two stay, on one node or on both: a replica gets one of the nodes, not each."""
+    job = a_job(workers_min=2, workers_max=4, workload_class=SEMI)
+    state = with_job(two_nodes(slots_per_replica=2), job, (*slots(2), *slots(2, "n1")))
+    assert after(state, {CHAT: 1}, for_s=GROW_S)[0].new == 0
+    assert after(state, {CHAT: 2}, for_s=GROW_S)[0].new == 1
+    three = with_job(two_nodes(slots_per_replica=2), replace(job, workers_min=3), (*slots(2), *slots(1, "n1")))
+    assert after(three, {CHAT: 1}, for_s=GROW_S)[0].new == 1
+
+
+def test_a_job_that_leaves_or_has_to_keeps_no_slot() -> None:
+    job = a_job(workers_max=1, workload_class=WorkloadClass.NON_PREEMPTIBLE)
+    state = with_job(a_pool(nodes={"n0": 2}, endpoints=(an_endpoint(slots_per_replica=2),)), job, slots(1))
+    assert after(state, {CHAT: 1}, for_s=GROW_S)[0].new == 1
+    assert after(fold(state, JobHeld(job.name, "me", "r")), {CHAT: 1}, for_s=GROW_S)[0].new == 0
+    assert after(fold(state, NodeDraining(N0, "new disk")), for_s=GROW_S)[0].new == 1, "it goes on elsewhere"
 
 
 def test_what_a_team_may_not_have_is_not_bought_for_it() -> None:
@@ -222,7 +275,9 @@ def pools(draw: st.DrawFn) -> tuple[PoolState, dict[EndpointName, int]]:
     if draw(st.booleans()) and free:
         kind = draw(st.sampled_from(WorkloadClass))
         gang = free[: draw(st.integers(1, len(free)))]
-        state = with_job(state, a_job("runs", workers_max=len(gang), workload_class=kind), gang)
+        least, times = draw(st.integers(1, len(gang))), draw(st.sampled_from([0, 1000]))
+        bounds = {"workers_min": least, "workers_max": len(gang), "max_preemptions_per_h": times}
+        state = with_job(state, a_job("runs", workload_class=kind, **bounds), gang)
     if draw(st.booleans()):
         least = draw(st.integers(1, 6))
         state = fold(state, JobSubmitted(a_job("waits", workers_min=least, workers_max=6), "i"))
@@ -306,6 +361,49 @@ def test_more_lack_never_gives_fewer_nodes(
         after_it = lasting(fold(state, job), aims, config)
     for before, now in zip(lasting(state, aims, config), after_it, strict=True):
         assert now.nodes >= before.nodes
+
+
+@st.composite
+def with_jobs_everywhere(draw: st.DrawFn) -> PoolState:
+    """Up to three nodes with jobs of all kinds, none of which wants more; few slots are free."""
+    sizes = {f"n{number}": draw(st.integers(2, 4)) for number in range(draw(st.integers(1, 3)))}
+    state = a_pool(nodes=sizes, endpoints=(an_endpoint(slots_per_replica=draw(st.integers(1, 3))),))
+    free = draw(st.permutations([slot for node, count in sizes.items() for slot in slots(count, node)]))
+    while len(free) > draw(st.integers(0, 2)):
+        gang, free = free[: (many := draw(st.integers(1, 3)))], free[many:]
+        spec = a_job(
+            f"j{len(free)}",
+            workers_min=draw(st.integers(1, len(gang))),
+            workers_max=len(gang),
+            workload_class=draw(st.sampled_from(WorkloadClass)),
+            max_preemptions_per_h=draw(st.sampled_from([0, 1000])),
+        )
+        state = with_job(state, spec, tuple(gang))
+    return state
+
+
+def stays(job: JobRecord) -> int:
+    """How many of its slots a job never gives."""
+    always = not job.spec.max_preemptions_per_h or job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE
+    return len(job.gang) if always else job.spec.workers_min if job.spec.workload_class is SEMI else 0
+
+
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@given(with_jobs_everywhere())
+def test_a_replica_gets_a_node_where_no_node_can_come_to_have_its_slots(state: PoolState) -> None:
+    """Or where all of them are too few; not where the policy places it at once."""
+    count, most = state.endpoints[CHAT].spec.slots_per_replica, dict[NodeId, int]()
+    for node in state.nodes:
+        here = {name: sum(node_of(slot) == node for slot in job.gang) for name, job in state.jobs.items()}
+        left = (max(0, here[name] - (len(job.gang) - stays(job))) for name, job in state.jobs.items())
+        most[node] = sum(record.slot.node == node for record in state.slots.values()) - sum(left)
+    needed = count + sum(max(job.spec.workers_min, stays(job)) for job in state.jobs.values())
+    wish, _ = after(state, {CHAT: 1}, for_s=GROW_S, config=replace(CONFIG, node_slots=4))
+    assert wish.new == (max(most.values()) < count or needed > len(state.slots))
+
+    asks = Snapshot(state, {CHAT: signals(held=1, last_arrival_s=NOW + HOUR_S)})
+    found, _ = decide(NOW + HOUR_S, asks, Memory(), PolicyConfig(up_after_s=0.0))
+    assert not wish.new or not any(isinstance(move, GrantSeat) for move in found.moves)
 
 
 @pytest.mark.parametrize("flaps", [2, 20])
