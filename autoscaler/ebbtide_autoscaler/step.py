@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import get_args
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Decision, Event, Move
+from ebbtide.pool.events import Body, Decision, Event
 from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId, SlotId
 from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
@@ -23,7 +22,6 @@ from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 
 ROUNDS_MAX = 8  # facts that follow from facts: slot freed -> job stopped -> ... is 3 deep
-MOVES = get_args(Move)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Protocol, get_args
 
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.pool.apply import replay
@@ -39,7 +39,7 @@ from ebbtide.testing.virtual_clock import VirtualClock
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig
-from ebbtide_autoscaler.step import MOVES, Knobs, Step, World
+from ebbtide_autoscaler.step import Knobs, Step, World
 from tests.autoscaler.sim_arbiter import Arbiter, Died
 from tests.autoscaler.sim_ledger import SimLedger
 from tests.autoscaler.sim_provider import SimProvider
@@ -384,4 +384,4 @@ class Loop:
 
 def moves(events: list[Event]) -> list[Event]:
     """The decisions among ``events``."""
-    return [event for event in events if isinstance(event.body, MOVES)]
+    return [event for event in events if isinstance(event.body, get_args(Move))]
