@@ -178,7 +178,7 @@ def _remembering(
         under_since_s=under[0],
         under_most=under[1],
         slow_replicas=before.slow_replicas,
-        slow_demand=before.slow_demand,
+        slow_per_s=before.slow_per_s,
         slow_at_s=before.slow_at_s,
         strained_at_s=strained_at_s,
     )
@@ -222,14 +222,17 @@ def _slowness(
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
-        return (
-            replace(before, slow_replicas=len(standing.seats), slow_demand=_pressure(signals), slow_at_s=now_s),
-            slow_since_s,
-            True,
-        )
+        return _learnt(now_s, signals, len(standing.seats), before), slow_since_s, True
     if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
-        before = replace(before, slow_replicas=0, slow_demand=0.0, slow_at_s=0.0)
+        before = replace(before, slow_replicas=0, slow_per_s=0.0, slow_at_s=0.0)
     return before, slow_since_s, False
+
+
+def _learnt(now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory) -> EndpointMemory:
+    """That so many replicas miss the SLO at what arrives; nothing where nothing does: no count is compared with it."""
+    if not signals.arriving_per_s:
+        return before
+    return replace(before, slow_replicas=replicas, slow_per_s=signals.arriving_per_s, slow_at_s=now_s)
 
 
 def _missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
@@ -246,18 +249,15 @@ def _missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
     return missed + inside if signals.waiting else missed
 
 
-def _pressure(signals: EndpointSignals) -> float:
-    """What tells whether as much is asked for as then: arrivals, for counts in flight fall when replicas are added."""
-    told = signals.arriving_per_s or signals.stay_s  # else nobody averages arrivals
-    return signals.arriving_per_s if told else float(signals.held + signals.inflight)
-
-
 def _proven(before: EndpointMemory, signals: EndpointSignals) -> int:
-    """How many replicas it takes now, after so many have missed the SLO: one more at the same demand."""
-    if not before.slow_replicas or not before.slow_demand:
+    """How many replicas it takes now, after so many have missed the SLO: one more when as much arrives.
+
+    Arrivals tell whether as much is asked for as then: counts in flight fall when replicas are added.
+    """
+    if not before.slow_replicas or not before.slow_per_s:
         return 0
     # Half a replica more than was too few, in proportion: so noise of demand does not cross a whole number each time.
-    return math.ceil((before.slow_replicas + 0.5) * _pressure(signals) / before.slow_demand)
+    return math.ceil((before.slow_replicas + 0.5) * signals.arriving_per_s / before.slow_per_s)
 
 
 def _raw_want(

@@ -68,7 +68,7 @@ class EndpointMemory:
     under_since_s: float | None = None  # demand is for fewer replicas than the aim
     under_most: int = 0  # the most replicas that demand was for since then
     slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: not of late
-    slow_demand: float = 0.0  # requests per second then; where nobody says, requests in flight
+    slow_per_s: float = 0.0  # requests that arrived per second then
     slow_at_s: float = 0.0
     strained_at_s: float = 0.0  # when its replicas had as much as they can do with last; 0: for all that is known, now
 
