@@ -5,9 +5,10 @@ was wanted in the last while. An endpoint whose gateways are silent keeps what i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ebbtide.client.messages import LATENCY_WINDOW_S
 from ebbtide.pool.follow import grouped, summed
 from ebbtide.pool.ids import EndpointName, SeatId, number_of
 from ebbtide.pool.spec import EndpointSpec
@@ -216,9 +217,10 @@ def _slowness(
 ) -> tuple[EndpointMemory, float | None, bool]:
     """Whether its replicas are too slow, since when, and with the memory of how many missed the SLO at what demand.
 
-    With replicas on their way nothing is judged: they change it.
+    With replicas on their way nothing is judged: they change it. That puts it off for some seconds after each: demand
+    beyond what replicas are for is counted meanwhile, and one that fails again and again is tried ever more seldom.
     """
-    slow = standing.settled and bool(_missed(spec, signals))
+    slow = standing.settled and bool(_missed(spec, signals)) and _is_theirs(now_s, signals, standing.seats.values())
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
@@ -226,6 +228,15 @@ def _slowness(
     if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
         before = replace(before, slow_replicas=0, slow_per_s=0.0, slow_at_s=0.0)
     return before, slow_since_s, False
+
+
+def _is_theirs(now_s: float, signals: EndpointSignals, seats: Collection[SeatRecord]) -> bool:
+    """Whether latencies are of requests that came when all of ``seats`` were ready, so that so many are judged by them.
+
+    Told of are first tokens, and ends, of the last `LATENCY_WINDOW_S`; who waited for them came as much earlier.
+    """
+    told_s = LATENCY_WINDOW_S + max(signals.ttft_p90_s, signals.stay_s)
+    return now_s - max(seat.ready_since_s for seat in seats) > told_s
 
 
 def _learnt(now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory) -> EndpointMemory:

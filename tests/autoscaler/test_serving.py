@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import GrantSeat, SeatLanded, SeatReady
+from ebbtide.client.messages import LATENCY_WINDOW_S
+from ebbtide.pool.events import GrantSeat, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
@@ -197,6 +198,64 @@ def test_replicas_on_their_way_are_waited_for_before_they_are_judged() -> None:
     starting = fold(up(2), GrantSeat(seat_id(CHAT, 2), (slots(3)[2],), "r"), at_s=NOW - 1.0)
     _, memory = aims(starting, [(float(second), slow) for second in range(30)])
     assert memory.endpoints[CHAT].slow_replicas == 0
+
+
+def joined(age_s: float, count: int = 2) -> PoolState:
+    """So many replicas, all ready for long but the last one."""
+    return with_ready(up(count - 1), seat_id(CHAT, count - 1), slots(count)[-1:], at_s=NOW - age_s)
+
+
+def test_replicas_are_judged_by_requests_that_came_once_all_of_them_were_ready() -> None:
+    """One replica takes 3 s to the first token, two take 0.1 s; the gateways tell of the tokens of the last 10 s."""
+    story = list[tuple[float, EndpointSignals]]()
+    for quarter in range(100):
+        now_s = quarter / 4  # after the second one was ready
+        came_s = [n / 4 for n in range(-120, 120)]
+        began = [(at_s + took_s, took_s) for at_s in came_s for took_s in [3.0 if at_s < 0 else 0.1]]
+        lately = sorted(took_s for at_s, took_s in began if now_s - LATENCY_WINDOW_S <= at_s <= now_s)
+        story.append((now_s, arriving(4.0, stay_s=1.0, inflight=3, ttft_p90_s=lately[int(0.9 * (len(lately) - 1))])))
+    assert [seen.ttft_p90_s for _, seen in story][44] == 3.0, "also when it has been ready for 11 s"
+    found, memory = aims(joined(0.0), story, missed(4.0, 1))
+    assert set(found) == {2} and memory.endpoints[CHAT].slow_replicas == 1
+
+
+@given(st.floats(1.1, 30.0), st.integers(2, 6))
+def test_a_miss_that_lasts_is_judged_once_and_soon_after_the_last_replica_was_ready(ttft_s: float, count: int) -> None:
+    slow = arriving(count + 2.0, stay_s=1.0, inflight=count + 2, ttft_p90_s=ttft_s)
+    theirs_s = LATENCY_WINDOW_S + ttft_s
+    story = [(theirs_s * share, slow) for share in (0.1, 0.5, 0.99)]
+    story += [(theirs_s + 0.1, slow), (theirs_s + 1.0, slow)]
+    found, memory = aims(joined(0.0, count), story, missed(count + 2.0, count - 1))
+    assert set(found) == {count} and memory.endpoints[CHAT].slow_replicas == count - 1
+    found, memory = aims(joined(0.0, count), [(theirs_s + 1.2, slow)], memory)
+    assert found == [count + 1] and memory.endpoints[CHAT].slow_replicas == count
+
+
+def test_streams_that_end_tell_of_the_time_since_they_began() -> None:
+    slow = arriving(1.0, stay_s=30.0, inflight=8, tpot_p90_s=0.9)
+    story = [(age_s, slow) for age_s in (10.5, 12.0, 39.9, 40.1, 41.0, 41.2)]
+    assert aims(joined(0.0), story)[0] == [2, 2, 2, 2, 2, 3]
+
+
+def test_overload_raises_the_aim_also_while_one_replica_after_another_joins() -> None:
+    """Then none of them is ever judged, and need not be: what is too slow is there for longer, and so more at once."""
+    state, memory, reached = up(1), Memory({CHAT: EndpointMemory(aim=1)}), []
+    for number in range(1, 12):
+        at_s = 5.0 * number
+        state = with_ready(state, seat_id(CHAT, number), slots(number + 1)[-1:], at_s=NOW + at_s)
+        over = arriving(10.0, stay_s=1.0 + 0.5 * number, inflight=10 + 5 * number, ttft_p90_s=1.0 + 0.5 * number)
+        found, memory = aims(state, [(at_s + 0.1, over), (at_s + 4.9, over)], memory)
+        reached.append(found[-1])
+    assert not memory.endpoints[CHAT].slow_replicas
+    assert reached == [4, 5, 7, 8, 9, 10, 12, 13, 14, 15, 17], "four requests at once for each"
+
+
+def test_one_that_joins_and_fails_again_and_again_keeps_nobody_from_judging_the_others() -> None:
+    """Each try waits twice as long as the last one: between them there is time."""
+    state = fold(joined(3.0, 3), SeatStopped(seat_id(CHAT, 2), "crashed"), at_s=NOW - 1.0)
+    slow = arriving(1.0, stay_s=3.0, inflight=3, ttft_p90_s=3.0)
+    found, memory = aims(state, [(0.0, slow), (1.0, slow)])
+    assert found[-1] == 3 and memory.endpoints[CHAT].slow_replicas == 2
 
 
 @pytest.mark.parametrize("left", [{"inflight": 12}, {"inflight": 6, "held": 40}, {"inflight": 30, "stay_s": 0.0}])

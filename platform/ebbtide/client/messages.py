@@ -179,6 +179,10 @@ class ReplicaOrders:
     wake: Lease | None = None
 
 
+LATENCY_WINDOW_S = 10.0
+"""How far back gateways tell of latencies: of first tokens, and of ends, within so long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """One gateway's view of one endpoint. Totals are monotone since ``started_s`` of the gateway."""
@@ -194,7 +198,7 @@ class Traffic:
     arriving_per_s: float = 0.0  # over the last 15 s
     stays: int = 0  # requests answered to their end in the last minute ...
     stayed_s: float = 0.0  # ... and for how long these were at replicas, in all
-    recent_ttft_s: tuple[float, ...] = ()  # of streams, of the last 10 s, without time held for lack of a replica
+    recent_ttft_s: tuple[float, ...] = ()  # of streams, of `LATENCY_WINDOW_S`, without time held for lack of a replica
     recent_tpot_s: tuple[float, ...] = ()  # of streams that ended then, of each its mean
     recent_whole: tuple[tuple[float, int], ...] = ()  # answers in one piece: seconds without holding, tokens
     held_max_s: float = 0.0  # longest hold so far

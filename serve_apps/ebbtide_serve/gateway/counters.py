@@ -6,7 +6,7 @@ stopped under traffic for that reason). At every instant arrivals = completed + 
 
 from dataclasses import dataclass, field
 
-from ebbtide.client.messages import Traffic
+from ebbtide.client.messages import LATENCY_WINDOW_S, Traffic
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.hold import Hold
 from ebbtide_serve.gateway.recent import Latest, Recent
@@ -14,7 +14,6 @@ from ebbtide_serve.gateway.routes import Routes
 
 ARRIVALS_WINDOW_S = 15  # less is noise (Azure's traffic: 7 % over 15 s), more lags behind what changes by the minute
 STAYS_WINDOW_S = 60  # how long requests take changes less
-LATENCY_WINDOW_S = 10.0
 MAX_SAMPLES = 1000  # of the window, the latest: bounds the report at any request rate
 
 
