@@ -19,8 +19,8 @@ from ebbtide_autoscaler.asked import asked
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.scheduled import scheduled
-from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.strain import keeps_room, last_strain_s, room_kept
+from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.strain import keeps_room, noted_strain_s, room_kept, strains
 
 SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
 STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six waits, should demand have been misjudged
@@ -121,8 +121,10 @@ def _want(
         return _unheard(now_s, state, record, tuple(seats.values())), _untold(before)
 
     lead_s = record.wake_s if standing.warm and record.wake_s else record.start_s
-    strained_at_s = last_strain_s(now_s, spec, signals, before)
-    raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, now_s - strained_at_s, config)
+    strained = strains(spec, signals)
+    strained_at_s = noted_strain_s(now_s, strained, before)
+    calm_s = 0.0 if strained else now_s - strained_at_s
+    raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, calm_s, config)
     before, slow_since_s, too_slow = _slowness(now_s, spec, signals, standing, before, config)
     proven = _proven(before, signals)
     if too_slow and raw <= have:
@@ -240,8 +242,12 @@ def _is_theirs(now_s: float, signals: EndpointSignals, seats: Collection[SeatRec
 
 
 def _learnt(now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory) -> EndpointMemory:
-    """That so many replicas miss the SLO at what arrives; nothing where nothing does: no count is compared with it."""
-    if not signals.arriving_per_s:
+    """That so many replicas miss the SLO at what arrives, noted once in a while as long as they do.
+
+    Nothing where nothing arrives: no count is compared with it.
+    """
+    noted = before.slow_replicas == replicas and now_s - before.slow_at_s <= NOTED_EVERY_S
+    if noted or not signals.arriving_per_s:
         return before
     return replace(before, slow_replicas=replicas, slow_per_s=signals.arriving_per_s, slow_at_s=now_s)
 

@@ -9,6 +9,13 @@ from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.teams import Team
 
+NOTED_EVERY_S = 30.0
+"""How often it is noted that a condition lasts: each note is a record of the ledger, for which the tick waits.
+
+Whoever asks how long ago it was counts in quarters of an hour (`strain.HALF_S`, `serving.SLOW_KEPT_S`), of which this
+is a thirtieth: a fortieth of the room for surges may go too early.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointSignals:
@@ -69,8 +76,8 @@ class EndpointMemory:
     under_most: int = 0  # the most replicas that demand was for since then
     slow_replicas: int = 0  # with so many replicas the SLO was missed last; 0: not of late
     slow_per_s: float = 0.0  # requests that arrived per second then
-    slow_at_s: float = 0.0
-    strained_at_s: float = 0.0  # when its replicas had as much as they can do with last; 0: for all that is known, now
+    slow_at_s: float = 0.0  # when that was noted last
+    strained_at_s: float = 0.0  # when it was noted last that its replicas have as much as they can do with; 0: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the policy carries from tick to tick. It changes only when a condition begins or ends."""
+    """What the policy carries from tick to tick. It changes as conditions begin or end, seldom while they last."""
 
     endpoints: Mapping[EndpointName, EndpointMemory] = field(default_factory=dict)
     grow_since_s: Mapping[JobName, float] = field(default_factory=dict)  # a larger gang has been possible since

@@ -8,7 +8,7 @@ and most do so before a request is late: a queue is seen long before it is as lo
 
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.forecast.outlook import MOST_ROOM
-from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals
+from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals
 
 # In the burst hour a third of it, and in three days two thirds and twice as much, gave nearly the same: surges either
 # hurt all the time, or not at all (decision 027).
@@ -24,9 +24,10 @@ def strains(spec: EndpointSpec, signals: EndpointSignals) -> bool:
     return signals.held > 0 or untold or slow
 
 
-def last_strain_s(now_s: float, spec: EndpointSpec, signals: EndpointSignals, before: EndpointMemory) -> float:
-    """When they had so last; what nobody has looked at yet has just had."""
-    return now_s if strains(spec, signals) or not before.strained_at_s else before.strained_at_s
+def noted_strain_s(now_s: float, strained: bool, before: EndpointMemory) -> float:
+    """When it was noted last that they have so, which it is once in a while; what nobody has looked at yet just had."""
+    noted_s = before.strained_at_s
+    return now_s if not noted_s or (strained and now_s - noted_s > NOTED_EVERY_S) else noted_s
 
 
 def keeps_room(calm_s: float) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -18,7 +19,7 @@ from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.forecast.surge import Surge
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.serving import SLOW_KEPT_S, _remembering, may_go, wants
-from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
+from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,
@@ -256,6 +257,33 @@ def test_one_that_joins_and_fails_again_and_again_keeps_nobody_from_judging_the_
     slow = arriving(1.0, stay_s=3.0, inflight=3, ttft_p90_s=3.0)
     found, memory = aims(state, [(0.0, slow), (1.0, slow)])
     assert found[-1] == 3 and memory.endpoints[CHAT].slow_replicas == 2
+
+
+def changes(state: PoolState, seen: EndpointSignals, ticks: int, every_s: float = 0.2) -> int:
+    """How often the memory changes, and so is written down, after the first tick of the same."""
+    found = [aims(state, [(0.0, seen)])[1]]
+    for tick in range(1, ticks):
+        found.append(aims(state, [(tick * every_s, seen)], found[-1])[1])
+    return sum(now != before for before, now in pairwise(found))
+
+
+@pytest.mark.parametrize("ttft_s", [0.1, 0.9, 0.0, 3.0])
+def test_what_lasts_is_written_down_once_in_a_while_and_not_on_every_tick(ttft_s: float) -> None:
+    """At ease, strained, untold of, and too slow with no slot for one more."""
+    seen = arriving(6.0, stay_s=1.0, inflight=6, ttft_p90_s=ttft_s)
+    begins = 2 if ttft_s == 3.0 else 0  # one more is aimed at, and what was learnt
+    renewed = 0 if ttft_s == 0.1 else 2 * (60.0 // NOTED_EVERY_S)
+    assert changes(up(2), seen, ticks=300) <= begins + renewed
+
+
+@given(st.floats(0.0, 3 * NOTED_EVERY_S), st.floats(0.1, 10.0))
+def test_what_was_learnt_last_is_known_to_within_what_is_left_out(lasts_s: float, every_s: float) -> None:
+    slow = arriving(6.0, stay_s=1.0, inflight=6, ttft_p90_s=3.0)
+    ticks_s = [every_s * n for n in range(int(lasts_s / every_s) + 1)]
+    _, memory = aims(up(2), [(at_s, slow) for at_s in (-1.0, *ticks_s)])
+    one = memory.endpoints[CHAT]
+    assert 0.0 <= NOW + ticks_s[-1] - one.slow_at_s <= NOTED_EVERY_S
+    assert 0.0 <= NOW + ticks_s[-1] - one.strained_at_s <= NOTED_EVERY_S
 
 
 @pytest.mark.parametrize("left", [{"inflight": 12}, {"inflight": 6, "held": 40}, {"inflight": 30, "stay_s": 0.0}])

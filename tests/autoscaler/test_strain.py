@@ -59,6 +59,14 @@ def test_one_surge_that_hurts_brings_all_room_back_at_once() -> None:
     assert aims(STATE, [(14_401.0, hurt)], memory, A_HALF_MORE)[0][-1] == 15
 
 
+def test_all_room_stays_while_strain_lasts_although_it_is_noted_once_in_a_while() -> None:
+    hurt = replace(GOOD, held=1)
+    _, memory = aims(STATE, [(float(second), hurt) for second in range(200)], None, A_HALF_MORE)
+    for after_s in (200.0, 215.0, 229.0):
+        begins = replace(memory, endpoints={CHAT: replace(memory.endpoints[CHAT], aim=1)})
+        assert aims(STATE, [(after_s, hurt)], begins, A_HALF_MORE)[0] == [15]
+
+
 def test_where_surges_hurt_each_few_minutes_room_stays() -> None:
     memory = seen_for(10, GOOD)
     for round_s in range(600, 36_000, 600):
