@@ -244,10 +244,12 @@ def _is_theirs(now_s: float, signals: EndpointSignals, seats: Collection[SeatRec
 def _learnt(now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory) -> EndpointMemory:
     """That so many replicas miss the SLO at what arrives, noted once in a while as long as they do.
 
-    Nothing where nothing arrives: no count is compared with it.
+    Nothing where nothing arrives: no count is compared with it. Nor where each request has a replica of its own: then
+    it is slow by itself, and how many arrive says nothing of how many replicas they take.
     """
     noted = before.slow_replicas == replicas and now_s - before.slow_at_s <= NOTED_EVERY_S
-    if noted or not signals.arriving_per_s:
+    alone = signals.held + signals.inflight <= replicas
+    if noted or alone or not signals.arriving_per_s:
         return before
     return replace(before, slow_replicas=replicas, slow_per_s=signals.arriving_per_s, slow_at_s=now_s)
 

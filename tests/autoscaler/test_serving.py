@@ -201,6 +201,17 @@ def test_replicas_on_their_way_are_waited_for_before_they_are_judged() -> None:
     assert memory.endpoints[CHAT].slow_replicas == 0
 
 
+@given(st.integers(1, 4), st.sampled_from([0.0, 3.0, 60.0]), st.floats(0.05, 1.0))
+def test_requests_that_each_have_a_replica_of_their_own_tell_nothing_of_too_few(
+    replicas: int, stay_s: float, per_s: float
+) -> None:
+    """What is slow then is a request, and a hundred times as many short ones do not take a hundred times as many."""
+    alone = arriving(per_s, stay_s=stay_s, inflight=replicas, ttft_p90_s=3.0)
+    found, memory = aims(up(replicas), [(-1.0, alone), (0.0, alone)])
+    assert found[-1] == max(found) > replicas, "one more is tried all the same"
+    assert not memory.endpoints[CHAT].slow_replicas
+
+
 def joined(age_s: float, count: int = 2) -> PoolState:
     """So many replicas, all ready for long but the last one."""
     return with_ready(up(count - 1), seat_id(CHAT, count - 1), slots(count)[-1:], at_s=NOW - age_s)
