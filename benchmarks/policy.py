@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,35 @@ CONVERSATIONS, PHILLY, ACME = "azure_conv_2023.parquet", "philly.parquet", "acme
 DRAWN_DAYS = 8.0  # as long as a week with a day before it
 # GPUs that the highest ten minutes of a trace need, unscaled, with the engines of the configurations.
 HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
+HIGHEST_OF_HOUR = {1: 0.838, 4: 7.21}  # of the hour of conversations, by the GPUs of a replica
+PEAK = 0.75  # of the pool: what all services would need at most, if they were highest at once
 ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
+APART = 1 / 72  # days, 20 minutes: services that have the same hour begin at other moments of it
+
+
+def _bursts(slots: int, shares: Sequence[tuple[int, float, int]]) -> Sequence[Traced]:
+    """The hour of conversations for services: GPUs of a replica, its share of all, how late in the hour it begins."""
+    return [
+        (CONVERSATIONS, PEAK * slots * share / HIGHEST_OF_HOUR[gpus], begins * APART) for gpus, share, begins in shares
+    ]
+
+
+# The first hours of eight nights at once, which fill the pool.
+LARGE_BURST = Part(
+    512,
+    _bursts(512, [(1, 1 / 3, 0), (1, 1 / 3, 1), (4, 1 / 3, 2)]),
+    [(PHILLY, 1.0, float(day)) for day in range(9, 17)],
+)
+# Twice the jobs of its week: within an hour they fill half the pool.
+LARGEST_BURST = Part(
+    8192,
+    _bursts(
+        8192,
+        [(gpus, share / sum(ZIPF) / 4, begins) for begins, share in enumerate(ZIPF) for gpus in (1, 1, 4, 1)],
+    ),
+    [(PHILLY, 1.0, 7.0 * week) for week in range(6)],
+    acme_gpus=6880.0,
+)
 
 DECIDE = "decide"  # what decisions and ticks cost as a pool grows: no trace, no contenders
 FIDELITY = "fidelity"  # the simulator against live runs on this machine's CPU: some 27 minutes
@@ -76,10 +104,13 @@ PARTS: Mapping[str, Part] = {
         [(MIDDLE, 1.26, 0.0), (SMALL, 4.28, 0.0), (AZURE, 1.56, 0.0)],
         [(PHILLY, 0.67, 8.0), (PHILLY, 0.67, 15.0)],
     ),
+    "512-burst": LARGE_BURST,
+    "512-burst-aggregated": replace(LARGE_BURST, noise="aggregated"),
+    "512-burst-singly": replace(LARGE_BURST, requests="singly"),
     "8192-week": Part(
         8192,
         [
-            (name, 0.75 * 8192 / len(HIGHEST) / sum(ZIPF) * share / highest, day / 3)
+            (name, PEAK * 8192 / len(HIGHEST) / sum(ZIPF) * share / highest, day / 3)
             for day, share in enumerate(ZIPF)
             for name, highest in HIGHEST.items()
         ],
@@ -87,6 +118,8 @@ PARTS: Mapping[str, Part] = {
         [(PHILLY, 1.0, 7.0 * week) for week in range(6)] + [(PHILLY, 1.0, 7.0 * week + 3.0) for week in range(3)],
         acme_gpus=3440.0,
     ),
+    "8192-burst": LARGEST_BURST,
+    "8192-burst-aggregated": replace(LARGEST_BURST, noise="aggregated"),
 }
 
 

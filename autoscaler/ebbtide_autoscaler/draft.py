@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ebbtide.pool.events import GrantSeat, Move, WakeSeat
-from ebbtide.pool.ids import JobName, NodeId, SlotId
+from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.free import FreeSlots
+from ebbtide_autoscaler.shortfall import Shortfall
 from ebbtide_autoscaler.teams import Shares
 
 
@@ -18,13 +19,9 @@ class Draft:
     free: FreeSlots
     moves: list[Move] = field(default_factory=list)
     waits: list[tuple[str, str]] = field(default_factory=list)
-    missing: int = 0  # slots that replicas still need
-    missing_for: str = ""
-    nodes: set[NodeId] = field(default_factory=set)  # where they must be, unless `anywhere`
-    anywhere: bool = False  # a replica of one slot lacks it: any node's will do
+    lack: Shortfall = field(default_factory=Shortfall)  # slots that replicas need and nobody has free
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     minima: Mapping[JobName, int] = field(default_factory=dict)  # how many each of those jobs is owed
-    need_age_s: float = 0.0  # how long the neediest endpoint has been busy
     contested: bool = False  # a replica waits for slots: jobs take nothing now
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known
     expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows

@@ -31,6 +31,7 @@ class FreeSlots:
         self._listed: tuple[SlotId, ...] | None = state.free_slots()
         self._count = len(self._listed)
         self._sizes = Counter(_sizes(by_node))  # nodes by how many are free there
+        self._awaited: Counter[NodeId] = Counter()  # of slots that are not free yet: those that replicas wait for
         self._placing: set[NodeId] | None = None
         self._orders: dict[tuple[str, int], _Order] = {}  # by what for, and how many slots it takes
         self.take(but)
@@ -101,7 +102,7 @@ class FreeSlots:
             return len(by_slot.get(slot, ()))
 
         def disturbs(node: NodeId) -> tuple[int, int, NodeId] | None:
-            slots = self._by_node[node]
+            slots = self._by_node.get(node, ())
             if len(slots) < count or node in busy:
                 return None
             claims = 0 if by_slot.keys().isdisjoint(slots) else sum(sorted(map(claimed, slots))[:count])
@@ -132,7 +133,7 @@ class FreeSlots:
         leaving, may_leave = nodes_with(state.slots, SlotState.RECLAIMING), lendable(state)
 
         def lacks(node: NodeId) -> tuple[bool, int, int, NodeId] | None:
-            here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0)
+            here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0) - self._awaited.get(node, 0)
             # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
             if count > 1 and here + soon + may_leave.get(node, 0) < count:
                 return None
@@ -141,6 +142,11 @@ class FreeSlots:
 
         node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)
         return None if node is None else (node, self.on(node))
+
+    def await_on(self, node: NodeId, count: int) -> None:
+        """A replica waits for so many slots of ``node`` to become free: the next one counts on others."""
+        self._awaited[node] += count
+        self._changed(node)
 
     def _busy(self) -> set[NodeId]:
         if self._placing is None:

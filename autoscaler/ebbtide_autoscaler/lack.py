@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ebbtide.pool.ids import SeatId
+from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
@@ -15,7 +15,7 @@ def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> bool:
     Says whether anything was free that could be kept; else the next one of the endpoint lacks just the same.
     """
     count = state.endpoints[want.endpoint].spec.slots_per_replica
-    found = draft.free.nearest(count)
+    found = _keep(count, draft)
     if found is None:
         why = (
             f"no node can give {many(count, 'slot')}: the others belong to replicas, or to jobs that may not step aside"
@@ -23,32 +23,46 @@ def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> bool:
         draft.waits.append((seat, f"{want.reason}; {why}"))
         return False
     draft.contested = True
-    node, here = found
-    kept = here[:count]
-    draft.free.take(kept)
-    lacking = count - len(kept)
+    node, lacking = found
     if not lacking:
         draft.waits.append((seat, "waits for its turn: one replica at a time is placed on a node"))
         return True
-    draft.missing += lacking
-    draft.missing_for = draft.missing_for or f"{want.endpoint} ({want.reason})"
-    draft.need_age_s = max(draft.need_age_s, want.busy_for_s)
-    draft.nodes.add(node)
-    draft.anywhere = draft.anywhere or count == 1
+    draft.lack.whom = draft.lack.whom or f"{want.endpoint} ({want.reason})"
+    draft.lack.need_age_s = max(draft.lack.need_age_s, want.busy_for_s)
     where = f" on node {node[:8]}" if count > 1 else ""
     draft.waits.append((seat, f"{want.reason}; waits for {lacking} more slots{where}"))
-    return bool(kept)
+    return lacking < count
 
 
 def note_more(state: PoolState, want: Want, seats: Sequence[SeatId], draft: Draft) -> None:
-    """The replicas of ``seats`` lack all that the one before them lacked: nothing that is free could be kept for it.
+    """The replicas of ``seats`` lack slots as the one before them did, each of several slots on a node of its own.
 
     A surge can want thousands more than the pool can give: they are told of in one sentence, not in one each.
     """
     if not seats:
         return
     count = state.endpoints[want.endpoint].spec.slots_per_replica
-    if draft.free.nearest(count) is not None:
-        draft.missing += len(seats) * count
+    if count == 1 and draft.free.nearest(count) is not None:
+        draft.lack.lack(len(seats))
+    elif count > 1:
+        for _ in seats:
+            if _keep(count, draft) is None:
+                break
     more = f"{len(seats)} more replicas wait for slots" if len(seats) > 1 else "one more replica waits for slots"
     draft.waits.append((want.endpoint, f"{want.reason}; {more}"))
+
+
+def _keep(count: int, draft: Draft) -> tuple[NodeId, int] | None:
+    """The node that lacks fewest of ``count`` slots, what is free there kept, and how many it lacks; None: none can."""
+    found = draft.free.nearest(count)
+    if found is None:
+        return None
+    node, here = found
+    kept = here[:count]
+    lacking = count - len(kept)
+    draft.free.take(kept)
+    if lacking:
+        draft.lack.lack(lacking, node if count > 1 else None)
+    if lacking and count > 1:
+        draft.free.await_on(node, lacking)
+    return node, lacking

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ebbtide.pool.events import ParkJob, StopJob
-from ebbtide.pool.ids import JobName
-from ebbtide.pool.index import in_state, nodes_with
+from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.index import nodes_with, on_nodes
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.pool.words import many
 from ebbtide.snapshot.tiers import Tier
@@ -16,6 +16,7 @@ from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.placement import may_lose
+from ebbtide_autoscaler.shortfall import Shortfall
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.turn import turn
 
@@ -23,45 +24,51 @@ PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
 
 
 def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
-    """Ask jobs to step aside until the replicas' missing slots are on their way."""
-    if draft.missing <= 0:
+    """Ask jobs to step aside until the replicas' missing slots are on their way.
+
+    A small one that was asked is not spared when a large one after it turns out to be enough by itself: tried on three
+    seeds of 30 hours of 512 GPUs, that wastes 0.03 to 0.19 % more of the pool and trains 0.1 to 0.2 % less.
+    """
+    lack = draft.lack
+    if not lack.asked:
         return
-    missing = draft.missing - _on_their_way(state, draft)
-    held_back: list[str] = []
+    _reckon_with_what_comes(state, draft)
     moved = draft.moved()
-    missing -= sum(_useful(state, draft, job) for name, job in state.jobs.items() if name in moved)
+    held_back: list[str] = []
     for job in _victims(state, draft):
-        if missing <= 0:
+        if not lack.missing:
             break
-        useful = _useful(state, draft, job)
-        if not useful or job.spec.name in moved:
+        slots = _slots(state, job)
+        if job.spec.name in moved or not lack.helps(slots):
             continue
-        why_not = protected(now_s, job)
+        why_not = protected(now_s, job) or ("" if may_lose(job) else "is semi-preemptible and at its minimum")
         if why_not:
             held_back.append(f"job {job.spec.name} {why_not}")
             continue
-        move = _step_aside(state, job, missing, draft, config)
-        if move is None:
-            held_back.append(f"job {job.spec.name} is semi-preemptible and at its minimum")
-            continue
-        draft.moves.append(move)
-        missing -= useful
-    if missing > 0 and held_back:
-        draft.waits.append((draft.missing_for.split(" ")[0], f"{many(missing, 'slot')} short: {'; '.join(held_back)}"))
+        gives = lack.best_of(slots, may_lose(job))
+        draft.moves.append(_step_aside(state, job, lack.helps(gives), draft, config))
+        lack.give(gives)
+    if lack.missing and held_back:
+        short = f"{many(lack.missing, 'slot')} short: {'; '.join(held_back)}"
+        draft.waits.append((lack.whom.split(" ")[0], short))
 
 
-def _useful(state: PoolState, draft: Draft, job: JobRecord) -> int:
-    """How many slots of ``job`` the replicas that lack some could use."""
-    return sum(_counts(draft, state, state.slots[slot]) for slot in job.gang)
+def _reckon_with_what_comes(state: PoolState, draft: Draft) -> None:
+    """Slots that are on their way to the replicas already, but for what of these is left to jobs' minima."""
+    reclaiming = nodes_with(state.slots, SlotState.RECLAIMING)
+    coming = {node: count for node, count in reclaiming.items() if node not in state.draining}
+    owed = sum(draft.minima.values()) - len(draft.owed)
+    draft.lack.lack(max(0, min(owed, sum(coming.values()))))
+    draft.lack.give(coming)
+    for name in draft.moved():
+        if name in state.jobs:
+            draft.lack.give(_slots(state, state.jobs[JobName(name)]))
 
 
-def _counts(draft: Draft, state: PoolState, record: SlotRecord) -> bool:
-    node = record.slot.node
-    return record.state is not SlotState.LOST and node not in state.draining and (draft.anywhere or node in draft.nodes)
-
-
-def _on_their_way(state: PoolState, draft: Draft) -> int:
-    return sum(_counts(draft, state, state.slots[slot]) for slot in in_state(state.slots, SlotState.RECLAIMING))
+def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
+    """How many slots of ``job`` replicas could have, by node."""
+    here = (slot for slot in job.gang if state.slots[slot].state is not SlotState.LOST)
+    return {node: count for node, count in on_nodes(here, 1).items() if node not in state.draining}
 
 
 def vacate(state: PoolState, draft: Draft) -> None:
@@ -140,22 +147,21 @@ def protected(now_s: float, job: JobRecord) -> str:
     return ""
 
 
-def _step_aside(
-    state: PoolState, job: JobRecord, missing: int, draft: Draft, config: PolicyConfig
-) -> ParkJob | StopJob | None:
+def _step_aside(state: PoolState, job: JobRecord, count: int, draft: Draft, config: PolicyConfig) -> ParkJob | StopJob:
     """Park in place, unless the need has proven long, the job cannot, or it must not lose all its workers.
 
     What it cannot, and what each way costs, is the cost model's word (``asides``).
+
+    Args:
+        count: slots of it that replicas take; a semi-preemptible job can spare them.
     """
     name, spec = job.spec.name, job.spec
-    for_whom = f"{many(missing, 'slot')} for {draft.missing_for}"
-    left = len(job.gang) - missing
+    for_whom = f"{many(count, 'slot')} for {draft.lack.whom}"
+    left = len(job.gang) - count
     if spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
-        if left < spec.workers_min:
-            return None
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} (semi-preemptible)", preempts=True)
     cost_s = draft.restart_costs_s(name, config.restart_cost_s)
-    if spec.in_place and left >= spec.workers_min and draft.need_age_s >= cost_s:
-        why = f"busy for {draft.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
+    if spec.in_place and left >= spec.workers_min and draft.lack.need_age_s >= cost_s:
+        why = f"busy for {draft.lack.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} ({why})", preempts=True)
     return leave(state, job, draft, for_whom)

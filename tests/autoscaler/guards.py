@@ -38,12 +38,15 @@ def _in(file: str, *guards: tuple[str, str, str]) -> tuple[Guard, ...]:
 
 GUARDS = (
     *_in(
-        "autoscaler/ebbtide_autoscaler/training.py",
+        "autoscaler/ebbtide_autoscaler/placement.py",
         (
             "a semi-preemptible job keeps its minimum",
-            "        if left < spec.workers_min:\n            return None\n",
-            "        left = max(left, 1)\n",
+            "        return max(0, len(job.gang) - job.spec.workers_min)\n",
+            "        return len(job.gang)\n",
         ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/training.py",
         (
             "a non-preemptible job is never asked",
             "    if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:\n",
@@ -55,12 +58,8 @@ GUARDS = (
             "    if len(recent) >= spec.max_preemptions_per_h:\n",
             "    if False:\n",
         ),
-        (
-            "slots on their way are not asked for again",
-            "    missing = draft.missing - _on_their_way(state, draft)",
-            "    missing = draft.missing",
-        ),
-        ("only as many jobs as are needed", "        missing -= useful\n", "        pass\n"),
+        ("slots on their way are not asked for again", "    draft.lack.give(coming)\n", ""),
+        ("only as many jobs as are needed", "        if not lack.missing:\n            break\n", ""),
         (
             "the least important job first",
             "        return job.spec.priority, loses,",

@@ -112,11 +112,11 @@ def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
             for one, known, waits in zip(scene.services, learnt, one.outcome.waits, strict=True)
         ]
     longer = _plans(scene, [replace(known, dip_s=np.maximum(known.dip_s, LONGER_S)) for known in learnt])
+    if not _alike(longer, played[-1].plans):
+        played.append(_play(scene, longer, config)[0])
     still = _unmoved(scene, learnt)
-    for plans in (longer, still):
-        worth_it = plans is longer or _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]
-        if worth_it and not _alike(plans, played[-1].plans):
-            played.append(_play(scene, plans, config)[0])
+    if _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]:
+        played.append(_play(scene, still, config)[0])
     found = best(played)
     return found if scene.timed else replace(found, outcome=replace(found.outcome, waits=()))
 

@@ -30,7 +30,10 @@ HEADROOM = 1.02
 
 
 def lacking(count: int) -> Draft:
-    return Draft(free=FreeSlots(a_pool(), {*a_pool().free_slots()}), missing=count, missing_for="chat")
+    draft = Draft(free=FreeSlots(a_pool(), {*a_pool().free_slots()}))
+    draft.lack.whom = "chat"
+    draft.lack.lack(count)
+    return draft
 
 
 def asking(requests: float) -> Snapshot:
