@@ -58,29 +58,23 @@ HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
 HIGHEST_OF_HOUR = {1: 0.838, 4: 7.21}  # of the hour of conversations, by the GPUs of a replica
 PEAK = 0.75  # of the pool: what all services would need at most, if they were highest at once
 ZIPF = (1.0, 1 / 2, 1 / 3)  # of services of one kind, eight hours apart
-APART = 1 / 72  # days, 20 minutes: services that have the same hour begin at other moments of it
 
 
-def _bursts(slots: int, shares: Sequence[tuple[int, float, int]]) -> Sequence[Traced]:
-    """The hour of conversations for services: GPUs of a replica, its share of all, how late in the hour it begins."""
-    return [
-        (CONVERSATIONS, PEAK * slots * share / HIGHEST_OF_HOUR[gpus], begins * APART) for gpus, share, begins in shares
-    ]
+def _bursts(slots: int, shares: Sequence[tuple[int, float]]) -> Sequence[Traced]:
+    """The hour of conversations for services, all at once: GPUs of a replica, and its share of what all need."""
+    return [(CONVERSATIONS, PEAK * slots * share / HIGHEST_OF_HOUR[gpus], 0.0) for gpus, share in shares]
 
 
 # The first hours of eight nights at once, which fill the pool.
 LARGE_BURST = Part(
     512,
-    _bursts(512, [(1, 1 / 3, 0), (1, 1 / 3, 1), (4, 1 / 3, 2)]),
+    _bursts(512, [(1, 1 / 3), (1, 1 / 3), (4, 1 / 3)]),
     [(PHILLY, 1.0, float(day)) for day in range(9, 17)],
 )
 # Twice the jobs of its week: within an hour they fill half the pool.
 LARGEST_BURST = Part(
     8192,
-    _bursts(
-        8192,
-        [(gpus, share / sum(ZIPF) / 4, begins) for begins, share in enumerate(ZIPF) for gpus in (1, 1, 4, 1)],
-    ),
+    _bursts(8192, [(gpus, share / sum(ZIPF) / 4) for share in ZIPF for gpus in (1, 1, 4, 1)]),
     [(PHILLY, 1.0, 7.0 * week) for week in range(6)],
     acme_gpus=6880.0,
 )

@@ -7,29 +7,25 @@ aside.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from heapq import merge
-from itertools import chain, islice, repeat
-from math import inf
+from itertools import repeat
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.follow import chosen, ordered
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.index import in_state
-from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.kept_for_parked import can_return, kept_for_parked, released_too_late
-from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.owed import on_their_way_back
 from ebbtide_autoscaler.placement import packed
 from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.training import protected
-from ebbtide_autoscaler.turn import turn
+from ebbtide_autoscaler.starving import starves
+from ebbtide_autoscaler.table import Table, starves_now
 from ebbtide_autoscaler.waiting_line import (
     Asks,
     Line,
@@ -43,121 +39,6 @@ from ebbtide_autoscaler.waiting_line import (
 )
 
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
-_NOBODY: Set[JobName] = frozenset()
-_WITHOUT_SLOTS = frozenset({JobState.WAITING, JobState.PARKED})
-LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
-
-
-@dataclass(slots=True)
-class _Table:
-    """What is on the table within one call, and for whom some of it is kept."""
-
-    now_s: float
-    state: PoolState
-    draft: Draft
-    config: PolicyConfig
-    kept: Mapping[SlotId, Sequence[JobName]]  # slots of parked jobs: they come back cheaply on these
-    late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
-    returning: Set[JobName] = frozenset()  # parked jobs that can: nothing is kept for them from who starves or claims
-    starving: JobName | None = None  # one at a time
-    last_turn: tuple[float, float, int] | None = None  # of the running job that came last
-    looked_at: int = 0  # jobs that starve
-    owed: dict[JobName, int] = field(default_factory=dict)  # slots left to jobs that may never lose all of theirs
-    rooms: dict[int, tuple[tuple[SlotId, ...], tuple[SlotId, ...]]] = field(
-        default_factory=dict
-    )  # by priority, of that list
-    told: dict[tuple[int, int], str] = field(default_factory=dict)  # what was said to others who need as much
-    refused: dict[Asks, tuple[tuple[SlotId, ...], str]] = field(
-        default_factory=dict
-    )  # the same by what they ask for, and of which list
-    helpless: set[Asks] = field(default_factory=set)  # of which one starves, and nobody could step aside for it
-
-    def left_to_others(self, name: JobName | None = None) -> int:
-        """Slots that are left to jobs which may never lose all of theirs, and are on their way back; to all but one."""
-        return sum(count for one, count in self.owed.items() if one != name)
-
-    def usable(self, name: JobName | None = None) -> tuple[SlotId, ...]:
-        """What is free beyond the reserve and what is left to others."""
-        free = self.draft.free.listed()
-        return free[: max(0, len(free) - self.config.reserve - self.left_to_others(name))]
-
-    def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
-        """Of that, what is not kept for another job of at least its priority."""
-        name, priority = job.spec.name, job.spec.priority
-        late = self.late.get(name, _NOBODY)
-        if self.returning and job.state in _WITHOUT_SLOTS and (_starves_now(self, job) or self.claims(job)):
-            late |= self.returning
-        if late:
-            room, most = self._room(name, priority), self.most(job, 0)  # nobody is disturbed who need not be
-            more = (slot for slot in self._room(name, priority, late) if slot not in room)
-            return (*room, *islice(more, max(0, most - len(room))))
-        if job.state is JobState.PARKED or name in self.owed:  # some may be kept for this very job
-            return self._room(name, priority)
-        return self.room(priority)
-
-    def room(self, priority: int) -> tuple[SlotId, ...]:
-        """Of that, what is not kept for any job of at least that priority."""
-        known, free = self.rooms.get(priority), self.draft.free.listed()
-        if known is None or known[0] is not free:
-            known = self.rooms[priority] = (free, self._room(None, priority))
-        return known[1]
-
-    def _room(self, name: JobName | None, priority: int, late: Set[JobName] = frozenset()) -> tuple[SlotId, ...]:
-        usable, kept, jobs = self.usable(name), self.kept, self.state.jobs
-        if not usable or not kept:
-            return usable
-        keepers = {
-            one
-            for one in {*chain.from_iterable(kept.values())}
-            if one != name and one not in late and jobs[one].spec.priority >= priority
-        }
-        return tuple(slot for slot in usable if slot not in kept or keepers.isdisjoint(kept[slot]))
-
-    def why_refused(self, asks: Asks) -> str:
-        """What was said to others who ask for the same, if nothing has been taken since; else nothing."""
-        free, why = self.refused.get(asks, (None, ""))
-        return why if free is self.draft.free.listed() else ""
-
-    def most(self, job: JobRecord, has: int) -> int:
-        """How many workers it may have, which has so many that count for its team already."""
-        shares = self.draft.shares
-        return job.spec.workers_max if shares is None else int(min(job.spec.workers_max, has + shares.most(job)))
-
-    def claims(self, job: JobRecord) -> bool:
-        """Whether its team was promised what it waits for."""
-        shares = self.draft.shares
-        return shares is not None and shares.within(job)
-
-    def count(self, job: JobRecord, slots: int) -> None:
-        """Its team has so many more."""
-        if self.draft.shares is not None:
-            self.draft.shares.take(job, slots)
-
-    def take(self, slots: Sequence[SlotId], job: JobRecord | None = None) -> None:
-        """They are promised, to ``job`` or by and by to one that cannot use them yet."""
-        self.draft.free.take(slots)
-        if job is not None:
-            self.count(job, len(slots))
-            if slots and job.spec.name in self.owed:
-                self.owed[job.spec.name] = max(0, self.owed[job.spec.name] - len(slots))
-                self.rooms.clear()
-
-    def could_help(self, asks: Asks) -> bool:
-        """Whether somebody might step aside for one that asks for so much and starves."""
-        return self.starving is None and asks not in self.helpless
-
-    def may_be_helped(self, job: JobRecord) -> bool:
-        """Whether a job that starves could have what one has that came after it, and none is helped already."""
-        if self.starving is not None or self.looked_at >= LOOKED_AT:
-            return False
-        if self.last_turn is None:
-            running = _running(self.state.jobs)
-            self.last_turn = turn(running[-1]) if running else (-inf, -inf, 0)
-        return turn(job) < self.last_turn
-
-    def wait(self, job: JobRecord, why: str) -> None:
-        """Nobody waits in silence."""
-        self.draft.waits.append((job.spec.name, why))
 
 
 def give(
@@ -173,7 +54,7 @@ def give(
     if not draft.contested and draft.owed:
         draft.free, draft.owed = FreeSlots(state, {*state.free_slots()} - {*draft.free, *draft.owed}), []
     kept = kept_for_parked(now_s, state, draft, config)
-    table = _Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
+    table = Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
     table.owed = {} if draft.contested else _left_to(table)
     if not draft.contested:
         _keep_for_returning(table)
@@ -185,7 +66,7 @@ def give(
             continue
         alike = draft.shares is None and waits_only(job) and job.spec.name not in apart
         why = table.why_refused(asks_of(job)) if alike else ""
-        if why and not (_starves_now(table, job) and table.could_help(asks_of(job))):
+        if why and not (starves_now(table, job) and table.could_help(asks_of(job))):
             table.wait(job, why)
         elif job.state is JobState.WAITING and now_s < job.not_before_s:
             draft.waits_until(job.not_before_s)
@@ -204,7 +85,7 @@ def give(
     return growing
 
 
-def _left_to(table: _Table) -> dict[JobName, int]:
+def _left_to(table: Table) -> dict[JobName, int]:
     """Of the minima owed those of jobs that can take them now or in a moment: others take nothing of these meanwhile.
 
     Else a job that was stopped to grow would lose to one before it in turn what it may never lose. Only where they can
@@ -220,7 +101,7 @@ def _left_to(table: _Table) -> dict[JobName, int]:
     return found
 
 
-def _keep_for_returning(table: _Table) -> None:
+def _keep_for_returning(table: Table) -> None:
     """Beside what is kept for jobs that have just parked."""
     jobs, room = table.state.jobs, len(table.draft.free) - table.config.reserve - table.left_to_others()
     back = can_return(table.state, table.draft, table.kept, room, lambda job, count: table.most(job, 0) >= count)
@@ -245,12 +126,7 @@ def _may_take(job: JobRecord) -> bool:
     return not full and job.state is not JobState.ENDED
 
 
-@ordered(place)
-def _running(job: JobRecord) -> JobRecord | None:
-    return job if job.state is JobState.RUNNING else None
-
-
-def _in_turn(table: _Table, apart: Set[JobName]) -> Iterable[JobRecord]:
+def _in_turn(table: Table, apart: Set[JobName]) -> Iterable[JobRecord]:
     """All that may take something; those that just wait for more than is free are answered on the way.
 
     Args:
@@ -271,7 +147,7 @@ def _in_turn(table: _Table, apart: Set[JobName]) -> Iterable[JobRecord]:
     if draft.contested or not here:
         return merge(_others(jobs), left, key=place) if left else _others(jobs)
     by_time = waiting_by_time(jobs)
-    waited = bisect_left(by_time, True, key=lambda job: not _starves_now(table, job))
+    waited = bisect_left(by_time, True, key=lambda job: not starves_now(table, job))
     if waited < len(by_time):
         draft.waits_until(waits_since_s(by_time[waited]) + table.config.starve_after_s)
     for asks in here:
@@ -280,7 +156,7 @@ def _in_turn(table: _Table, apart: Set[JobName]) -> Iterable[JobRecord]:
     return merge(_others(jobs), left, *(_looked_at(table, *one, alone) for one in here.items()), key=place)
 
 
-def _looked_at(table: _Table, asks: Asks, line: Line, alone: Set[JobName]) -> Iterator[JobRecord]:
+def _looked_at(table: Table, asks: Asks, line: Line, alone: Set[JobName]) -> Iterator[JobRecord]:
     """Those of a line that get something, the first that does not, and those that starve until one cannot be helped."""
     at, starving_s = 0, table.now_s - table.config.starve_after_s
     while at < len(line.jobs):
@@ -300,10 +176,6 @@ def _told(names: Iterable[JobName], why: str, alone: Set[JobName]) -> Iterable[t
     return zip([one for one in names if one not in alone] if alone else names, repeat(why))
 
 
-def _starves_now(table: _Table, job: JobRecord) -> bool:
-    return table.now_s - waits_since_s(job) >= table.config.starve_after_s
-
-
 @ordered(place)
 def _others(job: JobRecord) -> JobRecord | None:
     return job if _may_take(job) and not waits_only(job) else None
@@ -316,7 +188,7 @@ def _backs_off(now_s: float, job: JobRecord) -> str:
     return f"crashed {many(times, 'time')} without progress, next try in {left_s:.0f} s; {last}"
 
 
-def _unpark(table: _Table, job: JobRecord) -> None:
+def _unpark(table: Table, job: JobRecord) -> None:
     name, state, draft, config = job.spec.name, table.state, table.draft, table.config
     if job.cancelled or draft.contested:
         table.wait(job, "parked: replicas wait for slots, they go first")
@@ -348,8 +220,8 @@ def _unpark(table: _Table, job: JobRecord) -> None:
         draft.moves.append(StopJob(name, f"{why}: goes on with {many(count, 'worker')}", preempts=True))
         table.take(room[:count], job)
         return
-    starves = _starves(table, job, parked_s)
-    table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starves}")
+    starving = starves(table, job, parked_s)
+    table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starving}")
 
 
 def _who_has(record: SlotRecord) -> str:
@@ -358,7 +230,7 @@ def _who_has(record: SlotRecord) -> str:
     return str(record.occupant or f"nobody ({record.state.value})")
 
 
-def _start(table: _Table, job: JobRecord) -> None:
+def _start(table: Table, job: JobRecord) -> None:
     name, spec, draft = job.spec.name, job.spec, table.draft
     most = table.most(job, 0)
     if most < spec.workers_min:
@@ -385,110 +257,49 @@ def _start(table: _Table, job: JobRecord) -> None:
         if why is None:
             why = table.told[spec.workers_min, len(room)] = _too_few(table, spec.workers_min, room)
         table.refused[asks_of(job)] = (draft.free.listed(), why)
-        starves = _starves(table, job, table.now_s - waits_since_s(job))
-        if not starves and _starves_now(table, job):
+        starving = starves(table, job, table.now_s - waits_since_s(job))
+        if not starving and starves_now(table, job):
             table.helpless.add(asks_of(job))
-        table.wait(job, why + starves if starves else why)
+        table.wait(job, why + starving)
         return
     count = min(len(room), most)
+    if draft.shares is not None and count > spec.workers_min:
+        count = max(spec.workers_min, min(count, draft.shares.beyond_claims(job, table.state.jobs, len(room))))
     slots = draft.free.for_gang(count) if room is draft.free.listed() else packed(table.state, room, count)
     fair = f"; {draft.shares.words(job)}" if draft.shares is not None else ""
     table.take(slots, job)
     draft.moves.append(GrantJob(name, slots, f"{many(len(room), 'slot', 'is')} free; it takes {len(slots)}{fair}"))
 
 
-def _too_few(table: _Table, needed: int, room: Sequence[SlotId]) -> str:
+def _too_few(table: Table, needed: int, room: Sequence[SlotId]) -> str:
     reserve = f", {table.config.reserve} in reserve" if table.config.reserve else ""
     few = f"needs {many(needed, 'slot')}, {len(room)} free for it"
     return f"waits: {few}{reserve}{_left_words(table)}{_kept_for(table, room)}"
 
 
-def _left_words(table: _Table) -> str:
+def _left_words(table: Table) -> str:
     who = [name for name, count in table.owed.items() if count]
     return f", {table.left_to_others()} left to {', '.join(who)}, which may not lose all" if who else ""
 
 
-def _over_quota(table: _Table, job: JobRecord, needed: int) -> str:
+def _over_quota(table: Table, job: JobRecord, needed: int) -> str:
     assert table.draft.shares is not None, "else nobody has a quota"
     return f"waits: needs {many(needed, 'slot')}, and {table.draft.shares.words(job)}"
 
 
-def _kept_for(table: _Table, room: Sequence[SlotId]) -> str:
+def _kept_for(table: Table, room: Sequence[SlotId]) -> str:
     """Who keeps free slots from a job, in words: jobs that have just parked and come back on these."""
     kept = set(table.usable()).difference(room) if table.kept else set[SlotId]()
     who = sorted({name for slot in kept for name in table.kept.get(slot, ())})
     return f", {len(kept)} wait for {', '.join(who)}, parked" if who else ""
 
 
-def _starves(table: _Table, job: JobRecord, waited_s: float) -> str:
-    """If it has waited for too long, or claims what its team was promised: keep what is free for it, and have others
-    step aside.
-
-    Only where that can come to be enough: what the pool cannot give now would be kept idle for nothing.
-    """
-    if table.starving is not None:
-        return ""
-    claims = table.claims(job)
-    if not claims and waited_s < table.config.starve_after_s:
-        table.draft.waits_until(table.now_s + table.config.starve_after_s - waited_s)
-        return ""
-    if not claims and not table.usable() and not table.may_be_helped(job):
-        return ""
-    table.draft.waits_until(table.now_s)  # who may not be asked now may be in a moment
-    table.looked_at += 1
-    free = table.usable()
-    coming = len(in_state(table.state.slots, SlotState.RECLAIMING))
-    lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - coming
-    lacking += table.left_to_others(job.spec.name)
-    after = (_lenders if claims else _came_after)(table, job) if lacking > 0 else []
-    if lacking > sum(len(one.gang) for one in after):
-        return ""
-    table.starving = job.spec.name
-    table.take(free)
-    shares = table.draft.shares
-    if claims and shares is not None:
-        whom, why = f"{job.spec.name}, for {shares.words(job)}", shares.words(job)
-    else:
-        whom = f"{job.spec.name}, which came before it and has waited for {waited_s / 3600:.1f} h"
-        why = f"it has waited for {waited_s / 3600:.1f} h"
-    for one in after:
-        if lacking <= 0:
-            break
-        lends = f" ({shares.words(one)})" if claims and shares is not None else ""
-        table.draft.moves.append(leave(table.state, one, table.draft, whom + lends))
-        lacking -= len(one.gang)
-    return f"; {why}: what becomes free is kept for it"
-
-
-def _came_after(table: _Table, job: JobRecord) -> list[JobRecord]:
-    """Jobs that may be asked to step aside for one that starves: the last ones first."""
-    mine, shares = turn(job), table.draft.shares
-    return [
-        one
-        for one in reversed(_may_leave(table))
-        if turn(one) > mine
-        and one.spec.workload_class is WorkloadClass.PREEMPTIBLE
-        and (shares is None or shares.over(one) or shares.of(one) is shares.of(job))
-    ]
-
-
-def _lenders(table: _Table, job: JobRecord) -> list[JobRecord]:
-    """Jobs that have what the team of ``job`` was promised, the first to be asked first."""
-    return [] if table.draft.shares is None else table.draft.shares.lenders(job, _may_leave(table))
-
-
-def _may_leave(table: _Table) -> list[JobRecord]:
-    """Running jobs that may be asked now, in turn."""
-    moved = table.draft.moved()
-    return [one for one in _running(table.state.jobs) if one.spec.name not in moved and not protected(table.now_s, one)]
-
-
-def _may_grow(table: _Table, job: JobRecord) -> bool:
+def _may_grow(table: Table, job: JobRecord) -> bool:
     has = len(job.gang)
     return not table.draft.contested and has < table.most(job, has) and bool(table.for_job(job))
 
 
-def _grow(table: _Table, job: JobRecord, since_s: float) -> None:
+def _grow(table: Table, job: JobRecord, since_s: float) -> None:
     spec, free_s, room = job.spec, table.now_s - since_s, table.for_job(job)
     if free_s < table.config.grow_after_s or table.now_s - job.ran_since_s < spec.min_runtime_s:
         return

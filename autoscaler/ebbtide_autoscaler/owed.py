@@ -10,19 +10,28 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide_autoscaler.placement import lendable, may_lose
+from ebbtide_autoscaler.preemptions import at_its_bound
 from ebbtide_autoscaler.serving import COMING_OR_READY
 from ebbtide_autoscaler.teams import Shares
 from ebbtide_autoscaler.turn import turn
 
 
 def is_owed(job: JobRecord) -> bool:
-    """Whether ``job`` is on its way back from a restart and of a class that may not be kept from its minimum.
+    """Whether ``job`` is on its way back from a restart, and may not be kept from its minimum.
 
+    By its class, or since it was stopped to grow while at its bound: to lose its slots to replicas would be one
+    preemption more, that nobody counts.
     Not one that a person put aside: others were promised its slots meanwhile, and what is kept for it might never do.
     """
     ran = (job.epoch > 0 or job.restores > 0) and job.held is None and not job.stood_aside
     away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
-    return away and not job.cancelled and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
+    keeps = job.spec.workload_class is not WorkloadClass.PREEMPTIBLE or _grows_at_its_bound(job)
+    return away and not job.cancelled and keeps
+
+
+def _grows_at_its_bound(job: JobRecord) -> bool:
+    stopped = job.stopped_to_grow and job.asked_s >= job.ran_since_s  # else it trained since
+    return stopped and bool(at_its_bound(job.asked_s, job))
 
 
 @remembered

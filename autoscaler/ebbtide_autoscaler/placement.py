@@ -29,8 +29,8 @@ def _lendable(job: JobRecord) -> Mapping[NodeId, int] | None:
 
 
 def may_lose(job: JobRecord) -> int:
-    """How many of its slots a job's class lets go."""
-    if job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
+    """How many of its slots a job lets go, at any time: by its class, and none if it may never be preempted."""
+    if job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE or not job.spec.max_preemptions_per_h:
         return 0
     if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         return max(0, len(job.gang) - job.spec.workers_min)

@@ -3,7 +3,8 @@
 Serving first, training on what is left. Least disruption first: a free slot, then a job that steps aside in place,
 then a job that goes on with fewer workers. How long a need will last is guessed by how long it has lasted already
 (whoever pays at most as much for waiting as for acting pays at most twice the optimum, whatever comes: the ski-rental
-rule), so a job parks at once, and is restarted smaller when it has been parked for as long as a restart costs. Where
+rule), so a job parks at once, and is restarted smaller when it has been parked for as long as a restart costs; for an
+endpoint that has been busy for that long already, one that can do with fewer workers is restarted right away. Where
 the pool has seen enough preemptions (``away``) it is restarted as soon as it is parked if such usually last that long.
 """
 

@@ -13,10 +13,9 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, stale_seats, why_outdated
 from ebbtide_autoscaler.retry import Tries, tries
-from ebbtide_autoscaler.serving import COMING_OR_READY, Want, seats_of
+from ebbtide_autoscaler.serving import COMING, COMING_OR_READY, Want, seats_of
 from ebbtide_autoscaler.training import room_for
 
-COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
 LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.STOPPING})
 
 

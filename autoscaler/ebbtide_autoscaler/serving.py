@@ -56,13 +56,13 @@ def wants(
     found: list[tuple[int, Want]] = []
     remembered: dict[EndpointName, EndpointMemory] = {}
     seats = snapshot.state.seats
-    here, coming, asleep = _here(seats), _coming(seats), _asleep(seats)
+    here, coming, warm = _here(seats), _coming(seats), asleep(seats)
     for name, record in snapshot.state.endpoints.items():
         signals = snapshot.traffic.get(name, EndpointSignals())
         before, mine = memory.endpoints.get(name), here.get(name, {})
         if before is None:
             before = EndpointMemory(aim=len(mine))
-        standing = _Standing(mine, name in asleep, bool(mine) and name not in coming)
+        standing = _Standing(mine, name in warm, bool(mine) and name not in coming)
         expected = snapshot.outlooks.get(name)
         want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, standing, config)
         found.append((-record.spec.priority, want))
@@ -90,7 +90,8 @@ def _coming(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
 
 
 @summed
-def _asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+def asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    """How many warm replicas each endpoint has; those without any are left out."""
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 
 

@@ -2,7 +2,8 @@
 
 Who is next: by priority; then teams that would stay within their guarantee; then the team that has the fewest slots by
 its weight; then who came first. A team may have more than its guarantee as long as nobody who is within theirs waits:
-then it lends no longer, and its jobs step aside, the ones that came last first. A quota is never passed.
+then it lends no longer, and its jobs step aside or go on with fewer workers, the ones that came last first. A quota is
+never passed.
 """
 
 from collections import Counter, deque
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 
+from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.index import remembered
 from ebbtide.pool.spec import WorkloadClass
@@ -90,20 +92,49 @@ class Shares:
         by_weight = self.held(job) / self.of(job).weight
         return not self.within(job), by_weight, job.submitted_s, job.submission
 
-    def lenders(self, job: JobRecord, running: Sequence[JobRecord]) -> list[JobRecord]:
+    def lenders(
+        self, job: JobRecord, running: Sequence[JobRecord], *, straddling: bool = False
+    ) -> list[tuple[JobRecord, int]]:
         """Of jobs that run, in turn: who makes room for ``job``, which is within its guarantee, first ones first.
 
-        No team falls below its own guarantee by it, and nobody of a higher priority is asked.
+        With each how many slots it gives: all of its gang, or as many as it can do without where its team would fall
+        below its own guarantee by more. Nobody of a higher priority is asked.
+
+        Args:
+            straddling: a gang of which only a part is borrowed, and that cannot do with less, gives all of it; large
+                gangs go first then, so that few do.
         """
-        left, found = self._held.copy(), list[JobRecord]()
+        left, found = self._held.copy(), list[tuple[JobRecord, int]]()
         late_first = sorted(reversed(running), key=self.over, reverse=True)  # a stable sort
+        if straddling:
+            late_first.sort(key=lambda one: -len(one.gang))
         for one in late_first:
-            team, count = self.of(one), len(one.gang)
+            team, all_of_it = self.of(one), len(one.gang)
             lends = one.spec.workload_class is WorkloadClass.PREEMPTIBLE and one.spec.priority <= job.spec.priority
-            if lends and team is not self.of(job) and left[team.name] - count >= team.guarantee:
+            if not lends or team is self.of(job):
+                continue
+            borrowed = left[team.name] - team.guarantee
+            count = all_of_it if all_of_it <= borrowed else min(borrowed, all_of_it - one.spec.workers_min)
+            if straddling and count == 0 < borrowed:
+                count = all_of_it
+            if count > 0:
                 left[team.name] -= count
-                found.append(one)
+                found.append((one, count))
         return found
+
+    def beyond_claims(self, job: JobRecord, jobs: Mapping[JobName, JobRecord], room: int) -> int:
+        """Of ``room`` slots those that ``job`` may start on: its team's own, else what no other team's claim is met by.
+
+        Else it would take what it has to give back at once.
+        """
+        mine, left, claimed = self.of(job), room - job.spec.workers_min, self._held.copy()
+        lacking = _without_slots(jobs).values()
+        for other in sorted((one for one in lacking if self.of(one) is not mine), key=_needs):
+            team, needs = self.of(other), _needs(other)
+            if needs <= left and claimed[team.name] + needs <= team.guarantee:
+                claimed[team.name] += needs
+                left -= needs
+        return max(mine.guarantee - self._held[mine.name], job.spec.workers_min + left)
 
     def asked(self, running: Sequence[JobRecord], first: Callable[[JobRecord], tuple[int, bool]]) -> list[JobRecord]:
         """Jobs in the order in which replicas ask them aside: always one of the team that is then most over.
@@ -157,6 +188,12 @@ def _held(jobs: Mapping[JobName, JobRecord]) -> Mapping[str, int]:
         if job.state in JOB_HOLDS_SLOTS:
             found[job.spec.team] += len(job.gang)
     return found
+
+
+@chosen
+def _without_slots(job: JobRecord) -> JobRecord | None:
+    lacks = job.state not in JOB_HOLDS_SLOTS and job.state is not JobState.ENDED
+    return job if lacks and not job.cancelled and job.held is None else None
 
 
 @remembered

@@ -16,11 +16,9 @@ from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.placement import may_lose
-from ebbtide_autoscaler.shortfall import Shortfall
+from ebbtide_autoscaler.preemptions import at_its_bound
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.turn import turn
-
-PREEMPTION_WINDOW_S = 3600.0  # JobSpec.max_preemptions_per_h
 
 
 def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
@@ -141,10 +139,7 @@ def protected(now_s: float, job: JobRecord) -> str:
     left_s = job.ran_since_s + spec.min_runtime_s - now_s
     if left_s > 0:
         return f"is within its minimum runtime for {left_s:.0f} s more"
-    recent = [at_s for at_s in job.preempted_s if now_s - at_s < PREEMPTION_WINDOW_S]
-    if len(recent) >= spec.max_preemptions_per_h:
-        return f"was preempted {many(len(recent), 'time')} within the hour, its bound"
-    return ""
+    return at_its_bound(now_s, job)
 
 
 def _step_aside(state: PoolState, job: JobRecord, count: int, draft: Draft, config: PolicyConfig) -> ParkJob | StopJob:

@@ -18,7 +18,7 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.outdated import node_of, stale_seats, why_outdated
-from ebbtide_autoscaler.serving import Want
+from ebbtide_autoscaler.serving import Want, asleep
 
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
 
@@ -93,7 +93,7 @@ def give_way(state: PoolState, draft: Draft) -> None:
 
 def _all_may_stay(state: PoolState) -> bool:
     """Whether none is too many, or outdated: what nearly every decision finds."""
-    counts = _asleep(state.seats)
+    counts = asleep(state.seats)
     few = all(count <= state.endpoints[name].spec.warm_replicas for name, count in counts.items())
     return few and not state.draining and not any(stale_seats(state, name) for name in counts)
 
@@ -131,11 +131,6 @@ def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> 
             left[seat.endpoint] -= 1
             kept.append(seat)
     return kept
-
-
-@summed
-def _asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
-    return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 
 
 @grouped(order=number_of)

@@ -30,6 +30,7 @@ EXCUSES = (
     "at its minimum",
     "minimum runtime",
     "within the hour, its bound",
+    "may never be preempted",
     "its start failed",
 )
 

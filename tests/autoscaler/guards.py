@@ -53,11 +53,6 @@ GUARDS = (
             "    if False:\n",
         ),
         ("a job runs for its minimum runtime", "    if left_s > 0:\n", "    if False:\n"),
-        (
-            "the bound on preemptions",
-            "    if len(recent) >= spec.max_preemptions_per_h:\n",
-            "    if False:\n",
-        ),
         ("slots on their way are not asked for again", "    draft.lack.give(coming)\n", ""),
         ("only as many jobs as are needed", "        if not lack.missing:\n            break\n", ""),
         (
@@ -92,11 +87,6 @@ GUARDS = (
     *_in(
         "autoscaler/ebbtide_autoscaler/allot.py",
         (
-            "from a job that starves or claims nothing is kept for those that can return",
-            " and (_starves_now(self, job) or self.claims(job)):\n",
-            " and False:\n",
-        ),
-        (
             "replicas that lack slots go before parked jobs",
             '    if job.cancelled or draft.contested:\n        table.wait(job, "parked',
             '    if job.cancelled:\n        table.wait(job, "parked',
@@ -110,11 +100,6 @@ GUARDS = (
             "slots that a job was stopped to run on are kept",
             "            table.take(table.for_job(job)[: table.most(job, 0)], job)\n",
             "            pass\n",
-        ),
-        (
-            "the reserve stays free",
-            "max(0, len(free) - self.config.reserve - self.left_to_others(name))",
-            "max(0, len(free) - self.left_to_others(name))",
         ),
         (
             "the reserve stays free of jobs that resume",
@@ -143,12 +128,6 @@ GUARDS = (
             "    missing = []\n",
         ),
         (
-            "what is free is kept for a job that starves",
-            "    table.starving = job.spec.name\n    table.take(free)\n",
-            "    table.starving = job.spec.name\n",
-        ),
-        ("who starves may not have protected jobs leave", " and not protected(table.now_s, one)]\n", "]\n"),
-        (
             "jobs leave a minimum that is owed",
             "    table.owed = {} if draft.contested else _left_to(table)\n",
             "",
@@ -164,6 +143,36 @@ GUARDS = (
             "    if table.most(job, 0) < len(job.gang):\n",
             "    if False:\n",
         ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/preemptions.py",
+        (
+            "the bound on preemptions",
+            "    if len(recent) >= job.spec.max_preemptions_per_h:\n",
+            "    if False:\n",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/table.py",
+        (
+            "from a job that starves or claims nothing is kept for those that can return",
+            " and (starves_now(self, job) or self.claims(job)):\n",
+            " and False:\n",
+        ),
+        (
+            "the reserve stays free",
+            "max(0, len(free) - self.config.reserve - self.left_to_others(name))",
+            "max(0, len(free) - self.left_to_others(name))",
+        ),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/starving.py",
+        (
+            "what is free is kept for a job that starves",
+            "    table.starving = job.spec.name\n    table.take(free)\n",
+            "    table.starving = job.spec.name\n",
+        ),
+        ("who starves may not have protected jobs leave", " and not protected(table.now_s, one)]\n", "]\n"),
         ("a guarantee is claimed", "    claims = table.claims(job)\n", "    claims = False\n"),
     ),
     *_in(
@@ -201,8 +210,8 @@ GUARDS = (
         ),
         (
             "no lender's team falls below its guarantee",
-            " and left[team.name] - count >= team.guarantee:\n",
-            ":\n",
+            "            borrowed = left[team.name] - team.guarantee\n",
+            "            borrowed = left[team.name]\n",
         ),
         (
             "nobody of a higher priority lends",

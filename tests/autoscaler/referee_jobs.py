@@ -84,9 +84,14 @@ def nobody_steps_aside_for_what_is_there(case: Case) -> Iterator[str]:
         names = [job.spec.name for job, _ in case.asked]
         yield f"{names} are asked aside for {wanted} slots, but {there} are free or on their way"
     useful = {record.slot.id for record in usable if record.state is not SlotState.LOST}
-    gives = [len(useful.intersection(job.gang)) for job, _ in case.asked]
+    gives = [min(len(useful.intersection(job.gang)), _spares(job)) for job, _ in case.asked]
     if len(gives) > 1 and there + sum(gives[:-1]) >= wanted:
         yield f"{case.asked[-1][0].spec.name} is asked aside for {wanted} slots, which {there} and {gives[:-1]} are"
+
+
+def _spares(job: JobRecord) -> int:
+    least = job.spec.workers_min if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE else 0
+    return len(job.gang) - least
 
 
 def the_least_important_goes_first(case: Case) -> Iterator[str]:
@@ -131,12 +136,19 @@ def owed(state: PoolState) -> list[JobRecord]:
         job
         for job in state.jobs.values()
         if job.state in COMES_BACK
-        and job.spec.workload_class is not WorkloadClass.PREEMPTIBLE
+        and (job.spec.workload_class is not WorkloadClass.PREEMPTIBLE or _grows_at_its_bound(job))
         and (job.epoch > 0 or job.restores > 0)
         and job.held is None
         and not job.stood_aside
         and not job.cancelled
     ]
+
+
+def _grows_at_its_bound(job: JobRecord) -> bool:
+    """It was stopped to grow, and was preempted as often as it may be: it may not lose its slots by that."""
+    lately = [at_s for at_s in job.preempted_s if job.asked_s - at_s < HOUR_S]
+    stopped = job.stopped_to_grow and job.asked_s >= job.ran_since_s
+    return stopped and len(lately) >= job.spec.max_preemptions_per_h
 
 
 def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:

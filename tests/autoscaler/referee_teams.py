@@ -107,12 +107,21 @@ def nobody_lends_what_it_was_promised(case: Case) -> Iterator[str]:
         team = team_of(case, job)
         if job.spec.workload_class is not WorkloadClass.PREEMPTIBLE:
             yield f"{job.spec.name} is {job.spec.workload_class.value}, and lends its slots"
-        left = held(case, team, leaves=[one.spec.name for one in leave])
+        left = held(case, team, leaves=[one.spec.name for one in leave]) + sum(
+            _stays(case, one) for one in leave if team_of(case, one).name == team.name
+        )
         left += sum(len(s) for n, s in case.granted.items() if team_of(case, case.state.jobs[n]).name == team.name)
         if left < team.guarantee:
             yield f"{job.spec.name} lends, and {left} of the {team.guarantee} are left that {team.name} was promised"
         if not any(one.spec.priority >= job.spec.priority for one in waiting):
             yield f"{job.spec.name} lends to nobody of its priority who waits within a guarantee"
+
+
+def _stays(case: Case, job: JobRecord) -> int:
+    """Workers with which a lender goes on at once."""
+    reasons = [move.reason for move in case.moves if isinstance(move, StopJob) and move.job == job.spec.name]
+    said = WORKERS.search(reasons[0]) if reasons else None
+    return int(said[1]) if said else 0
 
 
 def guarantees_are_given_back(case: Case) -> Iterator[str]:
@@ -152,8 +161,10 @@ def _could_be_lent(case: Case, job: JobRecord) -> bool:
         lends = one.state is JobState.RUNNING and one.spec.workload_class is WorkloadClass.PREEMPTIBLE
         if not lends or one.spec.priority > job.spec.priority or why_protected(case, one) or case.on_draining(one):
             continue
-        stays = held(case, team) - len(one.gang) >= team.guarantee and team.name != team_of(case, job).name
-        if stays and needs <= len(one.gang) and one.held is None and not one.cancelled:
+        borrowed = held(case, team) - team.guarantee
+        gives = len(one.gang) if len(one.gang) <= borrowed else min(borrowed, len(one.gang) - one.spec.workers_min)
+        other = team.name != team_of(case, job).name
+        if other and needs <= gives and one.held is None and not one.cancelled:
             return True
     return False
 

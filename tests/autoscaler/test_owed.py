@@ -18,6 +18,7 @@ from ebbtide.pool.events import (
     JobSubmitted,
     NodeDraining,
     ParkJob,
+    ResumeJob,
     SeatLanded,
     SeatReady,
     SlotForeign,
@@ -30,7 +31,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.owed import kept, minima_owed
 from ebbtide_autoscaler.teams import Shares, Team
-from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
     CONFIG,
     HELD,
@@ -39,6 +40,7 @@ from tests.autoscaler.test_policy import (
     S1,
     S2,
     SEAT0,
+    TRAIN,
     a_pool,
     fold,
     kinds,
@@ -214,3 +216,20 @@ def test_of_two_minima_the_one_that_can_be_met_now_is_left_its_slot_and_gets_it(
     busy = signals(inflight=8, last_arrival_s=NOW)
     [grant] = look(state, traffic=busy).moves
     assert isinstance(grant, GrantJob) and grant.job == "second"
+
+
+def test_one_that_grows_at_its_bound_does_not_lose_its_slots_by_that() -> None:
+    """It was preempted as often as it may be, then stopped to take two more: a surge leaves it its minimum."""
+    state = a_pool(nodes={"n0": 4}, endpoints=(an_endpoint(replicas_max=4),))
+    state = with_job(state, a_job(workers_min=2, workers_max=4, max_preemptions_per_h=1), slots(2), at_s=NOW - 3000.0)
+    state = parked(state, at_s=NOW - 2000.0)
+    state = fold(state, ResumeJob(TRAIN, "r"), JobRunning(TRAIN, 4), at_s=NOW - 1990.0)
+    grows = fold(state, StopJob(TRAIN, "r", preempts=False), *(SlotFreed(s) for s in slots(2)), at_s=NOW - 2.0)
+    grows = fold(grows, JobStopped(TRAIN, 5), at_s=NOW - 1.0)
+    moves = look(grows, traffic=signals(held=16, last_arrival_s=NOW), for_s=5.0).moves
+    assert sum(isinstance(move, GrantSeat) for move in moves) == 1, "one at a time on a node"
+    [job] = [move for move in moves if isinstance(move, GrantJob)]
+    assert job.job == TRAIN and len(job.slots) == 2
+    assert minima_owed(grows) == {TRAIN: 2}
+    again = replace(grows, jobs={TRAIN: replace(grows.jobs[TRAIN], preempted_s=())})
+    assert minima_owed(again) == {}, "one that may still be preempted waits its turn"

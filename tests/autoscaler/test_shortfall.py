@@ -9,6 +9,7 @@ from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName, NodeId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide_autoscaler.shortfall import Shortfall
+from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import CHAT, NOW, a_pool, fold, kinds, look, signals, slots, with_job
 
@@ -17,7 +18,7 @@ NODES = st.sampled_from([NodeId(f"n{number}") for number in range(4)])
 SLOTS = st.dictionaries(NODES, st.integers(1, 5), max_size=4)
 
 
-def flood(requests: int = 12) -> object:
+def flood(requests: int = 12) -> EndpointSignals:
     return signals(held=requests, last_arrival_s=NOW)
 
 
@@ -124,3 +125,17 @@ def test_what_comes_free_counts_but_for_the_minima_that_are_owed() -> None:
     [move] = look(state, traffic=flood(16), for_s=5.0).moves
     assert isinstance(move, ParkJob) and move.job == other
     assert move.reason.startswith("2 slots for chat"), "four are lacked, four come free, two of these go back"
+
+
+def test_a_job_that_may_never_be_preempted_is_not_counted_on() -> None:
+    """A replica goes to the node whose job may leave, and nobody parks on one that can never come to have enough."""
+    never = {"max_preemptions_per_h": 0, "workers_min": 1, "workers_max": 2}
+    state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(replicas_max=1, slots_per_replica=2),))
+    state = with_job(state, a_job("stays", **never), slots(2, "n0"))
+    both = with_job(state, a_job("goes", workers_min=2, workers_max=2), slots(2, "n1"))
+    [move] = look(both, traffic=flood(1), for_s=5.0).moves
+    assert isinstance(move, ParkJob) and move.job == "goes"
+    mixed = with_job(state, a_job("small", workers_min=1, workers_max=1), slots(1, "n1"))
+    mixed = with_job(mixed, a_job("fixed", **{**never, "workers_max": 1}), slots(2, "n1")[1:])
+    decision = look(mixed, traffic=flood(1), for_s=5.0)
+    assert not decision.moves and any("no node can give 2 slots" in why for _, why in decision.waits)

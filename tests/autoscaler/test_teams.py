@@ -167,8 +167,8 @@ def test_under_constant_load_it_comes_to_rest_with_every_promise_kept(
     free = len(day.pool.state.free_slots()) - reserve
     for job in waiting:
         lent = sum(
-            len(one.gang)
-            for one in shares.lenders(job, [j for j in day.pool.state.jobs.values() if j.state in JOB_HOLDS_SLOTS])
+            count
+            for _, count in shares.lenders(job, [j for j in day.pool.state.jobs.values() if j.state in JOB_HOLDS_SLOTS])
         )
         assert not shares.within(job) or free + lent < job.spec.workers_min, day.waits[job.spec.name]
 
@@ -193,9 +193,12 @@ def test_in_turn_is_a_permutation_by_priority_and_no_lender_falls_below_its_own(
     for job in all_jobs:
         lent = shares.lenders(job, all_jobs)
         for lender in (*day.config.teams, OTHERS):
-            mine = sum(len(one.gang) for one in lent if shares.of(one).name == lender.name)
+            mine = sum(count for one, count in lent if shares.of(one).name == lender.name)
             assert not mine or shares.of_team(lender) - mine >= lender.guarantee
-        assert all(shares.of(one) is not shares.of(job) for one in lent)
+        assert all(shares.of(one) is not shares.of(job) for one, _ in lent)
+        for one, count in lent:
+            stays = len(one.gang) - count
+            assert count > 0 and (stays == 0 or stays >= one.spec.workers_min)
 
 
 def test_replicas_ask_the_team_that_is_most_over_each_time() -> None:
@@ -243,3 +246,45 @@ def test_where_nobody_of_a_team_is_there_it_changes_nothing_but_words(teams: tup
     plain.run(2000)
     told = [[(at_s, type(move), getattr(move, "slots", ())) for at_s, move in one.moves] for one in (day, plain)]
     assert told[0] == told[1]
+
+
+def test_who_borrows_goes_on_with_what_its_team_was_promised() -> None:
+    """An elastic job grew into what another team was promised: it gives that back, and no more."""
+    day = Day(8, Team("a", 4), Team("b", 4))
+    day.submit("b", 4, 8)
+    day.run(120)
+    assert day.held("b") == 8, "nobody else wants them"
+    day.submit("a", 4)
+    day.run(120)
+    assert (day.held("a"), day.held("b")) == (4, 4)
+    day.run(600)
+    assert (day.held("a"), day.held("b")) == (4, 4), "and that is that"
+
+
+def test_two_elastic_teams_do_not_take_turns() -> None:
+    """What a job would have to give back at once it does not begin on."""
+    day = Day(8, Team("a", 4), Team("b", 4))
+    day.submit("b", 4, 8)
+    day.run(120)
+    day.submit("a", 4, 8)
+    day.run(300)
+    assert (day.held("a"), day.held("b")) == (4, 4)
+    before = len(day.moves)
+    day.run(1200)
+    assert day.moves[before:] == []
+
+
+def test_a_gang_that_is_partly_borrowed_leaves_in_the_end() -> None:
+    """Gangs of five and three where their team was promised four: neither can leave without breaking that at once."""
+    day = Day(8, Team("a", 4), Team("b", 4))
+    five, _ = day.submit("b", 5), day.submit("b", 3)
+    day.run(30)
+    day.submit("a", 4)
+    day.run(600)
+    assert day.held("a") == 0 and day.asked_aside() == [], "it is not worth it yet"
+    day.run(PolicyConfig().starve_after_s)
+    assert day.asked_aside()[0] == five
+    assert (day.held("a"), day.held("b")) == (4, 3)
+    before = len(day.moves)
+    day.run(1200)
+    assert day.moves[before:] == []

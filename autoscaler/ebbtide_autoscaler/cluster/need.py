@@ -112,7 +112,7 @@ def _kept(job: JobRecord) -> Mapping[NodeId, int]:
     """Slots by node that it never makes free, unless a person puts it aside or drains the node."""
     if job.state not in JOB_HOLDS_SLOTS or not _wants(job):
         return {}
-    gives = may_lose(job) if job.spec.max_preemptions_per_h else 0
+    gives = may_lose(job)
     if gives == len(job.gang):
         return {}
     return {node: here - gives for node, here in on_nodes(job.gang, 1).items() if here > gives}

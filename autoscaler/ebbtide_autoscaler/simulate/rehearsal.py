@@ -115,7 +115,7 @@ def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
     if not _alike(longer, played[-1].plans):
         played.append(_play(scene, longer, config)[0])
     still = _unmoved(scene, learnt)
-    if _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]:
+    if not _alike(still, played[-1].plans) and _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]:
         played.append(_play(scene, still, config)[0])
     found = best(played)
     return found if scene.timed else replace(found, outcome=replace(found.outcome, waits=()))
