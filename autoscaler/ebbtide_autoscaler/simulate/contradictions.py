@@ -3,6 +3,9 @@
 Foresight is beaten by whoever is better at one of the two things and no worse at the other: trains more and serves as
 well, or serves better and trains no less. Who lets requests wait has more slots for training, and who leaves slots idle
 has more for requests: these are other points of the same frontier. Each seed is a world of its own.
+
+Compared is what is scored. Whoever trains more in it only since he has left work of the warm-up for it is no better, so
+he has to have done more by the end, too. What `luck` may make counts for nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +16,8 @@ Figures = Mapping[str, Any]
 SERVES = 0.99  # of the requests in time: only those are held against the bound that serve
 AS_WELL = 0.001  # of the requests in time: what seeds differ by, and what users do not notice
 ROUNDING = 1e-9
-GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much
+GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much over weeks
+NO_LUCK = dict.fromkeys(("start_gpu_s", "failures_gpu_s", "requests_share", "failures_share"), 0.0)
 
 
 def contradictions(runs: Mapping[str, Mapping[int, Figures]], oracle: str | None) -> list[str]:
@@ -37,16 +41,28 @@ def _of(who: str, mine: Figures, foreseen: Figures | None) -> Iterator[str]:
         yield f"{who}: {trained_s:.0f} GPU-s of training, and the bound is {mine['bound_gpu_s']:.0f}"
     if foreseen is None:
         return
-    foresees, done_s, foreseen_s = foreseen["slo_attainment"], _done_s(mine), _done_s(foreseen)
-    if serves >= SERVES and serves >= foresees - AS_WELL and done_s > foreseen_s * (1 + GANGS):
-        yield f"{who}: {done_s:.0f} GPU-s of training, and with perfect foresight it is {foreseen_s:.0f}"
-    if serves > foresees + AS_WELL and done_s >= foreseen_s:
+    foresees, foreseen_s, more_s = foreseen["slo_attainment"], foreseen["goodput_gpu_s"], _more_s(mine, foreseen)
+    if serves >= SERVES and serves >= foresees - AS_WELL and more_s > _lucky_s(mine, foreseen_s):
+        yield f"{who}: {trained_s:.0f} GPU-s of training, and with perfect foresight it is {foreseen_s:.0f}"
+    if serves > foresees + _lucky_share(mine) and more_s >= 0.0:
         yield (
             f"{who}: {serves:.2%} of the requests in time, and with perfect foresight and no more training it is "
             f"{foresees:.2%}"
         )
 
 
-def _done_s(one: Figures) -> float:
-    """Work that is done by the end, that of the warm-up too: some of it may have been left for later."""
-    return float(one.get("work_done_gpu_s", one["goodput_gpu_s"]))
+def _more_s(mine: Figures, foreseen: Figures) -> float:
+    """Training beyond foresight's: of what is scored, and of all that is done by the end, whichever is less."""
+    return min(float(mine[name] - foreseen[name]) for name in ("goodput_gpu_s", "work_done_gpu_s") if name in mine)
+
+
+def _lucky_s(mine: Figures, foreseen_s: float) -> float:
+    """Training beyond foresight's that proves nothing."""
+    luck = mine.get("luck", NO_LUCK)
+    return max(GANGS * foreseen_s, float(luck["failures_gpu_s"])) + float(luck["start_gpu_s"])
+
+
+def _lucky_share(mine: Figures) -> float:
+    """The same of requests in time."""
+    luck = mine.get("luck", NO_LUCK)
+    return max(AS_WELL, float(luck["failures_share"])) + float(luck["requests_share"])

@@ -18,6 +18,7 @@ from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, T
 from ebbtide_autoscaler.simulate.contradictions import contradictions
 from ebbtide_autoscaler.simulate.frontier import point
 from ebbtide_autoscaler.simulate.knobs import Knobs
+from ebbtide_autoscaler.simulate.luck import luck
 from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
 from ebbtide_autoscaler.simulate.page import Drawn, page
 from ebbtide_autoscaler.simulate.replay import Recorded
@@ -88,7 +89,7 @@ def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None 
     clocked = Clocked(play.contender)
     found = play.outcome or Run(play.scene, clocked, play.config).outcome()
     return Played(
-        figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given)},
+        figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given), "luck": luck(given)},
         {use.value: counts for use, counts in found.course.items()},
         time.process_time() - began_s,
         clocked.ms(),
