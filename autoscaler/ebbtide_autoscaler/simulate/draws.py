@@ -78,15 +78,18 @@ class Job:
     until_s: float | None = None
 
 
-def load(trace: Serving, engine: Engine, scale: float, tokens: tuple[float, float], seed: int) -> Load:
+def load(
+    trace: Serving, engine: Engine, scale: float, tokens: tuple[float, float], seed: int, *, rows: bool = True
+) -> Load:
     """The load that a trace makes, its rate multiplied by ``scale``.
 
     Args:
         tokens: mean prompt and output tokens, where the trace does not say.
+        rows: with each request, where the trace has them; without them the load is the same.
     """
     random = np.random.default_rng(seed)
     if isinstance(trace, Requests):
-        return _recorded(trace, engine, scale, random)
+        return _recorded(trace, engine, scale, random, rows=rows)
     if isinstance(trace, Tokens):
         trace = _rates(trace.at_s, trace.per_s / sum(tokens))
     elif isinstance(trace, Gpus):
@@ -107,7 +110,7 @@ def _rates(at_s: Array, per_s: Array) -> Rates:
     return Rates(at_s, per_s, np.zeros_like(per_s), unknown, unknown)
 
 
-def _recorded(trace: Requests, engine: Engine, scale: float, random: np.random.Generator) -> Load:
+def _recorded(trace: Requests, engine: Engine, scale: float, random: np.random.Generator, *, rows: bool) -> Load:
     """As recorded; a scale other than 1 repeats each request so often on average, within its second."""
     second = trace.at_s.astype(np.int64)
     copies = np.ones(len(second), np.int64) if scale == 1.0 else random.poisson(scale, len(second)).astype(np.int64)
@@ -116,7 +119,7 @@ def _recorded(trace: Requests, engine: Engine, scale: float, random: np.random.G
     work_s: Array = np.bincount(second, weights=each_s * copies, minlength=size).astype(np.float64)
     requests: Array = np.bincount(second, weights=copies, minlength=size).astype(np.float64)
     mean = float(trace.prompt_tokens.mean()), float(trace.output_tokens.mean())
-    return Load(work_s, requests, *mean, rows=_rows(trace, second, copies, size, random))
+    return Load(work_s, requests, *mean, rows=_rows(trace, second, copies, size, random) if rows else None)
 
 
 def _rows(

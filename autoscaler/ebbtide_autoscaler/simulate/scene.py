@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job, Load, jobs, lasting, load, replicas_needed
 from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Saves, Times
@@ -17,10 +18,13 @@ from ebbtide_autoscaler.simulate.mix import cast
 from ebbtide_autoscaler.simulate.noise import aggregated
 from ebbtide_autoscaler.simulate.requests import at_full
 from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
-from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Serving, read_jobs, read_serving
+from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Requests, Serving, read_jobs, read_serving
 
 DAY_S = 86_400.0
 FACTOR_MAX = 1e6
+COPIES_BYTES = 8e9  # of repeated requests, half of what a small machine has: 30 million of them, a minute of a run
+REQUEST_BYTES = 256  # while it is repeated, as measured: a hundred in its figures, the rest in its list of blocks
+BLOCK_BYTES = 24  # of a prefix block, in the trace, in its request's list, and in that of all
 CURVE_S = 600  # what is beyond for a minute may wait
 
 
@@ -87,10 +91,11 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         raise BadTrace(f"{len(inputs.serving)} serving traces for {len(file.endpoints)} endpoints: name more endpoints")
     slots = file.pool.nodes * file.pool.gpus_per_node
     services = []
-    loads = [
-        _load(file, model, named, trace, 1000 * seed + number)
+    given = [
+        (model, named, trace, 1000 * seed + number)
         for number, (model, (named, trace)) in enumerate(zip(file.endpoints, inputs.serving, strict=False))
     ]
+    loads = [_load(file, *one, rows=False) for one in given]
     horizon_s = max(len(one.work_s) for one in loads)
     if file.run.hours_max is not None:
         horizon_s = min(horizon_s, round(file.run.hours_max * 3600))
@@ -99,9 +104,8 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         warm_up_s, horizon_s = float(horizon_s), 2 * horizon_s
     singly = file.run.requests == "singly"
     together = np.zeros(max(1, horizon_s // CURVE_S))
-    for model, (named, _), drawn in zip(file.endpoints, inputs.serving, loads, strict=False):
+    for (model, named, trace, number), drawn in zip(given, loads, strict=True):
         engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
-        replicas_max = file.pool.replicas_max(engine.slots)
         needed = replicas_needed(asked, engine, CURVE_S)
         together += needed * engine.slots
         if together.max() > slots:
@@ -110,14 +114,13 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
                 f"{named.path}: at its height {which}it needs {together.max():.0f} GPUs, the pool has {slots}; scale "
                 f"it by less than {named.factor * slots / together.max():.3g}"
             )
-        _has_room(named, needed, engine, replicas_max)
+        _has_room(named, needed, engine, file.pool.replicas_max(engine.slots))
         _can_answer(named, model, asked)
-        warm = replicas_max if model.warm_replicas is None else model.warm_replicas
-        spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
-        if singly:  # as its owner would have tried it out
-            spec = replace(spec, target_requests=at_full(engine, asked))
-        spec = replace(spec, ttft_slo_s=model.ttft_slo_s, down_after_s=model.down_after_s)
-        services.append(Service(spec, engine, asked))
+        _can_be_copied(file, named, trace)
+        if singly:
+            each = _load(file, model, named, trace, number, rows=True)
+            asked = lasting(each, horizon_s, named.from_day * DAY_S)
+        services.append(Service(_spec(file, model, asked), engine, asked))
     return Scene(
         nodes=file.pool.nodes,
         slots_per_node=file.pool.gpus_per_node,
@@ -135,11 +138,44 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     )
 
 
-def _load(file: SimulationFile, model: EndpointModel, named: Named, trace: Serving, seed: int) -> Load:
+def _spec(file: SimulationFile, model: EndpointModel, asked: Load) -> EndpointSpec:
+    engine = ENGINES[model.engine]
+    replicas_max = file.pool.replicas_max(engine.slots)
+    warm = replicas_max if model.warm_replicas is None else model.warm_replicas
+    spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
+    if file.run.requests == "singly":  # as its owner would have tried it out
+        spec = replace(spec, target_requests=at_full(engine, asked))
+    return replace(spec, ttft_slo_s=model.ttft_slo_s, down_after_s=model.down_after_s)
+
+
+def _load(file: SimulationFile, model: EndpointModel, named: Named, trace: Serving, seed: int, *, rows: bool) -> Load:
+    """With each request (``rows``), or without: then all is as small as the trace, whatever it is multiplied by."""
     factor = named.factor
-    if file.run.noise == "aggregated":
+    if isinstance(trace, Requests) and not rows:
+        trace = replace(trace, blocks=None)
+    if file.run.noise == "aggregated" and _copies_bytes(file, trace, factor) <= COPIES_BYTES:
         trace, factor = aggregated(trace, factor, seed)
-    return load(trace, ENGINES[model.engine], factor, (model.prompt_tokens, model.output_tokens), seed)
+    return load(trace, ENGINES[model.engine], factor, (model.prompt_tokens, model.output_tokens), seed, rows=rows)
+
+
+def _copies_bytes(file: SimulationFile, trace: Serving, factor: float) -> float:
+    """Of all requests, as often as they are repeated; 0: nobody needs them one by one."""
+    singly = file.run.requests == "singly"
+    if not isinstance(trace, Requests) or not (singly or (file.run.noise == "aggregated" and factor > 1.0)):
+        return 0.0
+    blocks = 0 if trace.blocks is None or not singly else len(trace.blocks)
+    return max(factor, 1.0) * (len(trace.at_s) * REQUEST_BYTES + blocks * BLOCK_BYTES)
+
+
+def _can_be_copied(file: SimulationFile, named: Named, trace: Serving) -> None:
+    needed = _copies_bytes(file, trace, named.factor)
+    if needed > COPIES_BYTES:
+        why = "requests: singly" if file.run.requests == "singly" else "noise: aggregated"
+        raise BadTrace(
+            f"{named.path}: {named.factor:g} times its {len(trace.at_s)} requests, each by itself for run.{why}, take "
+            f"{needed / 1e9:.0f} GB of memory; at most {COPIES_BYTES / 1e9:.0f} are taken: scale it by less than "
+            f"{named.factor * COPIES_BYTES / needed:.3g}"
+        )
 
 
 def _has_room(named: Named, needed: Array, engine: Engine, most: int) -> None:
