@@ -3,14 +3,18 @@
 import json
 import os
 from collections.abc import Sequence
+from errno import EACCES
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.output import print_json, print_problems, print_table, warn
 from ebbtide.config.errors import ConfigErrors
+
+if TYPE_CHECKING:
+    from ebbtide_autoscaler.simulate.report import Report
 
 Traced = tuple[Path, float, float]
 """A trace's file, its factor, and the day from which on it is read."""
@@ -92,18 +96,34 @@ def simulate(
         raise BadInput(str(error)) from error
     except NoPictures as error:
         raise CommandFailed(str(error)) from error
+    wrong = _tell(report, figures, json_path, page_path)
+    if figures["impossible"]:
+        wrong.append("the simulator contradicts itself: " + "; ".join(figures["impossible"]))
+    if wrong:
+        raise CommandFailed("\n".join(wrong))
+
+
+def _tell(report: "Report", figures: dict[str, Any], json_path: Path | None, page_path: Path | None) -> list[str]:
+    """Print and write all that can be: a disk that is full is no reason to lose the rest. What cannot, in words."""
     if str(json_path) == "-":
         print_json(figures)
+        json_path = None
     else:
-        if json_path is not None:
-            json_path.write_text(json.dumps(figures, indent=1) + "\n")
         click.echo(report.title())
         for table in report.tables():
             print_table(table.columns, table.rows, title=f"\n{table.title}")
-    if page_path is not None:
-        page_path.write_text(report.as_page())
-    if figures["impossible"]:
-        raise CommandFailed("the simulator contradicts itself: " + "; ".join(figures["impossible"]))
+    wrong = []
+    for option, path in (("--json", json_path), ("--report", page_path)):
+        if path is None:
+            continue
+        try:
+            path.write_text(json.dumps(figures, indent=1) + "\n" if option == "--json" else report.as_page())
+        except OSError as error:
+            wrong.append(
+                f"{option} {path} is not whole: {error.strerror or error}; make room or name another place (with "
+                "--keep FOLDER nothing that has ended is played again)"
+            )
+    return wrong
 
 
 def _can_be_written(json_path: Path | None, page_path: Path | None, keep: Path | None) -> None:
@@ -112,8 +132,23 @@ def _can_be_written(json_path: Path | None, page_path: Path | None, keep: Path |
     for path in (json_path, page_path):
         if path is not None and not path.parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
+        if path is not None and str(path) != "-":
+            _try_to_write(path)
     try:
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--keep {keep} cannot be a folder: {error}") from error
+
+
+def _try_to_write(path: Path) -> None:
+    """Before an hour of simulation rather than after it; what is there stays as it is."""
+    try:
+        if path.exists():
+            if not os.access(path, os.W_OK):
+                raise PermissionError(EACCES, os.strerror(EACCES))  # not opened: of a pipe that would take what comes
+        else:
+            path.touch()
+            path.unlink()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error

@@ -96,6 +96,36 @@ def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], 
     assert page.read_text().count("<svg") == 4
 
 
+@pytest.mark.parametrize("option", ["--json", "--report"])
+def test_what_cannot_be_written_in_the_end_costs_nothing_else(
+    files: tuple[str, str, str], tmp_path: Path, option: str
+) -> None:
+    config, serving, jobs = files
+    other = tmp_path / "other"
+    found = run(
+        *(config, "--serving", serving, "--jobs", jobs, "--policies", "static-p100", "--processes", "1"),
+        *(option, "/dev/full", "--report" if option == "--json" else "--json", str(other)),
+    )
+    assert found.exit_code == 1 and isinstance(found.exception, SystemExit), found.exception
+    assert "static-p100" in found.output, "the table is there"
+    assert other.read_text().rstrip().endswith(("</html>", "}"))
+    [told] = [line for line in found.output.splitlines() if line.startswith("Error: ")]
+    assert f"{option} /dev/full is not whole: No space left on device" in told and "--keep" in told
+
+
+@pytest.mark.parametrize("option", ["--json", "--report"])
+def test_where_nothing_can_be_created_nothing_is_played(files: tuple[str, str, str], option: str) -> None:
+    assert "/proc/out cannot be written: " in refusal(files[0], "--serving", files[1], option, "/proc/out")
+
+
+def test_a_file_that_is_there_stays_until_the_end(files: tuple[str, str, str], tmp_path: Path) -> None:
+    there, new = tmp_path / "there.json", tmp_path / "new.html"
+    there.write_text("of yesterday")
+    config, *_ = files
+    refusal(config, "--serving", "nothing.parquet", "--json", str(there), "--report", str(new))
+    assert there.read_text() == "of yesterday" and not new.exists()
+
+
 def without_clocks(path: Path) -> dict[str, Any]:
     """What is equal for equal seeds."""
     figures: dict[str, Any] = json.loads(path.read_text())
