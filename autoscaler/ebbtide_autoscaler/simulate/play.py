@@ -1,9 +1,11 @@
 """All runs of a simulation, side by side, with their progress."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ebbtide.agent.process import exit_with_parent, started_ticks
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.simulate.casting import File, Given, scene
@@ -78,7 +81,9 @@ def play(
     with (
         Progress(*columns, console=on, transient=True, disable=not on.is_terminal) as bar,
         ProcessPoolExecutor(
-            max(1, min(processes, len(left))), mp_context=get_context("spawn"), initializer=collect_seldom
+            max(1, min(processes, len(left))),
+            mp_context=get_context("spawn"),
+            initializer=partial(_begin, os.getpid(), started_ticks(os.getpid()) or 0),
         ) as pool,
     ):
         line = bar.add_task("simulating", total=len(left))
@@ -93,6 +98,12 @@ def play(
         finally:
             pool.shutdown(cancel_futures=True)
     return report, report.as_json(time.perf_counter() - began_s)
+
+
+def _begin(parent: int, started: int) -> None:
+    """A process that plays: it goes with the one that asked for it, however that ends."""
+    exit_with_parent(parent, started)
+    collect_seldom()
 
 
 def _found(kept: Kept | None, report: Report, task: Task) -> bool:
