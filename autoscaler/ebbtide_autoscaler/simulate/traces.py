@@ -133,19 +133,26 @@ def read_serving(path: Path) -> Serving:
 
 
 def _with_blocks(path: Path, trace: Requests) -> Requests:
-    """With ``hash_ids``, where a Parquet file has them."""
-    if path.suffix.lower() == ".csv":
-        return trace
-    table = _parquet(path)
-    if "hash_ids" not in table.column_names or not pyarrow.types.is_list(table["hash_ids"].type):
+    """With ``hash_ids``, where the file has them. Names become 0, 1, 2: whoever copies a request adds to them."""
+    table = _table(path)
+    if "hash_ids" not in table.column_names or pyarrow.types.is_null(table["hash_ids"].type):
         return trace
     column = pyarrow.chunked_array(table["hash_ids"].chunks).combine_chunks()
+    if not _is_list(column.type):
+        more = " (CSV has none: write Parquet, or leave the column out)" if _is_csv(path) else ""
+        raise BadTrace(f"{path}: hash_ids is of type {column.type}, it must be lists of whole numbers{more}")
     lengths = pyarrow.compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     names = column.flatten()
     if not pyarrow.types.is_integer(names.type) or names.null_count:
         raise BadTrace(f"{path}: hash_ids are no whole numbers")
     first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return replace(trace, blocks=np.asarray(names.cast(pyarrow.int64())), blocks_from=first)
+    _, dense = np.unique(names.to_numpy(zero_copy_only=False), return_inverse=True)
+    return replace(trace, blocks=dense.astype(np.int64), blocks_from=first)
+
+
+def _is_list(kind: pyarrow.DataType) -> bool:
+    of = pyarrow.types
+    return bool(of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind))
 
 
 def read_jobs(path: Path) -> Jobs:
@@ -266,16 +273,23 @@ def _read(path: Path) -> Table:
         raise BadTrace(f"{path}: no such file")
     if not path.is_file():
         raise BadTrace(f"{path} is no file")
-    is_csv = path.suffix.lower() == ".csv"
     try:
-        table = pyarrow.csv.read_csv(path) if is_csv else _parquet(path)
+        table = _table(path)
         found = _columns(path, table)
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        kind = "CSV" if is_csv else "Parquet (a CSV file must end in .csv)"
+        kind = "CSV" if _is_csv(path) else "Parquet (a CSV file must end in .csv)"
         raise BadTrace(f"{path} cannot be read as {kind}: {error}") from error
     if not table.num_rows:
         raise BadTrace(f"{path} has no rows")
     return found
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def _table(path: Path) -> pyarrow.Table:
+    return pyarrow.csv.read_csv(path) if _is_csv(path) else _parquet(path)
 
 
 def _parquet(path: Path) -> pyarrow.Table:

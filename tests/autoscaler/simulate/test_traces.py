@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide_autoscaler.simulate.draws import load
 from ebbtide_autoscaler.simulate.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
+from tests.autoscaler.simulate.scenes import ENGINE
 
 
 def written(folder: Path, columns: Mapping[str, Sequence[object]]) -> Path:
@@ -196,6 +198,45 @@ def test_bad_tokens_and_gpus_are_refused_with_file_row_and_column(
     with pytest.raises(BadTrace) as refused:
         read_serving(path)
     assert str(refused.value) == f"{path}: {message}"
+
+
+KINDS = {
+    "list": pyarrow.list_(pyarrow.int64()),
+    "large": pyarrow.large_list(pyarrow.uint64()),
+    "fixed": pyarrow.list_(pyarrow.int32(), 2),
+}
+"""Lists as pandas, Polars and numpy write them."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prefix_blocks_are_known_whatever_kind_of_list_they_are(tmp_path: Path, kind: str) -> None:
+    lists = pyarrow.array([[7, 9], None, [7, 8]], KINDS[kind])
+    found = read_serving(written(tmp_path, {**REQUESTS, "hash_ids": lists}))
+    assert isinstance(found, Requests) and found.blocks is not None
+    assert (found.blocks.tolist(), found.blocks_from.tolist()) == ([0, 2, 0, 1], [0, 2, 2, 4])
+
+
+@pytest.mark.parametrize("names", [[-(2**62), 2**62], [2**63, 2**64 - 1], [5, 6]])
+def test_names_of_blocks_may_be_any_whole_numbers_and_be_multiplied(tmp_path: Path, names: list[int]) -> None:
+    kind = pyarrow.list_(pyarrow.uint64() if max(names) >= 2**63 else pyarrow.int64())
+    lists = pyarrow.array([[names[0]], names, [names[1]]], kind)
+    found = read_serving(written(tmp_path, {**REQUESTS, "hash_ids": lists}))
+    rows = load(found, ENGINE, 50.0, (1, 1), 0).rows
+    assert rows is not None
+    assert rows.blocks.min() >= 0 and rows.blocks.max() < 2 * len(rows.part_s), "two names for each copy at most"
+
+
+@pytest.mark.parametrize("lists", [["[1]", "[2]", "[3]"], [1, 2, 3], [["a"], ["b"], ["c"]], [[1.5], [2.0], [3.0]]])
+def test_prefix_blocks_that_are_none_are_refused(tmp_path: Path, lists: list[object]) -> None:
+    with pytest.raises(BadTrace, match=r"trace.parquet: hash_ids .*whole numbers"):
+        read_serving(written(tmp_path, {**REQUESTS, "hash_ids": lists}))
+
+
+def test_a_csv_file_cannot_have_prefix_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text('t_s,in_tok,out_tok,hash_ids\n0,1,1,"[1,2]"\n')
+    with pytest.raises(BadTrace, match=r"trace.csv: hash_ids is of type string.*write Parquet"):
+        read_serving(path)
 
 
 def test_requests_without_any_token_are_no_trace(tmp_path: Path) -> None:
