@@ -7,7 +7,7 @@ import numpy as np
 from ebbtide_autoscaler.simulate.file import SimulationFile
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.scene import Inputs, Named, gang_max
-from ebbtide_autoscaler.simulate.traces import Jobs
+from ebbtide_autoscaler.simulate.traces import Jobs, Rates
 
 
 def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
@@ -16,11 +16,14 @@ def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
     idle = [one.name for one in file.endpoints[len(inputs.serving) :]]
     if idle:
         found.append(f"no traffic is given for {', '.join(idle)}: left out")
-    for (named, _), service in zip(inputs.serving, given.services, strict=True):
+    for (named, trace), service in zip(inputs.serving, given.services, strict=True):
+        if isinstance(trace, Rates) and trace.filled:
+            told = f"{trace.filled} of {len(trace.at_s)} rows were 0 and are filled"
+            found.append(f"{named.path.name}: {told}, by a straight line between their neighbours")
         if not service.load.requests.sum():
             found.append(f"{named.path.name}: it asks for nothing at all")
-    for named, trace in inputs.jobs:
-        found += _of_jobs(file, named, trace, gang_max(file, len(inputs.serving)))
+    for named, jobs in inputs.jobs:
+        found += _of_jobs(file, named, jobs, gang_max(file, len(inputs.serving)))
     if inputs.jobs and not given.jobs:
         found.append(f"no job comes within the {given.horizon_s / 3600:.1f} hours: there is nothing to train")
     return found

@@ -70,6 +70,7 @@ class Rates:
         per_s: requests per second.
         noise_per_s: standard deviation of the rate from minute to minute.
         prompt_tokens, output_tokens: means of a request; NaN: the trace does not say.
+        filled: rows that had no rate, and have one of their neighbours'.
     """
 
     at_s: Array
@@ -77,6 +78,7 @@ class Rates:
     noise_per_s: Array
     prompt_tokens: Array
     output_tokens: Array
+    filled: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +180,23 @@ def _requests(path: Path, table: Table) -> Requests:
 
 def _rates_by_second(path: Path, table: Table) -> Rates:
     at_s = _times(path, table, "t_s", rising=True, longest_s=TRAFFIC_LONGEST_S)
-    per_s = _without_gaps(at_s, _within(path, table, "rps", 0, PER_S_MAX))
-    prompt = _within(path, table, "mean_in_tok", 0, TOKENS_MAX)
-    return Rates(at_s, per_s, np.zeros_like(per_s), prompt, _within(path, table, "mean_out_tok", 0, TOKENS_MAX))
+    per_s, filled = _without_gaps(at_s, _within(path, table, "rps", 0, PER_S_MAX))
+    prompt, output = (_within(path, table, name, 0, TOKENS_MAX) for name in ("mean_in_tok", "mean_out_tok"))
+    return Rates(at_s, per_s, np.zeros_like(per_s), prompt, output, filled=filled)
 
 
-def _without_gaps(at_s: Array, per_s: Array) -> Array:
-    """Zeros between two rates are records that are lacking, says who made ServeGen's: a straight line instead."""
-    known = per_s > 0
-    found: Array = np.interp(at_s, at_s[known], per_s[known]) if known.any() else per_s
-    return found
+def _without_gaps(at_s: Array, per_s: Array) -> tuple[Array, int]:
+    """Zeros between two rates are records that are lacking, says who made ServeGen's: a straight line instead.
+
+    Before the first rate and after the last one nothing was asked for.
+    """
+    known = np.flatnonzero(per_s > 0)
+    if not len(known):
+        return per_s, 0
+    between = slice(int(known[0]), int(known[-1]) + 1)
+    found = per_s.copy()
+    found[between] = np.interp(at_s[between], at_s[known], per_s[known])
+    return found, between.stop - between.start - len(known)
 
 
 def _tokens(path: Path, table: Table) -> Tokens:

@@ -261,6 +261,11 @@ def test_all_that_is_left_out_is_said_with_numbers() -> None:
     ]
 
 
+def test_rates_that_are_made_up_are_said_with_their_number() -> None:
+    found = told(file_of(), traces=[replace(replicas([1.0] * 30), filled=7)])
+    assert found == ["t0: 7 of 30 rows were 0 and are filled, by a straight line between their neighbours"]
+
+
 def test_where_nothing_is_left_or_asked_for_that_is_said() -> None:
     found = told(file_of(), Jobs(np.zeros(1), np.full(1, 600.0), np.array([9.0])), traces=[replicas([0.0] * 30)])
     assert found[0] == "t0: it asks for nothing at all"

@@ -136,6 +136,20 @@ def test_records_that_lack_are_a_straight_line_in_time(tmp_path: Path) -> None:
     assert isinstance(found, Rates) and found.per_s.tolist() == [1.0, 2.0, 11.0]
 
 
+@given(st.integers(0, 4), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 4))
+def test_before_the_first_rate_and_after_the_last_nothing_is_made_up(before: int, rates: list[int], after: int) -> None:
+    """Each rate stands beside a zero but the last one, so that a line is drawn through as many."""
+    spread = [rate for one in rates for rate in (float(one), 0.0)][:-1]
+    per_s = [0.0] * before + spread + [0.0] * after
+    other = [10.0] * len(per_s)
+    columns: Columns = {"t_s": [60.0 * n for n in range(len(per_s))], "rps": per_s}
+    with TemporaryDirectory() as folder:
+        found = read_serving(written(Path(folder), {**columns, "mean_in_tok": other, "mean_out_tok": other}))
+    assert isinstance(found, Rates) and found.filled == len(rates) - 1
+    assert not found.per_s[:before].any() and not found.per_s[len(per_s) - after :].any()
+    assert (found.per_s[before : len(per_s) - after] > 0).all()
+
+
 def test_without_any_request_there_is_nothing_to_draw_a_line_between(tmp_path: Path) -> None:
     found = read_serving(written(tmp_path, {**RATES, "rps": [0.0, 0.0]}))
     assert isinstance(found, Rates) and found.per_s.tolist() == [0.0, 0.0]
