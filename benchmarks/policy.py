@@ -257,6 +257,8 @@ def _merge(folder: Path) -> None:
 def _line(bar: tuple[str, Mapping[str, Any]]) -> str:
     name, found = bar
     goal = f"at least {found['at_least']:.4g}" if "at_least" in found else f"at most {found['at_most']:.4g}"
+    if found["value"] is None:
+        return f"missed {name}: no value, {goal}: {found['why']}"
     return f"{'met   ' if found['met'] else 'missed'} {name}: {found['value']:.4g}, {goal}"
 
 

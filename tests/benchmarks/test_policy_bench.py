@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.policy import PARTS, merged
+from benchmarks.policy import PARTS, _line, merged
 
 
 def a_part(slots: int, hours: float = 168.0, **bars: float) -> dict[str, Any]:
@@ -34,6 +34,15 @@ def test_slots_with_two_occupants_are_one_bar_for_all_parts() -> None:
     parts = {"64-week": a_part(64, double_allocated_gpu_s=0.0), "64-burst": a_part(64, double_allocated_gpu_s=2.0)}
     bars = [one for one in merged(parts)["bars"] if one["bar"].startswith("double")]
     assert bars == [{"bar": "double_allocated_gpu_s", "value": 2.0, "at_most": 0.0, "met": False}]
+
+
+def test_a_bar_that_could_not_be_measured_is_kept_and_not_met() -> None:
+    why = {"value": None, "at_least": 0.9, "met": False, "why": "oracle trains nothing to compare with"}
+    part = {**a_part(64), "bars": {"goodput_vs_oracle_64": why}}
+    [bar, _] = merged({"64-week": part})["bars"]
+    assert bar == {"bar": "goodput_vs_oracle_64", **why}
+    told = _line(("goodput_vs_oracle_64", why))
+    assert told == "missed goodput_vs_oracle_64: no value, at least 0.9: oracle trains nothing to compare with"
 
 
 def test_bars_of_parts_without_a_pool_keep_their_names() -> None:

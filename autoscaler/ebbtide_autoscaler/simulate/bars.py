@@ -19,6 +19,8 @@ WASTE = 0.02
 def bars(slots: int, policies: Mapping[str, Mapping[str, Any]], *, flat: bool = False) -> dict[str, Any]:
     """Each bar by its id: the value, what it is held to, whether that is met; without its rival a bar is left out.
 
+    One that cannot be measured has no value, is not met, and says why.
+
     Args:
         slots: of the pool; they are part of a bar's id.
         policies: figures over the seeds, by contender.
@@ -36,9 +38,9 @@ def bars(slots: int, policies: Mapping[str, Mapping[str, Any]], *, flat: bool = 
         "double_allocated_gpu_s": _at_most(ours["double_allocated_gpu_s"]["mean"], 0.0),
     }
     vs_static = VS_STATIC_FLAT if flat else _to_be_had(policies.get(ORACLE))
-    for name, bar in (("goodput_vs_oracle", VS_ORACLE), ("goodput_vs_static", vs_static)):
-        if ours.get(name) is not None:
-            found[f"{name}_{slots}"] = _at_least(ours[name]["mean"], bar)
+    for name, rival, bar in (("goodput_vs_oracle", ORACLE, VS_ORACLE), ("goodput_vs_static", STATIC, vs_static)):
+        if name in ours:
+            found[f"{name}_{slots}"] = _compared(ours[name], bar, f"{rival} trains nothing to compare with")
     if lyra is not None:
         for name in ("queue_s", "jct_s"):
             found[f"{name}_vs_lyra_{slots}"] = _at_most(ours[name]["mean"]["mean"], lyra[name]["mean"]["mean"])
@@ -49,6 +51,12 @@ def _to_be_had(oracle: Mapping[str, Any] | None) -> float:
     """Training to static's that ours is held to."""
     most = None if oracle is None else oracle.get("goodput_vs_static")
     return VS_STATIC if most is None else min(VS_STATIC, VS_ORACLE * float(most["mean"]))
+
+
+def _compared(figure: Mapping[str, float] | None, bar: float, why: str) -> dict[str, Any]:
+    if figure is None:
+        return {"value": None, "at_least": bar, "met": False, "why": why}
+    return _at_least(figure["mean"], bar)
 
 
 def _at_least(value: float, bar: float) -> dict[str, Any]:

@@ -177,16 +177,21 @@ def _spread_over(timed: Sequence[tuple[float, int]]) -> dict[str, float]:
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same figures with their mean and the half-width of its 95 % interval; None: one of them was none."""
+    """The same figures with their mean and the half-width of its 95 % interval.
+
+    Where some seeds have none it is that of the others, with their number (``seeds``); None: no seed has one.
+    """
     return {name: _joined([run[name] for run in runs]) for name in runs[0]}
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    if any(value is None for value in values):
+    known = [value for value in values if value is not None]
+    if not known:
         return None
-    if isinstance(values[0], Mapping):
-        return {name: _joined([value[name] for value in values]) for name in values[0]}
+    if isinstance(known[0], Mapping):
+        return {name: _joined([value[name] for value in known]) for name in known[0]}
     half = 0.0
-    if len(values) > 1:
-        half = T_95.get(len(values), 2.1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return {"mean": float(np.mean(values)), "ci95": half}
+    if len(known) > 1:
+        half = T_95.get(len(known), 2.1) * float(np.std(known, ddof=1)) / len(known) ** 0.5
+    of = {"seeds": len(known)} if len(known) < len(values) else {}
+    return {"mean": float(np.mean(known)), "ci95": half, **of}

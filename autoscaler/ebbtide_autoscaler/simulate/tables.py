@@ -93,7 +93,10 @@ def held_to(bars: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for name, bar in bars.items():
         goal = f"at least {bar['at_least']:.4g}" if "at_least" in bar else f"at most {bar['at_most']:.4g}"
-        rows.append((name, f"{bar['value']:.4g}", goal, "met" if bar["met"] else "missed"))
+        if bar["value"] is None:
+            rows.append((name, "-", goal, f"not measured: {bar['why']}"))
+        else:
+            rows.append((name, f"{bar['value']:.4g}", goal, "met" if bar["met"] else "missed"))
     return Table("Bars", ("bar", "value", "goal", ""), tuple(rows))
 
 

@@ -3,12 +3,15 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ebbtide_autoscaler.simulate.bars import SLO, SLO_BEHIND_STATIC, VS_ORACLE, VS_STATIC, VS_STATIC_FLAT, WASTE, bars
 from ebbtide_autoscaler.simulate.contenders import LYRA, ORACLE, OURS, STATIC
 from ebbtide_autoscaler.simulate.contradictions import AS_WELL, SERVES
 from ebbtide_autoscaler.simulate.report import Played, Report
 from ebbtide_autoscaler.simulate.score import over_seeds
+from ebbtide_autoscaler.simulate.tables import held_to
 
 BOUND_S = 100.0
 
@@ -91,11 +94,33 @@ def test_bars_without_their_rival_are_left_out_and_without_us_all_are() -> None:
     assert bars(64, {ORACLE: of(**GOOD)}) == {}
 
 
-def test_where_a_rival_trains_nothing_there_is_nothing_to_compare_with() -> None:
-    figures = over_seeds([{"slo_attainment": 1.0, "goodput_vs_oracle": None}])
-    assert figures == {"slo_attainment": {"mean": 1.0, "ci95": 0.0}, "goodput_vs_oracle": None}
-    ours = of(**NEEDED) | {"goodput_vs_oracle": None}
-    assert "goodput_vs_oracle_64" not in bars(64, {OURS: ours})
+def test_where_a_rival_trains_nothing_the_bar_is_there_and_not_met() -> None:
+    ours = of(**NEEDED) | {"goodput_vs_oracle": None, "goodput_vs_static": None}
+    found = bars(64, {OURS: ours})
+    told = {"value": None, "at_least": VS_ORACLE, "met": False, "why": "oracle trains nothing to compare with"}
+    assert found["goodput_vs_oracle_64"] == told
+    assert found["goodput_vs_static_64"]["at_least"] == VS_STATIC and not found["goodput_vs_static_64"]["met"]
+    last = held_to(found).rows[-1]
+    assert last == (
+        "goodput_vs_static_64",
+        "-",
+        "at least 2.5",
+        "not measured: static-p100 trains nothing to compare with",
+    )
+
+
+@given(st.lists(st.none() | st.floats(0.0, 10.0), min_size=1, max_size=6))
+def test_a_mean_is_of_the_seeds_that_have_a_figure(values: list[float | None]) -> None:
+    found = over_seeds([{"figure": value, "parts": {"one": value}, "all": 1.0} for value in values])
+    known = [value for value in values if value is not None]
+    assert found["all"] == {"mean": 1.0, "ci95": 0.0}
+    assert found["parts"]["one"] == found["figure"]
+    if not known:
+        assert found["figure"] is None
+        return
+    assert found["figure"]["mean"] == pytest.approx(sum(known) / len(known))
+    assert found["figure"].get("seeds", len(values)) == len(known)
+    assert found["figure"]["ci95"] == over_seeds([{"figure": value} for value in known])["figure"]["ci95"]
 
 
 def a_report(*seeds: dict[str, tuple[float, float]]) -> Report:
