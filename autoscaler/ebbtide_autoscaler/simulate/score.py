@@ -66,7 +66,7 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
             "crashes": sum(one.crashes for one in trained),
             "jobs_done": sum(one.end_s is not None for one in jobs),
             "preemptions": sum(preempted),
-            "preemptions_per_1000_gpu_h": sum(preempted) / max(goodput_s / 3.6e6, 1e-9),
+            "preemptions_per_1000_gpu_h": sum(preempted) / (goodput_s / 3.6e6) if goodput_s else None,
             "preemptions_per_job_max": max(preempted, default=0),
             "preemptions_per_job_h_max": max(map(_most_in_an_hour, trained), default=0),
             "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one) > one.per_h_max for one in trained),

@@ -83,7 +83,7 @@ def moved(policies: Mapping[str, Mapping[str, Any]]) -> Table:
         times = [
             f"{one[what][p]['mean']:.1f} s" for what in ("lend_s", "reclaim_s", "replica_s") for p in ("p50", "p99")
         ]
-        often = f"{one['preemptions_per_1000_gpu_h']['mean']:.1f}", f"{one['jobs_preempted_often']['mean']:.0f} jobs"
+        often = _told(one["preemptions_per_1000_gpu_h"], 1), f"{one['jobs_preempted_often']['mean']:.0f} jobs"
         rows.append((name, *times, f"{one['on_time_share']['mean']:.1%}", *often))
     return Table("Slots that change hands", columns, tuple(rows))
 
@@ -116,5 +116,5 @@ def _rows(policies: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]
         )
 
 
-def _told(figure: Mapping[str, float] | None) -> str:
-    return "-" if figure is None else f"{figure['mean']:.3f}"
+def _told(figure: Mapping[str, float] | None, digits: int = 3) -> str:
+    return "-" if figure is None else f"{figure['mean']:.{digits}f}"

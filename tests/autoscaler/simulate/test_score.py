@@ -12,7 +12,8 @@ from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
-from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, waste_of
+from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, over_seeds, waste_of
+from ebbtide_autoscaler.simulate.tables import moved
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.training import Training
 from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide
@@ -115,6 +116,18 @@ def test_a_job_beyond_its_bound_is_told() -> None:
     assert found["jobs_preempted_beyond_bound"] == 1
     assert found["preemptions_per_job_h_max"] >= 3
     assert figures(scene(), outcome())["jobs_preempted_beyond_bound"] == 0
+
+
+def test_where_nothing_is_trained_preemptions_are_for_each_hour_of_nothing() -> None:
+    slot_s = {**outcome().slot_s, Use.TRAINING: 0.0}
+    found = figures(scene(), replace(outcome(), slot_s=slot_s))
+    assert found["preemptions"] > 0 and found["preemptions_per_1000_gpu_h"] is None
+    [row] = moved({"ebbtide": over_seeds([found])}).rows
+    assert row[-2] == "-"
+    hours = outcome().slot_s[Use.TRAINING] / HOUR_S
+    assert figures(scene(), outcome())["preemptions_per_1000_gpu_h"] == pytest.approx(
+        found["preemptions"] / hours * 1e3
+    )
 
 
 def test_jobs_are_told_by_their_size() -> None:
