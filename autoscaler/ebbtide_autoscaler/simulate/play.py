@@ -28,15 +28,18 @@ Task = tuple[str, int, Knobs | None]
 
 
 def chosen(policies: str) -> list[str]:
-    """The contenders of a list with commas, or all.
+    """The contenders of a list with commas; ``all`` is everybody.
 
     Raises:
         ValueError: there is none of that name.
     """
-    names = list(CONTENDERS) if policies == "all" else [name.strip() for name in policies.split(",")]
+    said = [name.strip() for name in policies.split(",")]
+    names = [name for one in said for name in (CONTENDERS if one == "all" else (one,))]
     unknown = [name for name in names if name not in CONTENDERS]
     if unknown:
-        raise ValueError(f"no policy {', '.join(unknown)}: there are {', '.join(CONTENDERS)}")
+        raise ValueError(
+            f"no policy {', '.join(name or repr(name) for name in unknown)}: there are {', '.join(CONTENDERS)}, and all"
+        )
     return list(dict.fromkeys(names))
 
 

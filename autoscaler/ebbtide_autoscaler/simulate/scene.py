@@ -56,7 +56,9 @@ def read(serving: Sequence[Named], job_files: Sequence[Named]) -> Inputs:
             raise BadTrace(f"{one.path}: a rate cannot be multiplied by {one.factor:g}")
     for one in job_files:
         if not 0 < one.factor <= 1:
-            raise BadTrace(f"{one.path}: a share of {one.factor:g} of its jobs cannot be kept; from 0 to 1 can")
+            raise BadTrace(
+                f"{one.path}: a share of {one.factor} of its jobs cannot be kept; more than 0 and up to 1 can"
+            )
     return Inputs(
         tuple((one, _sound(one, read_serving(one.path))) for one in serving),
         tuple((one, _from(one, read_jobs(one.path))) for one in job_files),

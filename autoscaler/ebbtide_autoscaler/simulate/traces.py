@@ -298,7 +298,9 @@ def _is_csv(path: Path) -> bool:
 
 
 def _table(path: Path) -> pyarrow.Table:
-    return pyarrow.csv.read_csv(path) if _is_csv(path) else _parquet(path)
+    """With the names of its columns, without spaces around them, as people write a header."""
+    found = pyarrow.csv.read_csv(path) if _is_csv(path) else _parquet(path)
+    return found.rename_columns([name.strip() for name in found.column_names])
 
 
 def _parquet(path: Path) -> pyarrow.Table:
@@ -349,7 +351,8 @@ def _times(path: Path, table: Table, name: str, *, rising: bool = False, longest
     values = _known(path, table, name)
     _refuse(path, name, values < 0, "is negative")
     step = np.diff(values, prepend=values[0] - 1.0)
-    _refuse(path, name, step <= 0 if rising else step < 0, "is not later than the one before: sort the rows by it")
+    _refuse(path, name, step < 0, f"is {'not later' if rising else 'earlier'} than the one before: sort the rows by it")
+    _refuse(path, name, rising & (step == 0), "is the same as the one before: a time can have one row")
     found: Array = values - values[0]
     _refuse(path, name, found > longest_s, _too_long(longest_s))
     return found
@@ -363,8 +366,18 @@ def _refuse(path: Path, column: str, bad: "npt.NDArray[np.bool_]", why: str) -> 
 
 
 def _lacks(path: Path, table: Table, kinds: Sequence[Sequence[str]]) -> BadTrace:
-    best = min(kinds, key=lambda columns: len(set(columns) - table.keys()))
-    lacks = [name for name in best if name not in table]
-    missing = f"column{'s' if len(lacks) > 1 else ''} {', '.join(lacks)}"
+    """What is not there, and what is there and no number."""
+    whole = _table(path)
+    best = min(
+        kinds, key=lambda columns: (len(set(columns) - set(whole.column_names)), len(set(columns) - table.keys()))
+    )
     other = "; or ".join(", ".join(columns) for columns in kinds)
-    return BadTrace(f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(table) or 'no numbers'}")
+    wrong = [name for name in best if name in whole.column_names and name not in table]
+    if wrong and set(best) <= set(whole.column_names):
+        types = " and ".join(f"{name} is of type {whole[name].type}" for name in wrong)
+        return BadTrace(f"{path}: {types}, and must be a number (times are seconds from any start)")
+    lacks = [name for name in best if name not in whole.column_names]
+    missing = f"column{'s' if len(lacks) > 1 else ''} {', '.join(lacks)}"
+    return BadTrace(
+        f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(whole.column_names) or 'none'}"
+    )

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.page import POINTS, drawn_course
@@ -171,7 +172,12 @@ def test_the_frontier_turns_each_policy_and_is_drawn(files: tuple[str, str, str]
     ("arguments", "message"),
     [
         (("--policies", "magic"), "no policy magic: there are ebbtide"),
-        (("--policies", "ebbtide,"), "no policy"),
+        (("--policies", "ebbtide,"), "no policy '': there are ebbtide"),
+        (("--policies", ""), "no policy '': there are ebbtide"),
+        (("--policies", "all,magic"), "no policy magic"),
+        (("--serving", "SERVING:x"), "is there, but 'x' is no number: FILE[:factor[:from_day]]"),
+        (("--jobs", "JOBS:x:2"), "is there, but 'x' is no number"),
+        (("--jobs", "JOBS:1.0000001"), "a share of 1.0000001 of its jobs cannot be kept; more than 0 and up to 1 can"),
         (("--serving", "nothing.parquet"), "nothing.parquet: no such file"),
         (("--serving", "SERVING"), "2 serving traces for 1 endpoints"),
         (("--serving", "SERVING:0"), "a rate cannot be multiplied by 0"),
@@ -198,6 +204,11 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     config, serving, jobs = files
     said = [one.replace("SERVING", serving).replace("JOBS", jobs) for one in arguments]
     assert message in refusal(config, "--serving", serving, *said)
+
+
+def test_all_may_stand_among_names_and_nobody_plays_twice() -> None:
+    assert play.chosen("all") == play.chosen("all,ebbtide") == list(CONTENDERS)
+    assert play.chosen(" lyra ,all")[:2] == ["lyra", "ebbtide"] and len(play.chosen("lyra,all")) == len(CONTENDERS)
 
 
 @pytest.mark.parametrize("factor", ["nan", "inf", "1e300"])

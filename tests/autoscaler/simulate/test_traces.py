@@ -1,6 +1,7 @@
 """Traces are read as they are, and what cannot be is refused with its place."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,11 +71,11 @@ def test_jobs_of_a_scheduler_s_record_have_the_length_they_ran(tmp_path: Path) -
         ({"t_s": [0.0, float("nan")]}, "row 2: t_s is no number"),
         ({"t_s": [-1.0, 5.0]}, "row 1: t_s is negative"),
         ({"t_s": [9.0, 5.0]}, "row 2: t_s is not later than the one before"),
-        ({"t_s": [5.0, 5.0]}, "row 2: t_s is not later"),
+        ({"t_s": [5.0, 5.0]}, "row 2: t_s is the same as the one before"),
         ({"rps": [-0.1, 1.0]}, "row 1: rps is not between 0 and 1e"),
         ({"mean_in_tok": [1e9, 1.0]}, "row 1: mean_in_tok is not between"),
         ({"rps": [float("inf"), float("nan")]}, "row 1, and 1 more rows: rps is no number"),
-        ({"rps": ["a", "b"]}, "lacks the column rps"),
+        ({"rps": ["a", "b"]}, "rps is of type string, and must be a number"),
     ],
 )
 def test_rates_that_cannot_be_are_refused(tmp_path: Path, change: Mapping[str, Sequence[object]], message: str) -> None:
@@ -88,7 +89,12 @@ def test_rates_that_cannot_be_are_refused(tmp_path: Path, change: Mapping[str, S
         ({"gpus": [0, 1]}, "row 1: gpus is not between 1"),
         ({"gpus": [1.5, 1]}, "row 1: gpus is no whole number"),
         ({"duration_s": [-1.0, 1.0]}, "row 1: duration_s is not between 0"),
-        ({"submit_s": [4.0, 3.0]}, "row 2: submit_s is not later"),
+        ({"submit_s": [4.0, 3.0]}, "row 2: submit_s is earlier than the one before"),
+        (
+            {"submit_s": [datetime(2024, 5, 12), datetime(2024, 5, 13)]},
+            r"submit_s is of type timestamp\[us\], .* seconds",
+        ),
+        ({"gpus": ["1", "2"], "duration_s": ["1", "2"]}, "duration_s is of type string and gpus is of type string"),
     ],
 )
 def test_jobs_that_cannot_be_are_refused(tmp_path: Path, change: Mapping[str, Sequence[object]], message: str) -> None:
@@ -107,6 +113,21 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         read_jobs(written(tmp_path, {name: [] for name in JOBS}))
     with pytest.raises(BadTrace, match="lacks the column duration_s"):
         read_jobs(written(tmp_path, {"submit_s": [0.0], "gpus": [1]}))
+
+
+def test_what_is_there_and_what_is_lacking_are_told_with_all_columns(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=r"lacks the column out_tok .*it has t_s, in_tok$"):
+        read_serving(written(tmp_path, {"t_s": ["a"], "in_tok": [1]}))
+
+
+def test_spaces_around_names_of_columns_are_none_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("t_s, in_tok , out_tok\n0, 5, 7\n")
+    found = read_serving(path)
+    assert isinstance(found, Requests) and found.output_tokens.tolist() == [7.0]
+    path.write_text("t_s,in_tok, in_tok,out_tok\n0,5,5,7\n")
+    with pytest.raises(BadTrace, match="more than one column in_tok"):
+        read_serving(path)
 
 
 def test_tokens_and_gpus_are_traffic_too(tmp_path: Path) -> None:
