@@ -46,8 +46,8 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
         return {"serving": [named], "jobs": [named], "remarks": replay_remarks(file, inputs, given)}
     assert isinstance(file, SimulationFile)
     return {
-        "serving": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.serving],
-        "jobs": [f"{one.path.name}:{one.factor:g}" for one, _ in inputs.jobs],
+        "serving": [str(one) for one, _ in inputs.serving],
+        "jobs": [str(one) for one, _ in inputs.jobs],
         "mix": file.jobs.mix.model_dump(),
         "noise": file.run.noise,
         "requests": file.run.requests,

@@ -1,13 +1,18 @@
 """What is left out of a simulation, and what is odd about it, with its numbers: told before anything runs. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.run import Scene
-from ebbtide_autoscaler.simulate.scene import Inputs, Named, gang_max
-from ebbtide_autoscaler.simulate.traces import Jobs, Rates
+from ebbtide_autoscaler.simulate.run import Scene, Service
+from ebbtide_autoscaler.simulate.scene import DAY_S, Inputs, Named, gang_max
+from ebbtide_autoscaler.simulate.traces import Array, Jobs, Rates, Requests, Serving
+
+SHORT_S = 600.0  # a cold start takes a quarter of it
+MANY = 100  # requests: of fewer nobody can tell
+SELDOM_S = 60.0  # between two of them: who has so few needs no pool
+LONG_S = 31 * DAY_S  # an hour in milliseconds is 41 days; nobody has recorded single requests for a month
 
 
 def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
@@ -17,19 +22,36 @@ def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
     if idle:
         found.append(f"no traffic is given for {', '.join(idle)}: left out")
     for (named, trace), service in zip(inputs.serving, given.services, strict=True):
-        if isinstance(trace, Rates) and trace.filled:
-            told = f"{trace.filled} of {len(trace.at_s)} rows were 0 and are filled"
-            found.append(f"{named.path.name}: {told}, by a straight line between their neighbours")
-        if not service.load.requests.sum():
-            found.append(f"{named.path.name}: it asks for nothing at all")
+        found += [f"{named.path.name}: {told}" for told in _of_traffic(trace, service)]
+    scored_s = given.horizon_s - given.warm_up_s
+    if scored_s < SHORT_S:
+        found.append(f"only {scored_s:.0f} s are scored: one start is a large part of every figure")
     for named, jobs in inputs.jobs:
-        found += _of_jobs(file, named, jobs, gang_max(file, len(inputs.serving)))
+        found += _of_jobs(file, named, jobs, gang_max(file, len(inputs.serving)), given.jobs_until_s)
     if inputs.jobs and not given.jobs:
         found.append(f"no job comes within the {given.horizon_s / 3600:.1f} hours: there is nothing to train")
     return found
 
 
-def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int) -> Sequence[str]:
+def _of_traffic(trace: Serving, service: Service) -> Iterator[str]:
+    if isinstance(trace, Rates) and trace.filled:
+        told = f"{trace.filled} of {len(trace.at_s)} rows were 0 and are filled"
+        yield f"{told}, by a straight line between their neighbours"
+    if isinstance(trace, Requests) and _like_milliseconds(trace.at_s):
+        each_s, days = trace.at_s[-1] / (len(trace.at_s) - 1), trace.at_s[-1] / DAY_S
+        yield f"a request comes each {each_s:.0f} s, for {days:.1f} days: times are seconds, are these milliseconds?"
+    if not service.load.requests.sum():
+        yield "it asks for nothing at all"
+
+
+def _like_milliseconds(at_s: Array) -> bool:
+    """Whole numbers, so many that a thousandth of their span is as likely for a trace of single requests."""
+    if len(at_s) < MANY or (at_s != np.floor(at_s)).any():
+        return False
+    return bool(at_s[-1] > LONG_S or at_s[-1] / (len(at_s) - 1) > SELDOM_S)
+
+
+def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int, until_s: float) -> Sequence[str]:
     """Jobs of the whole trace, before shares of it are drawn."""
     kept, all_of_them = file.jobs, len(trace.gpus)
     beyond = trace.gpus > largest
@@ -42,6 +64,7 @@ def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int) -> S
         (int((~beyond & (trace.gpus > kept.gpus_max)).sum()), f"ask for more than jobs.gpus_max, {kept.gpus_max} GPUs"),
         (int((trace.duration_s < kept.shortest_s).sum()), f"are shorter than jobs.shortest_s, {kept.shortest_s:g} s"),
         (int((trace.duration_s > kept.longest_s).sum()), f"are longer than jobs.longest_s, {kept.longest_s:g} s"),
+        (int((trace.submit_s >= until_s).sum()), f"come after the {until_s / 3600:.1f} hours of traffic"),
     )
     rows = all_of_them + trace.without_end
     found = [f"{named.path.name}: {count} of {rows} jobs {why}: left out" for count, why in told if count]

@@ -7,7 +7,7 @@ see, and what it decides is carried out. The contender's code is the product's.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil, log
+from math import ceil, inf, log
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class Scene:
     standing: Standing = NOTHING
     timed: bool = False  # say how long requests waited
     singly: bool = False  # play requests one by one
+    jobs_until_s: float = inf  # of a trace's, those that come later are left out: its traffic has ended
     prompt: bool = False  # a decision follows on what has happened, as the arbiter's do; else at the next tick
 
     @property

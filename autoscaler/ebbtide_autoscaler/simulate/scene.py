@@ -36,6 +36,10 @@ class Named:
     factor: float = 1.0
     from_day: float = 0.0
 
+    def __str__(self) -> str:
+        """As on a command line, without its folder."""
+        return f"{self.path.name}:{self.factor:g}" + (f":{self.from_day:g}" if self.from_day else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -104,6 +108,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     warm_up_s, twice = file.run.warm_up_s, horizon_s < 2 * file.run.warm_up_s
     if twice:
         warm_up_s, horizon_s = float(horizon_s), 2 * horizon_s
+    jobs_until_s = warm_up_s if twice else float(horizon_s)
     singly = file.run.requests == "singly"
     together = np.zeros(max(1, horizon_s // CURVE_S))
     for (model, named, trace, number), drawn in zip(given, loads, strict=True):
@@ -128,12 +133,13 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
         slots_per_node=file.pool.gpus_per_node,
         host_bytes=file.pool.host_memory,
         services=tuple(services),
-        jobs=_cast(file, inputs, seed, _jobs(file, inputs, seed, warm_up_s if twice else horizon_s, twice=twice)),
+        jobs=_cast(file, inputs, seed, _jobs(file, inputs, seed, jobs_until_s, twice=twice)),
         times=Times(saves=Saves(every_s=file.jobs.checkpoint_every_s)),
         seed=seed,
         tick_s=file.run.tick_s,
         warm_up_s=warm_up_s,
         horizon_s=float(horizon_s),
+        jobs_until_s=jobs_until_s,
         failures=_failures(file, (warm_up_s, float(horizon_s)), seed),
         bytes_per_s=bytes_per_s(file),
         singly=singly,

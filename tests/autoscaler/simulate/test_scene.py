@@ -235,7 +235,7 @@ def test_no_gang_is_taken_that_would_need_an_endpoint_s_last_replica_or_the_rese
     assert [job.workers_max for job in drawn(reserved, replicas([1.0] * 30), jobs=(sizes,)).jobs] == [1, 2]
 
 
-def told(file: SimulationFile, *jobs: Jobs, traces: Sequence[Rates] = ()) -> list[str]:
+def told(file: SimulationFile, *jobs: Jobs, traces: Sequence[Rates | Requests] = ()) -> list[str]:
     traces = traces or [replicas([1.0] * 30)]
     inputs = Inputs(
         tuple((Named(Path(f"t{n}")), one) for n, one in enumerate(traces)),
@@ -264,6 +264,41 @@ def test_all_that_is_left_out_is_said_with_numbers() -> None:
 def test_rates_that_are_made_up_are_said_with_their_number() -> None:
     found = told(file_of(), traces=[replace(replicas([1.0] * 30), filled=7)])
     assert found == ["t0: 7 of 30 rows were 0 and are filled, by a straight line between their neighbours"]
+
+
+@pytest.mark.parametrize(
+    ("each", "count", "says"),
+    [
+        (1000.0, 1800, "a request comes each 1000 s, for 20.8 days: times are seconds, are these milliseconds?"),
+        (10.0, 400_000, "a request comes each 10 s, for 46.3 days: times are seconds, are these milliseconds?"),
+        (1000.25, 1800, None),
+        (1000.0, 50, None),
+        (30.0, 1800, None),
+    ],
+)
+def test_requests_whose_times_may_be_milliseconds_are_told_of(each: float, count: int, says: str | None) -> None:
+    trace = Requests(np.arange(count, dtype=np.float64) * each, np.full(count, 100.0), np.full(count, 10.0))
+    assert told(file_of(hours_max=0.5), traces=[trace]) == ([f"t0: {says}"] if says else [])
+
+
+@pytest.mark.parametrize(("minutes", "warm_up_s", "scored_s"), [(9, 0.0, 540), (9, 86_400.0, 540), (11, 120.0, 540)])
+def test_a_run_of_a_few_minutes_is_told_of(minutes: int, warm_up_s: float, scored_s: int) -> None:
+    found = told(file_of(warm_up_s=warm_up_s), traces=[replicas([1.0] * minutes)])
+    assert found == [f"only {scored_s} s are scored: one start is a large part of every figure"]
+
+
+@pytest.mark.parametrize("warm_up_s", [0.0, 86_400.0])
+def test_jobs_that_come_after_all_traffic_are_told_of(warm_up_s: float) -> None:
+    jobs = Jobs(np.array([0.0, 1799.0, 1800.0, 1e6]), np.full(4, 600.0), np.ones(4))
+    found = told(file_of(warm_up_s=warm_up_s), jobs)
+    assert found == ["j: 2 of 4 jobs come after the 0.5 hours of traffic: left out"]
+    given = drawn(file_of(warm_up_s=warm_up_s), replicas([1.0] * 30), jobs=(jobs,))
+    assert len(given.jobs) == (4 if warm_up_s else 2), "played twice they come twice"
+
+
+def test_inputs_are_told_as_on_a_command_line() -> None:
+    named = [Named(Path("/a/t.csv")), Named(Path("t.csv"), 0.17, 8.0), Named(Path("t.csv"), 1.0, 0.333)]
+    assert [str(one) for one in named] == ["t.csv:1", "t.csv:0.17:8", "t.csv:1:0.333"]
 
 
 def test_where_nothing_is_left_or_asked_for_that_is_said() -> None:
