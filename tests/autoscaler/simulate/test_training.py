@@ -21,7 +21,7 @@ def test_time_is_training_or_pauses_and_what_is_not_saved_is_of_the_last_stretch
     job = Training(work_s, work_s, 0.0, since_s=5.0)
     ran_s = job.ends_in_s(workers, saves) * share
     paused_s = job.credit(5.0 + ran_s, workers, saves)
-    assert job.done_s + paused_s == pytest.approx(ran_s * workers, abs=1e-9)  # its time begins at 5 s: digits go
+    assert job.done_s + paused_s == pytest.approx(ran_s * workers, abs=1e-12 * work_s)  # what is left has its digits
     stretch_s = saves.every_s * workers
     assert -1e-6 <= job.done_s - job.saved_s <= stretch_s * (1 + 1e-9) + 1e-6
     assert paused_s / workers <= saves.pause_s * (job.saved_s / stretch_s + 1) + 1e-6
