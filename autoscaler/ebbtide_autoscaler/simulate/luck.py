@@ -15,9 +15,7 @@ from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.traces import Array
 
 STARTS = 1  # of the largest gang: one that fits here and not there begins, or has ended, one start sooner
-TICKS = (
-    2  # a gang waits up to one until its slots are seen to be free, and at the end up to one until it is seen to end
-)
+TICKS = 2  # a gang waits up to one until its slots are seen to be free, and up to one until it is seen to have ended
 REQUESTS = 1  # late here and not there: of thirty requests that is more than a tenth of a per cent
 
 
