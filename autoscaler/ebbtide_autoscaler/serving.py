@@ -62,16 +62,16 @@ def wants(
         before, mine = memory.endpoints.get(name), here.get(name, {})
         if before is None:
             before = EndpointMemory(aim=len(mine))
-        standing = _Standing(mine, name in warm, bool(mine) and name not in coming)
+        replicas = _Replicas(mine, name in warm, bool(mine) and name not in coming)
         expected = snapshot.outlooks.get(name)
-        want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, standing, config)
+        want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, replicas, config)
         found.append((-record.spec.priority, want))
     found.sort(key=lambda item: item[0])  # of one priority as they were declared: a name means nothing
     return tuple(want for _, want in found), remembered
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Replicas:
     """The seats of an endpoint that are ready or will be, and whether one is warm, and all of those are ready."""
 
     seats: Mapping[SeatId, SeatRecord]
@@ -113,20 +113,20 @@ def _want(
     signals: EndpointSignals,
     expected: Outlook | None,
     before: EndpointMemory,
-    standing: _Standing,
+    replicas: _Replicas,
     config: PolicyConfig,
 ) -> tuple[Want, EndpointMemory]:
     spec = record.spec
-    seats, have = standing.seats, len(standing.seats)
+    seats, have = replicas.seats, len(replicas.seats)
     if not signals.known:
         return _unheard(now_s, state, record, tuple(seats.values())), _untold(before)
 
-    lead_s = record.wake_s if standing.warm and record.wake_s else record.start_s
+    lead_s = record.wake_s if replicas.warm and record.wake_s else record.start_s
     strained = strains(spec, signals)
     strained_at_s = noted_strain_s(now_s, strained, before)
     calm_s = 0.0 if strained else now_s - strained_at_s
     raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, calm_s, config)
-    before, slow_since_s, too_slow = _slowness(now_s, spec, signals, standing, before, config)
+    before, slow_since_s, too_slow = _slowness(now_s, spec, signals, replicas, before, config)
     proven = _proven(before, signals)
     if too_slow and raw <= have:
         raw = have + 1
@@ -214,7 +214,7 @@ def _slowness(
     now_s: float,
     spec: EndpointSpec,
     signals: EndpointSignals,
-    standing: _Standing,
+    replicas: _Replicas,
     before: EndpointMemory,
     config: PolicyConfig,
 ) -> tuple[EndpointMemory, float | None, bool]:
@@ -223,11 +223,11 @@ def _slowness(
     With replicas on their way nothing is judged: they change it. That puts it off for some seconds after each: demand
     beyond what replicas are for is counted meanwhile, and one that fails again and again is tried ever more seldom.
     """
-    slow = standing.settled and bool(_missed(spec, signals)) and _is_theirs(now_s, signals, standing.seats.values())
+    slow = replicas.settled and bool(_missed(spec, signals)) and _is_theirs(now_s, signals, replicas.seats.values())
     slow_since_s = _since(before.slow_since_s, slow, now_s)
     too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
-        return _learnt(now_s, signals, len(standing.seats), before), slow_since_s, True
+        return _learnt(now_s, signals, len(replicas.seats), before), slow_since_s, True
     if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
         before = replace(before, slow_replicas=0, slow_per_s=0.0, slow_at_s=0.0)
     return before, slow_since_s, False

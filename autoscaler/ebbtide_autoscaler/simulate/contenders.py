@@ -18,7 +18,7 @@ from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import engine
-from ebbtide_autoscaler.simulate.bounds import Bounded
+from ebbtide_autoscaler.simulate.bounded import Bounded
 from ebbtide_autoscaler.simulate.draws import replicas_needed
 from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.knobs import TUNED, USUAL, Knobs

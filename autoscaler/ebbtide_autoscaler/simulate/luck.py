@@ -10,7 +10,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from ebbtide_autoscaler.simulate.oracle import serving_slots
+from ebbtide_autoscaler.simulate.bound import serving_slots
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.traces import Array
 

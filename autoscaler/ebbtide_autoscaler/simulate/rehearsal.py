@@ -21,7 +21,7 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.simulate.bounds import Bounded
+from ebbtide_autoscaler.simulate.bounded import Bounded
 from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, nothing_learnt, plan, unmoved
 from ebbtide_autoscaler.simulate.lessons import lesson
 from ebbtide_autoscaler.simulate.meter import Use

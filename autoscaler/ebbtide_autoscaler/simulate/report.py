@@ -13,13 +13,13 @@ from ebbtide.pool.words import many
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bars import FLAT, bars
 from ebbtide_autoscaler.simulate.beside import beside, happened
+from ebbtide_autoscaler.simulate.bound import serving_slots, training_bound_s
 from ebbtide_autoscaler.simulate.casting import File, Given, policy_config, scene, told
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.contradictions import contradictions
 from ebbtide_autoscaler.simulate.frontier import point
 from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.luck import luck
-from ebbtide_autoscaler.simulate.oracle import serving_slots, training_bound_s
 from ebbtide_autoscaler.simulate.page import Drawn, page
 from ebbtide_autoscaler.simulate.replay import Recorded
 from ebbtide_autoscaler.simulate.run import COURSE_S, Contender, Run

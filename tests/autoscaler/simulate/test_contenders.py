@@ -8,11 +8,11 @@ import pytest
 
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.mix import Mix, cast
-from ebbtide_autoscaler.simulate.oracle import training_bound_s
 from ebbtide_autoscaler.simulate.report import Played, Report
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.score import figures

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, ORACLE, OURS
 from ebbtide_autoscaler.simulate.contradictions import AS_WELL, GANGS, contradictions
 from ebbtide_autoscaler.simulate.draws import Job, Load
 from ebbtide_autoscaler.simulate.failures import Failure, failures
 from ebbtide_autoscaler.simulate.luck import luck
-from ebbtide_autoscaler.simulate.oracle import training_bound_s
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.score import figures
 from tests.autoscaler.simulate.scenes import ENGINE, jobs_of, load_of, scene_of, tide

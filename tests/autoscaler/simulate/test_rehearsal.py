@@ -10,13 +10,13 @@ from ebbtide.pool.events import Decision
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import rehearsal
+from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.contradictions import AS_WELL, contradictions
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.foresight import DIP_S, lead_s, nothing_learnt, plan, unmoved
 from ebbtide_autoscaler.simulate.lessons import lesson
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.oracle import training_bound_s
 from ebbtide_autoscaler.simulate.rehearsal import GOOD, Foreseeing, Rehearsed, best
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.score import figures

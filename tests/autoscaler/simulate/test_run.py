@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.oracle import training_bound_s
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, job_spec
 from ebbtide_autoscaler.simulate.score import figures
 from ebbtide_autoscaler.simulate.standing import Standing

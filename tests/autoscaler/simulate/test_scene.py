@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ebbtide_autoscaler.command_simulate import simulate
+from ebbtide_autoscaler.simulate.bound import serving_slots
 from ebbtide_autoscaler.simulate.draws import lasting
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.oracle import serving_slots
 from ebbtide_autoscaler.simulate.remarks import remarks
 from ebbtide_autoscaler.simulate.requests import at_full
 from ebbtide_autoscaler.simulate.run import Scene
