@@ -30,7 +30,8 @@ def foreseen(now_s: float, at_s: float, snapshot: Snapshot, memory: Memory, conf
     """
     lead_s = at_s - now_s
     traffic = {name: _signals_then(snapshot, name, lead_s, at_s) for name in snapshot.state.endpoints}
-    then = replace(snapshot, traffic=traffic)
+    outlooks = {name: outlook.later(lead_s) for name, outlook in snapshot.outlooks.items()}
+    then = replace(snapshot, traffic=traffic, outlooks=outlooks)
     settled = _settled(at_s, then, memory, config)
     wanted = {want.endpoint: want for want in wants(at_s, then, settled, config)[0]}
     decision, _ = decide(at_s, then, settled, config)
@@ -91,13 +92,14 @@ def _since_long(one: EndpointMemory, longest_s: float) -> EndpointMemory:
 
 
 def _row(snapshot: Snapshot, then: Snapshot, settled: Memory, want: Want, lead_s: float) -> dict[str, Any]:
-    """``now`` and ``then`` are None where gateways are silent: nobody knows."""
+    """Demand is None, now and then, where gateways are silent: nobody knows."""
     state, name = snapshot.state, want.endpoint
     outlook, traffic = snapshot.outlooks.get(name), snapshot.traffic.get(name, EndpointSignals())
     expected: Mapping[str, Any] = {"most": None, "error": None}
-    if outlook is not None and outlook.expected:
+    if want.known and outlook is not None and outlook.expected:
         nearest = min(outlook.expected, key=lambda one: abs(one.lead_s - lead_s))
-        expected = {"most": round(outlook.most(0.95, lead_s) or 0.0, 2), "error": round(nearest.error, 3)}
+        most = outlook.most(0.95, lead_s, running(traffic)) or 0.0
+        expected = {"most": round(most, 2), "error": round(nearest.error, 3)}
     aim = settled.endpoints[name].aim if want.known and name in settled.endpoints else want.want
     return {
         "endpoint": name,

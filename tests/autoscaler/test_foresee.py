@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ebbtide.pool.ids import JobName
+from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.foresee import foreseen
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
@@ -62,6 +65,43 @@ def test_half_way_is_half_of_it() -> None:
     assert row["then"] == 5.0
 
 
+def at_once(requests: int) -> EndpointSignals:
+    return replace(ONE, inflight=requests, arriving_per_s=requests / 2)
+
+
+def roomy_pool() -> PoolState:
+    """Starts take 150 s, and there may be many replicas."""
+    state = a_pool()
+    chat = state.endpoints[CHAT]
+    return replace(
+        state,
+        endpoints={CHAT: replace(chat, start_s=150.0, spec=replace(chat.spec, replicas_min=0, replicas_max=10_000))},
+    )
+
+
+@given(demand=st.tuples(*[st.integers(1, 200)] * 4), at=st.integers(0, 3))
+def test_it_is_what_the_policy_says_when_that_time_has_come(demand: tuple[int, ...], at: int) -> None:
+    """An outlook that comes true: then, what is left of it is as far ahead as it will be."""
+    leads_s = (0.0, 900.0, HOUR_S, 4 * HOUR_S)
+    state, surprises, off = roomy_pool(), np.zeros(30), np.zeros(30)
+
+    def expected(since: int) -> dict[EndpointName, Outlook]:
+        later = range(since + 1, len(leads_s))
+        return {
+            CHAT: Outlook(
+                1, tuple(Expected(leads_s[n] - leads_s[since], float(demand[n]), surprises, off) for n in later)
+            )
+        }
+
+    early = Snapshot(state, {CHAT: at_once(demand[0])}, {}, expected(0))
+    [row] = foreseen(NOW, NOW + leads_s[at], early, Memory(), CONFIG)["endpoints"]
+    there = replace(at_once(demand[at]), last_arrival_s=NOW + leads_s[at])
+    late = Snapshot(state, {CHAT: there}, {}, expected(at))
+    [then] = foreseen(NOW + leads_s[at], NOW + leads_s[at], late, Memory(), CONFIG)["endpoints"]
+    assert (row["then"], row["replicas_then"]) == (demand[at], then["replicas_then"])
+    assert row["most"] == demand[at]
+
+
 @pytest.mark.parametrize("later_s", [60.0, HOUR_S])
 @pytest.mark.parametrize("guess", [None, 0.0, 8.0])
 @pytest.mark.parametrize("memory", [Memory(), Memory({CHAT: EndpointMemory(aim=2, under_since_s=NOW - 1.0)})])
@@ -72,7 +112,7 @@ def test_while_all_gateways_are_silent_demand_is_unknown_and_nothing_moves(
     silent = Snapshot(busy_pool().state, {CHAT: EndpointSignals()}, {}, outlooks)
     found = foreseen(NOW, NOW + later_s, silent, memory, CONFIG)
     [row] = found["endpoints"]
-    assert (row["known"], row["now"], row["then"]) == (False, None, None)
+    assert (row["known"], row["now"], row["then"], row["most"], row["error"]) == (False, None, None, None, None)
     assert (row["replicas"], row["replicas_then"], row["slots"], found["moves"]) == (1, 1, 0, [])
 
 

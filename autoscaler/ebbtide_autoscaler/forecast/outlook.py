@@ -8,7 +8,7 @@ Where there is too little history nothing is expected, and whoever asks has to g
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -98,17 +98,21 @@ class Outlook:
             before_s, before = one.lead_s, one.guess
         return before
 
-    def most(self, share: float, within_s: float) -> float | None:
-        """The peak that is not passed at any lead up to ``within_s``; None: nothing is expected.
+    def most(self, share: float, lead_s: float, now: float) -> float | None:
+        """The peak that is not passed in ``share`` of the cases so much later, if demand is ``now``.
 
-        Between two leads it goes in a straight line, beyond the last one it stays as there.
+        In a straight line as `running_in`, and beyond the last lead as there; None: nothing is expected.
         """
         if not self.expected:
             return None
-        leads = [one.lead_s for one in self.expected]
-        peaks = [one.quantile(share) for one in self.expected]
-        nearer = [peak for lead, peak in zip(leads, peaks, strict=True) if lead <= within_s]
-        return max([*nearer, float(np.interp(within_s, leads, peaks))])
+        leads = [0.0, *(one.lead_s for one in self.expected)]
+        peaks = [now, *(one.quantile(share) for one in self.expected)]
+        return float(np.interp(lead_s, leads, peaks))
+
+    def later(self, by_s: float) -> "Outlook":
+        """What is expected by now, to whoever will ask ``by_s`` later: what is nearer has come about by then."""
+        ahead = [replace(one, lead_s=one.lead_s - by_s) for one in self.expected if one.lead_s > by_s]
+        return replace(self, made=self.made + int(by_s // BIN_S), expected=tuple(ahead))
 
 
 def outlook(demand: Demand, leads: Sequence[int] = LEADS) -> Outlook:

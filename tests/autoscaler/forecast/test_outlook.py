@@ -26,8 +26,8 @@ def a_day(days: float, *, noise: float = 0.0, seed: int = 0, low: float = 0.4) -
 
 def test_with_no_history_nothing_is_expected() -> None:
     for one in (Demand(), made(np.full(ENOUGH, 5.0)), made(np.full(100, np.nan))):
-        assert outlook(one).most(0.9, 300.0) is None
-    assert outlook(made(np.full(ENOUGH + 1, 5.0))).most(0.9, 300.0) == pytest.approx(5.0)
+        assert outlook(one).most(0.9, 300.0, 5.0) is None
+    assert outlook(made(np.full(ENOUGH + 1, 5.0))).most(0.9, 300.0, 5.0) == pytest.approx(5.0)
 
 
 @given(level=st.floats(0.01, 1e6), peak=st.floats(1.0, 5.0), share=st.floats(0.0, 1.0))
@@ -49,11 +49,11 @@ def test_the_unit_does_not_matter(scale: float, share: float) -> None:
         assert theirs.error == pytest.approx(mine.error)
 
 
-def test_higher_shares_and_longer_waits_are_never_lower() -> None:
+def test_higher_shares_are_never_lower() -> None:
     one = outlook(made(a_day(3.4, noise=0.2), 1.5))
-    most = [[one.most(share, within_s) or 0.0 for share in (0.1, 0.5, 0.9, 0.99)] for within_s in (60.0, 900.0, 2e4)]
-    assert all(row == sorted(row) for row in most)
-    assert all(list(column) == sorted(column) for column in zip(*most, strict=True))
+    for lead_s in (60.0, 900.0, 2e4):
+        most = [one.most(share, lead_s, 50.0) or 0.0 for share in (0.1, 0.5, 0.9, 0.99)]
+        assert most == sorted(most)
 
 
 def test_the_morning_is_expected_before_it_comes_once_it_was_seen() -> None:
@@ -154,3 +154,18 @@ def test_where_nothing_is_expected_it_stays_as_it_is() -> None:
 def test_it_never_leaves_what_is_there_and_what_is_expected(guesses: list[float], now: float, lead_s: float) -> None:
     one = guessed(*((lead * BIN_S, guess) for lead, guess in zip(LEADS, guesses, strict=False)))
     assert min(now, *guesses) - 1e-6 <= one.running_in(lead_s, now) <= max(now, *guesses) + 1e-6
+
+
+def test_the_peak_of_a_time_is_that_of_no_time_before_it() -> None:
+    one = guessed((300.0, 100.0), (3600.0, 20.0))
+    found = {lead_s: one.most(0.95, lead_s, 60.0) for lead_s in (0.0, 150.0, 300.0, 1950.0, 3600.0, 9000.0)}
+    assert found == {0.0: 60.0, 150.0: 80.0, 300.0: 100.0, 1950.0: 60.0, 3600.0: 20.0, 9000.0: 20.0}
+
+
+@given(st.lists(st.floats(0.0, 1e4), max_size=4), st.floats(0.0, 1e4), st.floats(0.0, 2e4), st.floats(0.0, 2e4))
+def test_who_asks_later_is_told_of_the_same_times(guesses: list[float], now: float, by_s: float, lead_s: float) -> None:
+    one = guessed(*((lead * BIN_S, guess) for lead, guess in zip(LEADS, guesses, strict=False)))
+    later, then = one.later(by_s), one.running_in(by_s, now)
+    assert later.running_in(lead_s, then) == pytest.approx(one.running_in(by_s + lead_s, now), rel=1e-6, abs=1e-3)
+    assert all(expected.lead_s > 0.0 for expected in later.expected)
+    assert later.made * BIN_S <= one.made * BIN_S + by_s < (later.made + 1) * BIN_S

@@ -67,10 +67,10 @@ def test_records_come_to_what_was_heard_however_clocks_jump(steps: list[tuple[tu
 def test_an_outlook_comes_with_history_and_is_made_anew_with_each_bin() -> None:
     watch = Watch()
     hear(watch, 8, from_s=START_S, bins=12)
-    assert watch.outlooks[CHAT].most(0.9, BIN_S) is None
+    assert watch.outlooks[CHAT].most(0.9, BIN_S, 8.0) is None
     hear(watch, 8, from_s=START_S + 12 * BIN_S, bins=24)
     before = watch.outlooks
-    most = before[CHAT].most(0.9, BIN_S)
+    most = before[CHAT].most(0.9, BIN_S, 8.0)
     assert most is not None and 7.9 < most < 8.2
     watch.hear(START_S + 36 * BIN_S + TICK_S, said(8))
     assert watch.outlooks is before, "within a bin nothing is reckoned again"
@@ -80,7 +80,7 @@ def test_another_arbiter_goes_on_from_what_was_kept() -> None:
     first = Watch()
     closed = hear(first, 8, from_s=START_S, bins=36)
     second = Watch(first.demand)
-    assert second.outlooks[CHAT].most(0.9, BIN_S) == first.outlooks[CHAT].most(0.9, BIN_S)
+    assert second.outlooks[CHAT].most(0.9, BIN_S, 8.0) == first.outlooks[CHAT].most(0.9, BIN_S, 8.0)
     assert len(closed) == 36
 
 
