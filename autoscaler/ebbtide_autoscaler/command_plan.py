@@ -19,6 +19,15 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 AHEAD_MAX_S = 86_400.0  # the forecast looks four hours ahead, and what is beyond is as there
 
 
+def _until_s(hour: int, minute: int) -> float:
+    """Seconds until clocks here show that next; they may be set meanwhile, and show some times twice or not at all."""
+    now_s = time.time()
+    today = datetime.fromtimestamp(now_s).replace(hour=hour, minute=minute, second=0, microsecond=0)
+    times = [(today + timedelta(days=days)).replace(fold=fold) for days in (0, 1, 2) for fold in (0, 1)]
+    shown = [at.timestamp() for at in times if datetime.fromtimestamp(at.timestamp()) == at]
+    return min(at_s for at_s in shown if at_s > now_s) - now_s
+
+
 class _When(click.ParamType[float]):
     name = "WHEN"
 
@@ -27,14 +36,12 @@ class _When(click.ParamType[float]):
         ahead = re.fullmatch(r"\+(\d+(?:\.\d+)?)([smh])", str(value))
         if ahead:
             found = float(ahead[1]) * UNITS[ahead[2]]
+            if found > AHEAD_MAX_S:
+                self.fail("at most a day ahead: what is expected beyond that is only what was there before", param, ctx)
         elif re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", str(value)):
-            now = datetime.now().astimezone()
-            at = now.replace(hour=int(value[:2]), minute=int(value[3:]), second=0, microsecond=0)
-            found = ((at if at > now else at + timedelta(days=1)) - now).total_seconds()
+            found = _until_s(int(value[:2]), int(value[3:]))
         else:
             self.fail(f"{value!r} is no time: write +30m, +2h, or a time of day such as 18:00", param, ctx)
-        if found > AHEAD_MAX_S:
-            self.fail("at most a day ahead: what is expected beyond that is only what was there before", param, ctx)
         return found
 
 

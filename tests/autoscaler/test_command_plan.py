@@ -1,10 +1,15 @@
 """``ebbtide plan`` as people misuse it."""
 
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ebbtide_autoscaler import command_plan
 from ebbtide_autoscaler.command_plan import AHEAD_MAX_S, plan
@@ -38,6 +43,37 @@ def test_times_are_from_now() -> None:
     soon = (datetime.now() + timedelta(minutes=2)).strftime("%H:%M")
     assert 0.0 < option.type.convert(soon, option, None) <= 120.0
     assert 0.0 < option.type.convert(datetime.now().strftime("%H:%M"), option, None) <= AHEAD_MAX_S
+
+
+SPRING_S, AUTUMN_S = 1_774_746_000, 1_792_890_000  # Berlin's clocks are set ahead, and back: 01:00 UTC each
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_berlin")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(st.sampled_from([SPRING_S, AUTUMN_S]), st.integers(-26 * 3600, 26 * 3600), st.integers(0, 24 * 60 - 1))
+def test_a_time_of_day_is_when_clocks_show_it_next_also_when_they_are_set(
+    set_s: int, before_s: int, minutes: int
+) -> None:
+    now_s = set_s - before_s
+    asked = f"{minutes // 60:02}:{minutes % 60:02}"
+    next_s = next(s for s in range(now_s - now_s % 60 + 60, now_s + 2 * 86_400, 60) if shown(s) == asked)
+    [option] = [one for one in plan.params if one.name == "ahead_s"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_plan, "time", SimpleNamespace(time=lambda: float(now_s)))
+        assert option.type.convert(asked, option, None) == next_s - now_s
+
+
+def shown(second: int) -> str:
+    return time.strftime("%H:%M", time.localtime(second))
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any]) -> str:
