@@ -13,6 +13,7 @@ import numpy as np
 from ebbtide_autoscaler.forecast.experts import Array
 
 SAMPLE_S = 15.0  # as gateways average arrivals: closer samples would share what they count
+GAP_S = 4 * SAMPLE_S  # changes over it would count as those of one sample
 KEPT = 480  # two hours: a pool's mood lasts as long
 ENOUGH = 80  # twenty minutes: of fewer, those in which an endpoint begins to be used say too much
 LEADS = (1, 2, 4, 8, 16)  # samples: from a replica that wakes to one that starts cold
@@ -39,7 +40,9 @@ class Surge:
 class Samples:
     """Demand of one endpoint, every `SAMPLE_S`, of the last while."""
 
-    def __init__(self) -> None:
+    def __init__(self, gap_s: float = GAP_S) -> None:
+        """Nothing was heard yet; what is heard ``gap_s`` late comes after a gap."""
+        self._gap_s = gap_s
         self._values: deque[float] = deque(maxlen=KEPT)
         self._next_s = 0.0
 
@@ -50,7 +53,7 @@ class Samples:
         """
         if now_s < self._next_s:
             return False
-        if now_s > self._next_s + 4 * SAMPLE_S:
+        if now_s > self._next_s + self._gap_s:
             self._values.clear()
             self._next_s = now_s
         while self._next_s <= now_s:

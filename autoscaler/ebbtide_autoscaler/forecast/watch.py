@@ -12,11 +12,11 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.asked import running
 from ebbtide_autoscaler.forecast.demand import Bin, Demand, OpenBin, bin_of, grown, heard
 from ebbtide_autoscaler.forecast.outlook import Outlook, outlook
-from ebbtide_autoscaler.forecast.surge import Samples
+from ebbtide_autoscaler.forecast.surge import GAP_S, Samples
 from ebbtide_autoscaler.signals import EndpointSignals
 
 SURGES_EVERY = 4  # samples: once a minute
-SILENT_S = 30.0  # after so long without a word nothing is known of the time in between
+SILENT_S = 30.0  # an arbiter hears some times a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,16 @@ class Closed:
 class Watch:
     """Lives as long as its arbiter, or a run of the simulator, does."""
 
-    def __init__(self, known: Mapping[EndpointName, Demand] = MappingProxyType({})) -> None:
-        """``known``: what was kept of earlier days."""
+    def __init__(
+        self, known: Mapping[EndpointName, Demand] = MappingProxyType({}), *, silent_s: float = SILENT_S
+    ) -> None:
+        """Nothing was heard yet.
+
+        Args:
+            known: what was kept of earlier days.
+            silent_s: after so long without a word nothing is known of the time in between; longer than words are apart.
+        """
+        self._silent_s = silent_s
         self._demand = dict(known)
         self._open: dict[EndpointName, tuple[OpenBin, float]] = {}
         self._outlooks = {name: outlook(demand) for name, demand in known.items()}
@@ -55,7 +63,7 @@ class Watch:
             if not signals.known or signals.unheard_s:
                 continue
             one, since_s = self._open.get(name, (None, now_s))
-            since_s = since_s if now_s - since_s <= SILENT_S else now_s
+            since_s = since_s if now_s - since_s <= self._silent_s else now_s
             demand = running(signals)
             self._surge(now_s, name, demand)
             one, full = heard(one, demand, since_s=since_s, now_s=now_s, per_s=signals.arriving_per_s)
@@ -85,7 +93,7 @@ class Watch:
 
     def _surge(self, now_s: float, name: EndpointName, demand: float) -> None:
         """One sample more; what they tell is looked at once a minute."""
-        samples, count = self._samples.get(name) or (Samples(), 0)
+        samples, count = self._samples.get(name) or (Samples(max(GAP_S, self._silent_s)), 0)
         if not samples.hear(now_s, demand):
             return
         self._samples[name] = (samples, count + 1)

@@ -16,7 +16,7 @@ from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide_autoscaler.forecast.demand import Demand
-from ebbtide_autoscaler.forecast.watch import Watch
+from ebbtide_autoscaler.forecast.watch import SILENT_S, Watch
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S, WINDOW_S
 from ebbtide_autoscaler.simulate.draws import Job, Load
@@ -148,7 +148,7 @@ class Run:
             self._queues[one.spec.name] = _queue(scene, number)
         self._busy_s = 0.0
         self._memory = scene.standing.memory
-        self._watch = Watch(scene.known)
+        self._watch = Watch(scene.known, silent_s=max(SILENT_S, 2 * scene.tick_s))
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
         self._ticks = 0
         self._decided_s: float | None = None  # seconds from the start; only where decisions are prompt

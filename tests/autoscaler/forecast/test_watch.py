@@ -76,6 +76,17 @@ def test_an_outlook_comes_with_history_and_is_made_anew_with_each_bin() -> None:
     assert watch.outlooks is before, "within a bin nothing is reckoned again"
 
 
+def test_who_speaks_seldom_is_heard_by_one_who_knows() -> None:
+    every_s = 90.0
+    for silent_s, known in ((30.0, False), (2 * every_s, True)):
+        watch = Watch(silent_s=silent_s)
+        for number in range(int(40 * BIN_S / every_s)):
+            watch.hear(START_S + number * every_s, said(8))
+        found = watch.outlooks[CHAT]
+        assert (bool(found.expected), bool(found.surges)) == (known, known)
+        assert all((one is not None) == known for one in watch.demand[CHAT].bins)
+
+
 def test_another_arbiter_goes_on_from_what_was_kept() -> None:
     first = Watch()
     closed = hear(first, 8, from_s=START_S, bins=36)

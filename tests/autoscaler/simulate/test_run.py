@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.draws import Job
@@ -159,3 +159,17 @@ def test_a_gang_that_trained_already_has_its_minimum_runtime_behind_it() -> None
         preempted[trained_s] = one.preempted_s[0] - BEGINS_S
         assert one.done_s <= 8 * 300.0, "what it did before is none of its work"
     assert preempted == {0.0: 100.0, 300.0: 20.0}
+
+
+@pytest.mark.parametrize("tick_s", [15.0, 60.0, 90.0])
+def test_the_season_is_known_however_seldom_it_is_looked_at(tick_s: float) -> None:
+    seen: list[Snapshot] = []
+
+    def told(now_s: float, snapshot: Snapshot, *rest: Any) -> Any:
+        seen.append(snapshot)
+        return decide(now_s, snapshot, *rest)
+
+    scene = replace(scene_of(tide(4, 0.3, 3.0)), tick_s=tick_s)
+    Run(scene, told, PolicyConfig(forecast_share=0.95)).outcome()
+    [found] = seen[-1].outlooks.values()
+    assert found.expected and found.surges
