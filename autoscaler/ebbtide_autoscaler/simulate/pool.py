@@ -377,7 +377,7 @@ class Pool(Book):
             one.since_s = self.now_s  # counted up to now: what follows adds nothing
         reached = self._step(job, one.done_s)
         self._lose(job)
-        one.crashes += 1
+        one.crashed_s.append(self.now_s)
         lost_steps = max(0, reached - self.state.jobs[job].durable_step)
         self._apply(JobCrashed(job, "its node is gone", lost_steps))
         self._job_later(job, self._times.kill_s if self._holds(job, was.gang) else 0.0, self._recovers)

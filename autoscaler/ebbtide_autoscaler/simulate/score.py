@@ -1,6 +1,6 @@
 """From what came about to figures, and from those of several seeds to means with intervals. Pure."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,14 +21,18 @@ OFTEN = 3  # preemptions
 
 
 def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
-    """Of one run. Times are of jobs that came after the warm-up; one that has not ended counts up to the end."""
+    """Of one run. Times are of jobs that came after the warm-up; one that has not ended counts up to the end.
+
+    Preemptions and crashes are those after the warm-up, of all jobs; bounds are checked over the whole run.
+    """
     scored_s = scene.slots * (scene.horizon_s - scene.warm_up_s)
     asked = found.requests.sum()
     waste = waste_of(found)
     end_s, from_s = scene.begins_s + scene.horizon_s, scene.begins_s + scene.warm_up_s
     jobs = [one for one in found.training.values() if one.submit_s >= from_s]
     trained = found.training.values()
-    preempted = [one.preempted for one in trained]
+    preempted_s = [_since(from_s, one.preempted_s) for one in trained]
+    preempted = [len(times_s) for times_s in preempted_s]
     goodput_s = found.slot_s[Use.TRAINING]
     return (
         {
@@ -63,13 +67,13 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
             "slowdown_by_gpus": _by_size(jobs, lambda one: _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)),
             "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
             "jobs": len(jobs),
-            "crashes": sum(one.crashes for one in trained),
+            "crashes": sum(len(_since(from_s, one.crashed_s)) for one in trained),
             "jobs_done": sum(one.end_s is not None for one in jobs),
             "preemptions": sum(preempted),
             "preemptions_per_1000_gpu_h": sum(preempted) / (goodput_s / 3.6e6) if goodput_s else None,
             "preemptions_per_job_max": max(preempted, default=0),
-            "preemptions_per_job_h_max": max(map(_most_in_an_hour, trained), default=0),
-            "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one) > one.per_h_max for one in trained),
+            "preemptions_per_job_h_max": max(map(_most_in_an_hour, preempted_s), default=0),
+            "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one.preempted_s) > one.per_h_max for one in trained),
             "jobs_preempted_often": sum(count > OFTEN for count in preempted),
             "double_allocated_gpu_s": found.double_s,
             "refused_moves": len(found.refused),
@@ -109,10 +113,14 @@ def waste_of(found: Outcome) -> dict[str, float]:
     }
 
 
-def _most_in_an_hour(one: Training) -> int:
+def _since(from_s: float, times_s: Sequence[float]) -> Sequence[float]:
+    """Those from then on, of times in order."""
+    return times_s[bisect_left(times_s, from_s) :]
+
+
+def _most_in_an_hour(times_s: Sequence[float]) -> int:
     """The most preemptions of a job within any hour, as its bound counts them."""
-    times = one.preempted_s
-    return max((n + 1 - bisect_right(times, at_s - HOUR_S) for n, at_s in enumerate(times)), default=0)
+    return max((n + 1 - bisect_right(times_s, at_s - HOUR_S) for n, at_s in enumerate(times_s)), default=0)
 
 
 def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[str, dict[str, float]]:

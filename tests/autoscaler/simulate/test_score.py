@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.pool.ids import JobName
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
+from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, Service
 from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, over_seeds, waste_of
 from ebbtide_autoscaler.simulate.tables import moved
 from ebbtide_autoscaler.simulate.tally import Tally
@@ -101,21 +102,43 @@ def test_nothing_asked_for_is_all_in_time() -> None:
 @given(st.lists(st.integers(0, 30_000), max_size=40))
 def test_preemptions_are_counted_within_any_hour(times: list[int]) -> None:
     times = sorted(times)
-    one = Training(1.0, 1.0, 0.0, preempted_s=[float(at_s) for at_s in times])
     expected = max(
         (sum(end - HOUR_S < at_s <= end for at_s in times[: n + 1]) for n, end in enumerate(times)), default=0
     )
-    assert _most_in_an_hour(one) == expected
+    assert _most_in_an_hour(times) == expected
 
 
 def test_a_job_beyond_its_bound_is_told() -> None:
     jobs = dict(outcome().training)
     [first, *_] = jobs
-    jobs[first] = replace(jobs[first], per_h_max=2, preempted_s=[0.0, 10.0, 20.0, 5000.0])
+    jobs[first] = replace(jobs[first], per_h_max=2, preempted_s=[BEGINS_S + at_s for at_s in (0, 10, 20, 5000)])
     found = figures(scene(), replace(outcome(), training=jobs))
     assert found["jobs_preempted_beyond_bound"] == 1
     assert found["preemptions_per_job_h_max"] >= 3
     assert figures(scene(), outcome())["jobs_preempted_beyond_bound"] == 0
+
+
+TIMES_S = st.lists(st.floats(0.0, 8.0 * HOUR_S), max_size=20).map(sorted)
+
+
+@given(st.lists(st.tuples(TIMES_S, TIMES_S), min_size=1, max_size=4))
+def test_what_befell_jobs_in_the_warm_up_is_not_counted_but_a_bound_is_a_bound(
+    jobs: list[tuple[list[float], list[float]]],
+) -> None:
+    warm_s, training = 4.0 * HOUR_S, dict[JobName, Training]()
+    for number, (left, fell) in enumerate(jobs):
+        preempted_s, crashed_s = ([BEGINS_S + at_s for at_s in times] for times in (left, fell))
+        one = Training(1.0, 1.0, BEGINS_S, preempted_s=preempted_s, crashed_s=crashed_s, per_h_max=6)
+        training[JobName(f"job-{number}")] = one
+    warm = replace(scene(), warm_up_s=warm_s, horizon_s=8.0 * HOUR_S)
+    found = figures(warm, replace(outcome(), training=training))
+    scored = [[at_s for at_s in left if at_s >= warm_s] for left, _ in jobs]
+    assert found["preemptions"] == sum(map(len, scored))
+    assert found["preemptions_per_job_max"] == max(map(len, scored))
+    assert found["preemptions_per_job_h_max"] == max(map(_most_in_an_hour, scored))
+    assert found["jobs_preempted_often"] == sum(len(left) > 3 for left in scored)
+    assert found["crashes"] == sum(at_s >= warm_s for _, fell in jobs for at_s in fell)
+    assert found["jobs_preempted_beyond_bound"] == sum(_most_in_an_hour(left) > 6 for left, _ in jobs)
 
 
 def test_where_nothing_is_trained_preemptions_are_for_each_hour_of_nothing() -> None:
