@@ -289,7 +289,7 @@ class Pool(Book):
         self.state = freed(self.state, gang, self.now_s)
         self._apply(JobForgotten(job))
         one = self.training[job]
-        one.left_s, one.end_s = 0.0, self.now_s
+        one.left_s, one.end_s, one.finished = 0.0, self.now_s, True
 
     def _parked(self, job: JobName) -> None:
         record, one = self.state.jobs[job], self.training[job]

@@ -30,6 +30,7 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
     waste = waste_of(found)
     end_s, from_s = scene.begins_s + scene.horizon_s, scene.begins_s + scene.warm_up_s
     jobs = [one for one in found.training.values() if one.submit_s >= from_s]
+    finite = [one for one in jobs if one.work_s <= one.gpus * scene.horizon_s]  # a replay's may have work without end
     trained = found.training.values()
     preempted_s = [_since(from_s, one.preempted_s) for one in trained]
     preempted = [len(times_s) for times_s in preempted_s]
@@ -61,14 +62,14 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
             "on_time_share": found.tally.on_time_slot_s / found.tally.asked_slot_s if found.tally.asked_slot_s else 1.0,
             "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
             "jct_s": spread([_took_s(one, end_s) for one in jobs]),
-            "slowdown": spread([_took_s(one, end_s) / max(one.work_s / one.gpus, 60.0) for one in jobs]),
+            "slowdown": spread([_slowdown(one, end_s) for one in finite]),
             "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
             "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
-            "slowdown_by_gpus": _by_size(jobs, lambda one: _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)),
+            "slowdown_by_gpus": _by_size(finite, lambda one: _slowdown(one, end_s)),
             "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
             "jobs": len(jobs),
             "crashes": sum(len(_since(from_s, one.crashed_s)) for one in trained),
-            "jobs_done": sum(one.end_s is not None for one in jobs),
+            "jobs_done": sum(one.finished for one in jobs),
             "preemptions": sum(preempted),
             "preemptions_per_1000_gpu_h": sum(preempted) / (goodput_s / 3.6e6) if goodput_s else None,
             "preemptions_per_job_max": max(preempted, default=0),
@@ -134,13 +135,19 @@ def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[
 
 
 def _waited_s(one: Training, end_s: float) -> float:
-    """Until it first had slots."""
-    return (end_s if one.first_s is None else one.first_s) - one.submit_s
+    """Until it first had slots, or nobody wanted it any more."""
+    until_s = one.end_s if one.first_s is None else one.first_s
+    return (end_s if until_s is None else until_s) - one.submit_s
 
 
 def _took_s(one: Training, end_s: float) -> float:
     """From its submission to its end."""
     return (end_s if one.end_s is None else one.end_s) - one.submit_s
+
+
+def _slowdown(one: Training, end_s: float) -> float:
+    """How many times as long as on all its GPUs at once; of what takes less than a minute there, a minute."""
+    return _took_s(one, end_s) / max(one.work_s / one.gpus, 60.0)
 
 
 def _below(found: Outcome, share: float) -> float:

@@ -21,6 +21,7 @@ class Training:
     since_s: float | None = None  # it has trained since then
     first_s: float | None = None  # when it was first granted slots
     end_s: float | None = None
+    finished: bool = False  # with all its work done; else somebody ended it
     preempted: int = 0
     preempted_s: list[float] = field(default_factory=list)  # when
     per_h_max: int = 0  # preemptions that it was promised at most within an hour

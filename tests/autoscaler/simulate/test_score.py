@@ -162,6 +162,21 @@ def test_jobs_are_told_by_their_size() -> None:
     assert found["jct_by_gpus_s"]["2-8"]["mean"] > found["jct_by_gpus_s"]["1-1"]["mean"] > 60.0
 
 
+def test_a_job_that_somebody_cancels_waits_until_then_and_is_not_done() -> None:
+    gone = Job(600.0, 8, 8, 8 * HOUR_S, until_s=2400.0)  # there is never room for it beside a replica
+    ended = Job(0.0, 2, 2, 2 * 100 * HOUR_S, until_s=3000.0)  # in a run of two hours
+    done = Job(0.0, 2, 2, 2 * HOUR_S)
+    asked = replace(scene(), jobs=(done, ended, gone))
+    found = figures(asked, Run(asked, decide, PolicyConfig()).outcome())
+    assert (found["jobs"], found["jobs_done"]) == (3, 1)
+    assert found["queue_s"]["mean"] * 3 == pytest.approx(1800.0, abs=3 * asked.tick_s)
+    assert found["jct_by_gpus_s"]["2-8"]["p50"] == pytest.approx(3000.0, abs=60.0)
+    slow = found["slowdown_by_gpus"]["2-8"]
+    assert slow == found["slowdown"], "of the two that could be through within the run"
+    ours = found["jct_by_gpus_s"]["2-8"]["mean"] * 3 - 3000.0 - 1800.0
+    assert slow["mean"] * 2 == pytest.approx(ours / HOUR_S + 1800.0 / HOUR_S, abs=0.05)
+
+
 def test_minutes_of_bad_service_are_those_of_the_stretches() -> None:
     late = outcome().late * 0.0
     late[3] = outcome().requests[3]
