@@ -19,6 +19,8 @@ from ebbtide_autoscaler.simulate.occupants import Occupants
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.training import Training
 
+LEAVING = frozenset({JobState.PARKING, JobState.STOPPING})
+
 _EVENT = RecordId("simulated")
 
 
@@ -37,6 +39,7 @@ class Book:
         self._times = times
         self._down: set[NodeId] = set()  # nodes that have failed
         self._ready: Counter[EndpointName] = Counter()
+        self._to_free: dict[JobName, int] = {}  # slots that jobs were on when they were told to go
 
     def ready(self, endpoint: EndpointName) -> int:
         """How many of its replicas answer requests."""
@@ -129,8 +132,10 @@ class Book:
             return
         if was.state is JobState.RUNNING:
             self._credit(job, len(was.gang))
+        if now is not None and now.state in LEAVING:
+            self._to_free[job] = len(self._holds(job, now.gang))  # none where it was parked
         if self.now_s >= self._from_s:
             if now is not None and now.state is JobState.RUNNING:
                 self.tally.lent.append((self.now_s - was.since_s, count))
-            elif was.state in (JobState.PARKING, JobState.STOPPING):
-                self.tally.reclaimed.append((self.now_s - was.since_s, count))
+            elif was.state in LEAVING and self._to_free[job]:
+                self.tally.reclaimed.append((self.now_s - was.since_s, min(count, self._to_free[job])))

@@ -1,15 +1,19 @@
 """From what came about to the seven groups of figures."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, Service
@@ -78,6 +82,22 @@ def test_moves_take_what_the_model_says() -> None:
     assert times.resume_s <= found["lend_s"]["p50"] <= times.gang_start_s
     assert found["lend_s"]["p99"] <= times.gang_start_s + 1e-6
     assert times.wake_s <= found["replica_s"]["p50"] <= 3 * times.start_s
+
+
+def test_slots_that_nobody_was_on_are_not_reclaimed_at_once() -> None:
+    """Jobs that have parked give up their slots for good, once others have had them for long; then they are free."""
+    parked = scene_of(tide(24, 0.3, 5.5), jobs_of(4, every_s=60.0, workers=2, hours=20.0))
+    stopped, tell = Counter[JobState](), decide
+
+    def told(now_s: float, snapshot: Snapshot, *rest: Any) -> Any:
+        decision, memory = tell(now_s, snapshot, *rest)
+        stopped.update(snapshot.state.jobs[move.job].state for move in decision.moves if isinstance(move, StopJob))
+        return decision, memory
+
+    found = Run(parked, told, PolicyConfig()).outcome()
+    assert stopped[JobState.PARKED] > 1
+    assert {seconds for seconds, _ in found.tally.reclaimed} == {parked.times.safe_point_s + parked.times.park_s}
+    assert sum(count for _, count in found.tally.reclaimed) == 2 * sum(one.preempted for one in found.training.values())
 
 
 def test_gpus_come_in_time_or_not_and_never_more_than_asked_for() -> None:
