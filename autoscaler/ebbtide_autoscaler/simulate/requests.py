@@ -154,10 +154,9 @@ class RequestQueue:
         """How many first tokens came after so long, and how many answers had so long between tokens, by bins."""
         return {"ttft_s": self._state.ttft_bins, "tpot_s": self._state.tpot_bins}
 
-    def prefix_share(self) -> float:
-        """Of all prompt tokens, those that a cache had."""
-        hit, read = self._state.total[batching.HIT_TOKENS], self._state.total[batching.PROMPT_TOKENS]
-        return float(hit / read) if read else 0.0
+    def prefix_tokens(self) -> tuple[float, float]:
+        """Prompt tokens that a cache had, and all of them."""
+        return float(self._state.total[batching.HIT_TOKENS]), float(self._state.total[batching.PROMPT_TOKENS])
 
     def _waiting(self) -> Array:
         """When those came that have no first token yet."""

@@ -202,7 +202,7 @@ class Run:
             self.pool.occupants.double_s,
             tuple(self._waits()) if self._scene.timed else (),
             {name: np.sum([one.times()[name] for one in singles], axis=0) for name in ("ttft_s", "tpot_s") if singles},
-            float(np.mean([one.prefix_share() for one in singles])) if singles else 0.0,
+            _prefix_share(singles),
         )
 
     def _scored(self, by_window: Sequence[Array]) -> Array:
@@ -300,6 +300,12 @@ class Run:
             ttft_p90_s=now.ttft_p90_s,
             known=True,
         )
+
+
+def _prefix_share(queues: Sequence[RequestQueue]) -> float:
+    """Of all prompt tokens, those that a cache had."""
+    hit, prompt = np.sum([(0.0, 0.0), *(one.prefix_tokens() for one in queues)], axis=0)
+    return float(hit / prompt) if prompt else 0.0
 
 
 def _queue(scene: Scene, number: int) -> Queue | RequestQueue:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate import batching
@@ -201,7 +202,7 @@ def test_what_a_cache_has_of_a_prompt_is_not_read_again_unless_the_replica_was_a
     queue.serve(10, replicas[0])
     queue.serve(20, replicas[1])
     queue.serve(41, 1)
-    assert queue.prefix_share() == pytest.approx(hit / 1301)
+    assert queue.prefix_tokens() == pytest.approx((hit, 1301.0))
 
 
 def test_blocks_that_were_not_touched_for_long_are_gone() -> None:
@@ -218,7 +219,26 @@ def test_blocks_that_were_not_touched_for_long_are_gone() -> None:
         )
         queue = queue_of(load(trace, ENGINE, 1.0, (1, 1), 0))
         queue.serve(count * 10, 1)
-        assert queue.prefix_share() == pytest.approx(share / (520.0 * count)), others
+        assert queue.prefix_tokens() == pytest.approx((share, 520.0 * count)), others
+
+
+def test_the_share_of_prompts_that_caches_had_is_of_all_tokens_of_all_endpoints() -> None:
+    def asking(prompt: float, blocks: list[int]) -> Load:
+        """So many tokens every ten seconds, with a block each, from when the replicas are there."""
+        count = len(blocks)
+        at_s = 600.0 + 10.0 * np.arange(count, dtype=np.float64)
+        at_s[0] = 0.0
+        every = Requests(at_s, np.full(count, prompt), np.full(count, 2.0), np.array(blocks), np.arange(count + 1))
+        return load(every, ROOMY, 1.0, (1, 1), 0)
+
+    loads = {"same": asking(600.0, [0] * 20), "other": asking(6_000.0, list(range(20)))}
+    plain = scene_of(steady(1.0))
+    services = tuple(
+        Service(replace(plain.services[0].spec, name=EndpointName(name)), ROOMY, one) for name, one in loads.items()
+    )
+    scene = replace(plain, singly=True, services=services, horizon_s=float(len(loads["same"].work_s)))
+    found = Run(scene, decide, PolicyConfig(forecast_share=0.0)).outcome()
+    assert found.prefix_share == pytest.approx(18 * 512 / (20 * 600 + 20 * 6_000), rel=0.06)
 
 
 def test_places_are_made_as_they_are_needed() -> None:
