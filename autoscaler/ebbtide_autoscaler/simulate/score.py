@@ -13,7 +13,9 @@ from ebbtide_autoscaler.simulate.run import Outcome, Scene
 from ebbtide_autoscaler.simulate.traces import Array
 from ebbtide_autoscaler.simulate.training import Training
 
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student's t, two-sided
+# Student's t by degrees of freedom from 1 on, two-sided (NIST/SEMATECH e-Handbook, 1.3.6.7.2); beyond them it is less.
+T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+T_95_BEYOND = 2.1
 SIZES = ((1, 1), (2, 8), (9, 64), (65, 10**9))  # of jobs, in GPUs
 STARVED_S = 86_400.0
 HOUR_S = 3600.0
@@ -199,6 +201,11 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: _joined([run[name] for run in runs]) for name in runs[0]}
 
 
+def student_t(freedom: int) -> float:
+    """How many standard errors from the mean half a 95 % interval is."""
+    return T_95[freedom - 1] if freedom <= len(T_95) else T_95_BEYOND
+
+
 def _joined(values: Sequence[Any]) -> Any:
     known = [value for value in values if value is not None]
     if not known:
@@ -207,6 +214,6 @@ def _joined(values: Sequence[Any]) -> Any:
         return {name: _joined([value[name] for value in known]) for name in known[0]}
     half = 0.0
     if len(known) > 1:
-        half = T_95.get(len(known), 2.1) * float(np.std(known, ddof=1)) / len(known) ** 0.5
+        half = student_t(len(known) - 1) * float(np.std(known, ddof=1)) / len(known) ** 0.5
     of = {"seeds": len(known)} if len(known) < len(values) else {}
     return {"mean": float(np.mean(known)), "ci95": half, **of}

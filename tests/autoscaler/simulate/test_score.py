@@ -1,10 +1,12 @@
 """From what came about to the seven groups of figures."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, Service
-from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, over_seeds, waste_of
+from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, over_seeds, student_t, waste_of
 from ebbtide_autoscaler.simulate.tables import moved
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.training import Training
@@ -180,6 +182,16 @@ def test_jobs_are_told_by_their_size() -> None:
         assert list(found[figure]) == ["1-1", "2-8", "9-64", ">64"]
         assert found[figure][">64"] == dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
     assert found["jct_by_gpus_s"]["2-8"]["mean"] > found["jct_by_gpus_s"]["1-1"]["mean"] > 60.0
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 31), 99])
+def test_the_interval_of_a_mean_has_95_percent_of_such_means(freedom: int) -> None:
+    """The integral of Student's density, with t = tan(angle), for t's tails are long."""
+    angles = np.linspace(0.0, np.arctan(student_t(freedom)), 20_001)
+    density = (1 + np.tan(angles) ** 2 / freedom) ** (-(freedom + 1) / 2) / np.cos(angles) ** 2
+    scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+    inside = 2 * scale * float(np.sum((density[1:] + density[:-1]) / 2) * (angles[1] - angles[0]))
+    assert 0.9495 <= inside <= (0.952 if freedom < 20 else 0.963)
 
 
 def test_a_job_that_somebody_cancels_waits_until_then_and_is_not_done() -> None:
