@@ -30,12 +30,6 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
     scored_s = scene.slots * (scene.horizon_s - scene.warm_up_s)
     asked = found.requests.sum()
     waste = waste_of(found)
-    end_s, from_s = scene.begins_s + scene.horizon_s, scene.begins_s + scene.warm_up_s
-    jobs = [one for one in found.training.values() if one.submit_s >= from_s]
-    finite = [one for one in jobs if one.work_s <= one.gpus * scene.horizon_s]  # a replay's may have work without end
-    trained = found.training.values()
-    preempted_s = [_since(from_s, one.preempted_s) for one in trained]
-    preempted = [len(times_s) for times_s in preempted_s]
     goodput_s = found.slot_s[Use.TRAINING]
     return (
         {
@@ -62,22 +56,9 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
             "asked_gpu_s": found.tally.asked_slot_s,
             "on_time_gpu_s": found.tally.on_time_slot_s,
             "on_time_share": found.tally.on_time_slot_s / found.tally.asked_slot_s if found.tally.asked_slot_s else 1.0,
-            "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
-            "jct_s": spread([_took_s(one, end_s) for one in jobs]),
-            "slowdown": spread([_slowdown(one, end_s) for one in finite]),
-            "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
-            "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
-            "slowdown_by_gpus": _by_size(finite, lambda one: _slowdown(one, end_s)),
-            "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
-            "jobs": len(jobs),
-            "crashes": sum(len(_since(from_s, one.crashed_s)) for one in trained),
-            "jobs_done": sum(one.finished for one in jobs),
-            "preemptions": sum(preempted),
-            "preemptions_per_1000_gpu_h": sum(preempted) / (goodput_s / 3.6e6) if goodput_s else None,
-            "preemptions_per_job_max": max(preempted, default=0),
-            "preemptions_per_job_h_max": max(map(_most_in_an_hour, preempted_s), default=0),
-            "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one.preempted_s) > one.per_h_max for one in trained),
-            "jobs_preempted_often": sum(count > OFTEN for count in preempted),
+        }
+        | _of_jobs(scene, found)
+        | {
             "double_allocated_gpu_s": found.double_s,
             "refused_moves": len(found.refused),
             "decisions": found.ticks,
@@ -85,6 +66,34 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
         | ({"wait_s": _waits(found)} if found.waits else {})
         | _singly(found)
     )
+
+
+def _of_jobs(scene: Scene, found: Outcome) -> dict[str, Any]:
+    """How long jobs took, and what befell them."""
+    end_s, from_s = scene.begins_s + scene.horizon_s, scene.begins_s + scene.warm_up_s
+    trained, goodput_s = found.training.values(), found.slot_s[Use.TRAINING]
+    jobs = [one for one in trained if one.submit_s >= from_s]
+    finite = [one for one in jobs if one.work_s <= one.gpus * scene.horizon_s]  # a replay's may have work without end
+    preempted_s = [_since(from_s, one.preempted_s) for one in trained]
+    preempted = [len(times_s) for times_s in preempted_s]
+    return {
+        "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
+        "jct_s": spread([_took_s(one, end_s) for one in jobs]),
+        "slowdown": spread([_slowdown(one, end_s) for one in finite]),
+        "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
+        "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
+        "slowdown_by_gpus": _by_size(finite, lambda one: _slowdown(one, end_s)),
+        "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
+        "jobs": len(jobs),
+        "crashes": sum(len(_since(from_s, one.crashed_s)) for one in trained),
+        "jobs_done": sum(one.finished for one in jobs),
+        "preemptions": sum(preempted),
+        "preemptions_per_1000_gpu_h": sum(preempted) / (goodput_s / 3.6e6) if goodput_s else None,
+        "preemptions_per_job_max": max(preempted, default=0),
+        "preemptions_per_job_h_max": max(map(_most_in_an_hour, preempted_s), default=0),
+        "jobs_preempted_beyond_bound": sum(_most_in_an_hour(one.preempted_s) > one.per_h_max for one in trained),
+        "jobs_preempted_often": sum(count > OFTEN for count in preempted),
+    }
 
 
 def _singly(found: Outcome) -> dict[str, Any]:
