@@ -262,7 +262,7 @@ class _Fold:
         self.uses.take(self.uses.from_s, PoolState(), state, None)
         self.jobs.begin(self.uses.from_s, state)
         self.standing = standing(state, self.known.memory, self.uses.from_s)
-        self.endpoints = {name: one.spec for name, one in state.endpoints.items()} | self.endpoints
+        self.endpoints = {name: one.spec for name, one in state.endpoints.items()}  # not those removed before
 
     def _config(self) -> PoolFile | None:
         try:

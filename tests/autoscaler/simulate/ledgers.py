@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.ledger.log import EpochLog
-from ebbtide.pool.events import Event
-from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.events import Body, Event, NodeFound, NodeLost, Slot, SlotFound, SlotFreed
+from ebbtide.pool.ids import EndpointName, NodeId, RecordId, slot_id
 from ebbtide_autoscaler.forecast.demand import Demand
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Closed
@@ -100,3 +100,27 @@ def written(
 def pool_file(folder: Path) -> dict[str, Any]:
     """The record of the pool's file."""
     return {"type": "config", "at_s": 0.0, "config": POOL_FILE.replace("SHARED", str(folder))}
+
+
+def an_event(at_s: float, body: Body) -> Event:
+    """Whose time is its name."""
+    return Event(RecordId(f"1.{at_s}"), at_s, None, body)
+
+
+def pool_of(nodes: Mapping[str, list[tuple[float, float]]], *, until_s: float = 600.0) -> list[Event]:
+    """Events of nodes of two slots that are there from and until; those at the end are there for good."""
+    found = []
+    for name, spans in nodes.items():
+        node = NodeId(name)
+        for from_s, gone_s in spans:
+            found.append(an_event(from_s, NodeFound(node, 10)))
+            found += [an_event(from_s, SlotFound(Slot(slot_id(node, number), node, number))) for number in range(2)]
+            found += [an_event(from_s, SlotFreed(slot_id(node, number))) for number in range(2)]
+            if gone_s < until_s:
+                found.append(an_event(gone_s, NodeLost(node)))
+    return sorted(found, key=lambda one: one.at_s)
+
+
+def nothing(at_s: float) -> Event:
+    """A node without slots is found: nothing is used in another way."""
+    return an_event(at_s, NodeFound(NodeId("no slots"), 1))

@@ -13,7 +13,7 @@ from ebbtide.ledger.history import HistoryBounds
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import epoch_path
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, Event, NodeFound, SlotFound, SlotFreed
+from ebbtide.pool.events import Body, EndpointDeclared, EndpointRemoved, Event, NodeFound, SlotFound, SlotFreed
 from ebbtide.pool.ids import RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
@@ -22,7 +22,8 @@ from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.chaos import Chaos
-from tests.autoscaler.simulate.ledgers import CHAT, Life, pool_file, tide, written
+from tests.autoscaler.closed_loop import an_endpoint
+from tests.autoscaler.simulate.ledgers import CHAT, Life, an_event, nothing, pool_file, pool_of, tide, written
 from tests.platform.pool.builder import NODE, S0, a_slot
 
 
@@ -131,6 +132,31 @@ def test_times_that_go_back_take_nothing_away(life: Life, tmp_path: Path) -> Non
     events = [replace(one, at_s=one.at_s - 30.0 * (number % 7 == 3)) for number, one in enumerate(life.events)]
     one = read_recording(written(tmp_path, events))
     assert sum(one.slot_s.values()) == pytest.approx(3 * one.span_s)
+
+
+# ---- where a recording begins and ends
+
+
+@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@given(
+    declared_s=st.integers(1, 500),
+    gone_s=st.integers(501, 998),
+    again_s=st.integers(999, 2000) | st.none(),
+    begins_s=st.integers(1, 1990),
+)
+def test_endpoints_are_those_of_the_recording_and_none_that_was_removed_before_it(
+    tmp_path_factory: pytest.TempPathFactory, declared_s: int, gone_s: int, again_s: int | None, begins_s: int
+) -> None:
+    events = [
+        *pool_of({"n": [(0.0, 2001.0)]}, until_s=2001.0),
+        an_event(declared_s, EndpointDeclared(an_endpoint(replicas_max=1))),
+        an_event(gone_s, EndpointRemoved(CHAT)),
+        *([an_event(again_s, EndpointDeclared(an_endpoint(replicas_max=2)))] if again_s is not None else []),
+        nothing(2001.0),
+    ]
+    one = read_recording(written(tmp_path_factory.mktemp("ledger"), events), Stretch(begins_s=begins_s))
+    most = 2 if again_s is not None else 1 if begins_s <= gone_s else None  # at its last moment it was still there
+    assert {name: spec.replicas_max for name, spec in one.endpoints.items()} == ({} if most is None else {CHAT: most})
 
 
 # ---- what is no ledger

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, Event, JobEnded, JobSubmitted, NodeFound, NodeLost, Slot, SlotFound, SlotFreed
-from ebbtide.pool.ids import JobName, NodeId, RecordId, slot_id
+from ebbtide.pool.events import Body, JobEnded, JobSubmitted, NodeFound, Slot, SlotFound
+from ebbtide.pool.ids import JobName, NodeId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.simulate.casting import policy_config, scene
@@ -30,7 +30,7 @@ from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
 from ebbtide_autoscaler.simulate.run import Outcome, Run
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.simulate.ledgers import CHAT, pool_file, tide, tides, written
+from tests.autoscaler.simulate.ledgers import CHAT, an_event, pool_file, pool_of, tide, tides, written
 
 AS_IT_WAS = ReplayFile()
 
@@ -133,9 +133,9 @@ def test_a_job_that_was_ended_ends_then_and_its_name_may_come_again(tmp_path: Pa
     events = list(pool_of({"n": [(0.0, 600.0)]}))
     for number, (from_s, until_s) in enumerate(((10.0, 50.0), (100.0, 200.0))):
         job = a_job("train", workers_max=2)
-        events.append(event(from_s, JobSubmitted(job, str(number))))
-        events.append(event(until_s, JobEnded(JobName("train"), "cancelled", "")))
-    events.append(event(600.0, NodeFound(NodeId("n"), 11)))
+        events.append(an_event(from_s, JobSubmitted(job, str(number))))
+        events.append(an_event(until_s, JobEnded(JobName("train"), "cancelled", "")))
+    events.append(an_event(600.0, NodeFound(NodeId("n"), 11)))
     one = read_recording(written(tmp_path, sorted(events, key=lambda one: one.at_s)))
     assert [job.spec.name for job in scene(AS_IT_WAS, Recorded(one), 0).jobs if job.spec] == ["train", "train#2"]
     found = played(AS_IT_WAS, one)
@@ -214,24 +214,6 @@ def test_days_before_the_recording_are_known_to_the_forecast(tidal: Recording) -
 # ---- nodes that come and go
 
 
-def event(at_s: float, body: Body) -> Event:
-    return Event(RecordId(f"1.{at_s}"), at_s, None, body)
-
-
-def pool_of(nodes: Mapping[str, list[tuple[float, float]]], *, until_s: float = 600.0) -> list[Event]:
-    """Events of nodes of two slots that are there from and until; those at the end are there for good."""
-    found = []
-    for name, spans in nodes.items():
-        node = NodeId(name)
-        for from_s, gone_s in spans:
-            found.append(event(from_s, NodeFound(node, 10)))
-            found += [event(from_s, SlotFound(Slot(slot_id(node, number), node, number))) for number in range(2)]
-            found += [event(from_s, SlotFreed(slot_id(node, number))) for number in range(2)]
-            if gone_s < until_s:
-                found.append(event(gone_s, NodeLost(node)))
-    return sorted(found, key=lambda one: one.at_s)
-
-
 @st.composite
 def comings(draw: st.DrawFn) -> Mapping[str, list[tuple[float, float]]]:
     """Up to four nodes, each of which comes and goes a few times within ten minutes; one is there at second 0."""
@@ -269,7 +251,7 @@ def test_a_simulated_pool_has_as_many_slots_at_each_time_as_there_were(
 def test_a_node_that_was_gone_is_gone_in_the_replay(tmp_path: Path) -> None:
     events = [
         *pool_of({"a": [(0.0, 600.0)], "b": [(100.0, 300.0), (400.0, 600.0)]}),
-        event(600.0, NodeFound(NodeId("a"), 11)),
+        an_event(600.0, NodeFound(NodeId("a"), 11)),
     ]
     one = read_recording(written(tmp_path, events))
     found = played(AS_IT_WAS, one)
@@ -283,7 +265,7 @@ def test_nodes_of_different_sizes_are_cut_into_equal_ones() -> None:
         bodies: list[Body] = [NodeFound(node, 1)]
         bodies += [SlotFound(Slot(slot_id(node, number), node, number)) for number in range(slots)]
         for body in bodies:
-            before, state = state, apply(state, event(1.0, body))
+            before, state = state, apply(state, an_event(1.0, body))
             presence.take(1.0, before, state)
     assert presence.sizes == [4, 8] and presence.slots_each == 4
     assert presence.shape() == (3, 4)
