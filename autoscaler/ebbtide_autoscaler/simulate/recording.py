@@ -222,19 +222,19 @@ class _Fold:
         value = self.known.demand[name].bins[-1] if self.known.demand is not before else None
         self.demand.setdefault(name, {})[number] = value
         self._reach((number + 1) * BIN_S)
+        self._begin_if_due(self.known.state)
 
     def _take_event(self, event: Event) -> bool:
-        if self.ends_s is not None and event.at_s >= self.ends_s:
-            self._reach(event.at_s)
-            return False
         before = self.known.state
-        self.known.take_event(event)
-        after = self.known.state
         self.first_s = self.first_s or event.at_s
         self._reach(event.at_s)
+        self._begin_if_due(before)  # which may say that it ends before this event
+        if self.ends_s is not None and event.at_s >= self.ends_s:
+            return False
+        self.known.take_event(event)
+        after = self.known.state
         self.nodes.take(self.last_s, before, after)
-        if self.uses is None and self.nodes.any_s is not None and self.last_s >= self._begin_s():
-            self._begin(before if before.slots else after)
+        self._begin_if_due(after)  # with the first slot
         if self.uses is not None:
             subject = getattr(event.body, "job", None) or getattr(event.body, "seat", None)
             self.uses.take(self.last_s, before, after, subject)
@@ -252,9 +252,10 @@ class _Fold:
         one = self.stretch
         return self.first_s + one.from_day * DAY_S if one.begins_s is None else one.begins_s
 
-    def _begin(self, state: PoolState) -> None:
+    def _begin_if_due(self, state: PoolState) -> None:
         """From the wanted moment on, or from the first slot on, whichever is later; all was as ``state`` says."""
-        assert self.nodes.any_s is not None
+        if self.uses is not None or self.nodes.any_s is None or self.last_s < self._begin_s():
+            return
         self.uses = Uses(min(max(self._begin_s(), self.nodes.any_s), self.last_s))
         if self.stretch.span_s is not None:
             until_s = self.uses.from_s + self.stretch.span_s

@@ -17,6 +17,9 @@ from ebbtide.pool.events import Body, EndpointDeclared, EndpointRemoved, Event, 
 from ebbtide.pool.ids import RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide_autoscaler.forecast.demand import Bin
+from ebbtide_autoscaler.forecast.record import demand_record
+from ebbtide_autoscaler.forecast.watch import Closed
 from ebbtide_autoscaler.simulate.happened import Uses, use_of_slot
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
@@ -157,6 +160,33 @@ def test_endpoints_are_those_of_the_recording_and_none_that_was_removed_before_i
     one = read_recording(written(tmp_path_factory.mktemp("ledger"), events), Stretch(begins_s=begins_s))
     most = 2 if again_s is not None else 1 if begins_s <= gone_s else None  # at its last moment it was still there
     assert {name: spec.replicas_max for name, spec in one.endpoints.items()} == ({} if most is None else {CHAT: most})
+
+
+@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@given(
+    quiet_s=st.integers(1, 20_000),
+    begins_s=st.integers(400, 80_000).map(lambda quarters: quarters / 4),  # its sums are exact
+    span_s=st.integers(60, 7200),
+    ends=st.booleans(),
+)
+def test_a_recording_of_a_quiet_time_is_as_long_as_it_was_asked_for(
+    tmp_path_factory: pytest.TempPathFactory, quiet_s: int, begins_s: float, span_s: int, ends: bool
+) -> None:
+    """The event that is the first after the begin may be after the end as well."""
+    last_s = begins_s + max(quiet_s, span_s)
+    events = [*pool_of({"n": [(0.0, last_s)]}, until_s=last_s), nothing(begins_s + quiet_s), nothing(last_s)]
+    asked = Stretch(begins_s=begins_s, **{"ends_s": begins_s + span_s} if ends else {"span_s": span_s})
+    one = read_recording(written(tmp_path_factory.mktemp("ledger"), events), asked)
+    assert (one.begins_s, one.span_s) == (begins_s, span_s)
+    assert sum(one.slot_s.values()) == pytest.approx(2 * one.span_s)
+    assert all(sum(counts) == 2 for counts in zip(*one.course.values(), strict=True))
+
+
+def test_a_time_in_which_only_demand_was_told_of_is_a_recording(tmp_path: Path) -> None:
+    events = [*pool_of({"n": [(0.0, 600.0)]}), an_event(1.0, EndpointDeclared(an_endpoint()))]
+    told = [demand_record(Closed(CHAT, number, Bin(1.0, 2.0, 0.5))) for number in range(12)]
+    one = read_recording(written(tmp_path, events, told), Stretch(begins_s=1200.0))
+    assert (one.begins_s, one.ends_s, sum(one.slot_s.values())) == (1200.0, 3600.0, 2 * 2400.0)
 
 
 # ---- what is no ledger
