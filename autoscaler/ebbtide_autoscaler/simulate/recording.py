@@ -216,11 +216,11 @@ class _Fold:
             self.durations.warm(state)
 
     def _take_demand(self, payload: Mapping[str, Any]) -> None:
-        before = self.known.demand
         self.known.take(payload)
         name, number = EndpointName(str(payload["endpoint"])), int(payload["bin"])
-        value = self.known.demand[name].bins[-1] if self.known.demand is not before else None
-        self.demand.setdefault(name, {})[number] = value
+        demand = self.known.demand[name]
+        if number >= demand.first:  # else a clock was set back, and it is older than all that was ever kept
+            self.demand.setdefault(name, {})[number] = demand.bins[number - demand.first]
         self._reach((number + 1) * BIN_S)
         self._begin_if_due(self.known.state)
 

@@ -20,9 +20,10 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.forecast.demand import Bin
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Closed
+from ebbtide_autoscaler.journal import recover
 from ebbtide_autoscaler.simulate.happened import Uses, use_of_slot
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
+from ebbtide_autoscaler.simulate.recording import Recording, Stretch, known_bins, read_recording
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.closed_loop import an_endpoint
@@ -187,6 +188,17 @@ def test_a_time_in_which_only_demand_was_told_of_is_a_recording(tmp_path: Path) 
     told = [demand_record(Closed(CHAT, number, Bin(1.0, 2.0, 0.5))) for number in range(12)]
     one = read_recording(written(tmp_path, events, told), Stretch(begins_s=1200.0))
     assert (one.begins_s, one.ends_s, sum(one.slot_s.values())) == (1200.0, 3600.0, 2 * 2400.0)
+
+
+def test_demand_that_is_told_again_is_as_the_arbiter_has_it(tmp_path: Path) -> None:
+    """A clock that is set back: what was told first is kept, and what is older than all of it was never taken in."""
+    events = [*pool_of({"n": [(0.0, 600.0)]}), an_event(1.0, EndpointDeclared(an_endpoint())), nothing(3600.0)]
+    told = [(4, 1.0), (5, 2.0), (6, 9.0), (5, 2.5), (3, 7.0)]
+    folder = written(tmp_path, events, [demand_record(Closed(CHAT, number, Bin(one, one))) for number, one in told])
+    demand = recover(folder).demand[CHAT]
+    one = read_recording(folder)
+    assert {number: value for number, value in enumerate(demand.bins, demand.first)} == one.demand[CHAT]
+    assert [value.mean for _, value in known_bins(one, CHAT)] == [1.0, 2.0, 9.0]
 
 
 # ---- what is no ledger
