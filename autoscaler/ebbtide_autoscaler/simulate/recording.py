@@ -6,7 +6,7 @@ The ledger is read from the oldest record on that is still there, and folded by 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin
+from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.forecast.record import from_part
 from ebbtide_autoscaler.recovered import Recovered, decode_event
 from ebbtide_autoscaler.signals import Memory
@@ -62,6 +62,7 @@ class Recording:
         nodes: when each was there.
         slots_each: of each node.
         endpoints: as they were declared last.
+        declared: from when until when each of them was there, within the recording and in order.
         demand: by endpoint and number of the bin (see `forecast.demand`), also of before the begin.
         jobs: that were there, by submission.
         durations: of moves, also of before the begin.
@@ -79,6 +80,7 @@ class Recording:
     course_s: int
     nodes: Presence
     endpoints: Mapping[EndpointName, EndpointSpec]
+    declared: Mapping[EndpointName, tuple[tuple[float, float], ...]]
     demand: Mapping[EndpointName, Mapping[int, Bin | None]]
     jobs: tuple[JobPast, ...]
     durations: Durations
@@ -187,6 +189,7 @@ class _Fold:
     jobs: JobPasts = field(default_factory=JobPasts)
     durations: Durations = field(default_factory=Durations)
     endpoints: dict[EndpointName, EndpointSpec] = field(default_factory=dict)
+    declared: dict[EndpointName, list[tuple[float, float]]] = field(default_factory=dict)
     demand: dict[EndpointName, dict[int, Bin | None]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -241,9 +244,21 @@ class _Fold:
             self._count(event, before)
         self.durations.take(event, before, after)
         self.jobs.take(event, before, after)
-        if isinstance(event.body, EndpointDeclared):
-            self.endpoints[event.body.spec.name] = event.body.spec
+        match event.body:
+            case EndpointDeclared(spec):
+                self._declare(spec)
+            case EndpointRemoved(name) if self.declared.get(name):
+                self.declared[name][-1] = self.declared[name][-1][0], self.last_s
+            case _:
+                pass
         return True
+
+    def _declare(self, spec: EndpointSpec) -> None:
+        """It is there, or has changed."""
+        self.endpoints[spec.name] = spec
+        spans = self.declared.setdefault(spec.name, [])
+        if not spans or spans[-1][1] < inf:
+            spans.append((self.last_s, inf))
 
     def _reach(self, at_s: float) -> None:
         self.last_s = max(self.last_s, at_s if self.ends_s is None else min(at_s, self.ends_s))
@@ -264,6 +279,7 @@ class _Fold:
         self.jobs.begin(self.uses.from_s, state)
         self.standing = standing(state, self.known.memory, self.uses.from_s)
         self.endpoints = {name: one.spec for name, one in state.endpoints.items()}  # not those removed before
+        self.declared = {name: [(self.uses.from_s, inf)] for name in state.endpoints}
 
     def _config(self) -> PoolFile | None:
         try:
@@ -317,6 +333,10 @@ class _Fold:
             course_s=course_s,
             nodes=self.nodes,
             endpoints=dict(self.endpoints),
+            declared={
+                name: tuple((from_s, min(until_s, ends_s)) for from_s, until_s in spans)
+                for name, spans in self.declared.items()
+            },
             demand=self.demand,
             jobs=jobs,
             durations=self.durations,
@@ -342,7 +362,13 @@ def standing(state: PoolState, memory: Memory, at_s: float) -> Standing:
 
 
 def known_bins(recording: Recording, name: EndpointName) -> Iterator[tuple[int, Bin]]:
-    """An endpoint's bins of which something is known, in order."""
-    for number, one in sorted(recording.demand.get(name, {}).items()):
+    """An endpoint's bins of which something is known, in order; while it was not there nobody asked for it."""
+    spans = recording.declared.get(name, ())
+    absent = {
+        number: Bin(0.0, 0.0)
+        for number in range(bin_of(recording.begins_s), int(recording.ends_s // BIN_S))
+        if not any(from_s < (number + 1) * BIN_S and until_s > number * BIN_S for from_s, until_s in spans)
+    }
+    for number, one in sorted((absent | dict(recording.demand.get(name, {}))).items()):
         if one is not None:
             yield number, one

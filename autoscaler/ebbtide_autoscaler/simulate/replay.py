@@ -211,9 +211,9 @@ def demand_load(given: Recorded, name: EndpointName, stay_s: float, engine: Engi
     """
     one = given.recording
     horizon_s = round(one.span_s)
+    nothing = np.zeros(horizon_s)
     bins = [(n, value) for n, value in known_bins(one, name) if bin_of(one.begins_s) <= n <= bin_of(one.ends_s)]
     if not bins:
-        nothing = np.zeros(horizon_s)
         return Load(nothing, nothing, 0.0, stay_s)
     at_s = np.array([(number + 0.5) * BIN_S - one.begins_s for number, _ in bins])
     mean, peak, told = (np.array([getattr(value, what) for _, value in bins]) for what in ("mean", "peak", "per_s"))
@@ -221,12 +221,30 @@ def demand_load(given: Recorded, name: EndpointName, stay_s: float, engine: Engi
     per_s = mean / stays_s
     surplus = (peak - mean) / stays_s - PEAK_OF_TWENTY * np.sqrt(DISPERSION * per_s / ARRIVALS_S)
     noise = np.maximum(surplus, 0.0) / PEAK_OF_FIVE
-    trace = Rates(
-        np.append(at_s, max(float(horizon_s), at_s[-1] + 1.0)),
-        *(np.append(values, values[-1]) for values in (per_s, noise, np.zeros_like(per_s), stays_s)),
-    )
-    drawn = load(trace, engine, given.factor, (0.0, stay_s), seed)
-    return replace(drawn, work_s=drawn.work_s[:horizon_s], requests=drawn.requests[:horizon_s])
+    curves, seconds = np.stack([at_s, per_s, noise, np.zeros_like(per_s), stays_s]), np.arange(horizon_s)
+    there, lines = np.zeros(horizon_s, bool), list[Array]()
+    for span_s in ((from_s - one.begins_s, until_s - one.begins_s) for from_s, until_s in one.declared.get(name, ())):
+        known = curves[:, (at_s + BIN_S / 2 > span_s[0]) & (at_s - BIN_S / 2 < span_s[1])]
+        if known.size:
+            lines.append(_lines(known, *span_s))
+            there |= (seconds >= span_s[0]) & (seconds < span_s[1])
+    if not lines:
+        return Load(nothing, nothing, 0.0, stay_s)
+    points = np.concatenate([*lines, lines[-1][:, -1:]], axis=1)
+    points[0, -1] = max(points[0, -1], horizon_s)
+    drawn = load(Rates(*points), engine, given.factor, (0.0, stay_s), seed)
+    return replace(drawn, work_s=drawn.work_s[:horizon_s] * there, requests=drawn.requests[:horizon_s] * there)
+
+
+def _lines(curves: Array, from_s: float, until_s: float) -> Array:
+    """What is known of one time in which an endpoint was there; at its edges it is as in the bin next to them.
+
+    Args:
+        curves: times and what was known then; of shape (curves, bins).
+    """
+    at_s = curves[0]
+    points = np.concatenate([[from_s], at_s[(at_s > from_s) & (at_s < until_s)], [until_s]])
+    return np.stack([points, *(np.interp(points, at_s, one) for one in curves[1:])])
 
 
 def _stays(at_s: Array, mean: Array, per_s: Array, instead_s: float) -> Array:

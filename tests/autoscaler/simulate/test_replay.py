@@ -12,10 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, JobEnded, JobSubmitted, NodeFound, Slot, SlotFound
+from ebbtide.pool.events import (
+    Body,
+    EndpointDeclared,
+    EndpointRemoved,
+    JobEnded,
+    JobSubmitted,
+    NodeFound,
+    Slot,
+    SlotFound,
+)
 from ebbtide.pool.ids import JobName, NodeId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
+from ebbtide_autoscaler.forecast.record import demand_record
+from ebbtide_autoscaler.forecast.watch import Closed
 from ebbtide_autoscaler.simulate.casting import policy_config, scene
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.engine import Times
@@ -29,8 +40,8 @@ from ebbtide_autoscaler.simulate.replay_file import ReplayFile
 from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
 from ebbtide_autoscaler.simulate.run import Outcome, Run
 from ebbtide_autoscaler.simulate.traces import BadTrace
-from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.simulate.ledgers import CHAT, an_event, pool_file, pool_of, tide, tides, written
+from tests.autoscaler.closed_loop import a_job, an_endpoint
+from tests.autoscaler.simulate.ledgers import CHAT, an_event, nothing, pool_file, pool_of, tide, tides, written
 
 AS_IT_WAS = ReplayFile()
 
@@ -209,6 +220,47 @@ def test_days_before_the_recording_are_known_to_the_forecast(tidal: Recording) -
     known = scene(AS_IT_WAS, Recorded(replace(tidal, demand=older)), 0).known
     assert known[CHAT].first == first - 300 and known[CHAT].end == first
     assert BIN_S * first <= tidal.begins_s
+
+
+# ---- endpoints that come and go
+
+
+@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@given(times=st.lists(st.integers(0, 24), min_size=1, max_size=6, unique=True).map(sorted), early=st.integers(0, 8))
+def test_an_endpoint_is_asked_for_as_much_as_it_was_and_for_nothing_while_it_was_not_there(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], early: int
+) -> None:
+    """Declared and removed by turns, within two hours; the recording begins after ``early`` bins of five minutes."""
+    ends_s, declared = 24 * BIN_S, np.zeros(24, bool)
+    events = [*pool_of({"n": [(0.0, ends_s)]}, until_s=ends_s), nothing(ends_s)]
+    for number, (at, until) in enumerate(zip(times, [*times[1:], 24], strict=True)):
+        events.append(an_event(at * BIN_S, EndpointRemoved(CHAT) if number % 2 else EndpointDeclared(an_endpoint())))
+        declared[at:until] = number % 2 == 0
+    told = [demand_record(Closed(CHAT, int(n), Bin(4.0, 4.0, 2.0))) for n in np.flatnonzero(declared)]
+    events.sort(key=lambda one: one.at_s)
+    one = read_recording(written(tmp_path_factory.mktemp("ledger"), events, told), Stretch(begins_s=early * BIN_S))
+    if not declared[early:].any():
+        return
+    given_scene = scene(AS_IT_WAS, Recorded(one), 0)
+    by_bin = given_scene.services[0].load.requests.reshape(-1, int(BIN_S)).mean(axis=1)
+    assert by_bin == pytest.approx(np.where(declared[early:], 2.0, 0.0), abs=0.5)
+    assert not any(
+        "demand for chat is not known" in said for said in replay_remarks(AS_IT_WAS, Recorded(one), given_scene)
+    )
+
+
+def test_what_is_not_known_of_an_endpoint_that_was_there_is_a_straight_line_and_told(tmp_path: Path) -> None:
+    """It is there from the 10th bin to the 30th, and before the 15th, in the 20th and from the 25th on nobody heard."""
+    ends_s = 40 * BIN_S
+    events = [*pool_of({"n": [(0.0, ends_s)]}, until_s=ends_s), nothing(ends_s)]
+    events += [an_event(10 * BIN_S, EndpointDeclared(an_endpoint())), an_event(30 * BIN_S, EndpointRemoved(CHAT))]
+    told = [demand_record(Closed(CHAT, n, Bin(4.0, 4.0, 2.0))) for n in range(15, 25) if n != 20]
+    one = read_recording(written(tmp_path, sorted(events, key=lambda one: one.at_s), told))
+    given_scene = scene(AS_IT_WAS, Recorded(one), 0)
+    by_bin = given_scene.services[0].load.requests.reshape(-1, int(BIN_S)).mean(axis=1)
+    assert by_bin == pytest.approx(np.array([0.0] * 10 + [2.0] * 20 + [0.0] * 10), abs=0.5)
+    said = replay_remarks(AS_IT_WAS, Recorded(one), given_scene)
+    assert any("of 11 of 40 stretches of five minutes the demand for chat is not known" in remark for remark in said)
 
 
 # ---- nodes that come and go
