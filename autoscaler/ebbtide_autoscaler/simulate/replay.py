@@ -8,6 +8,7 @@ Not played again: what people did (holds, drains, a frozen pool), what failed bu
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -16,7 +17,7 @@ import numpy as np
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler import settings
-from ebbtide_autoscaler.forecast.demand import BIN_S, Demand, bin_of, grown
+from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand, bin_of, grown
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S
 from ebbtide_autoscaler.simulate.draws import DISPERSION, Job, Load, load
@@ -81,10 +82,22 @@ def replay_scene(file: ReplayFile, given: Recorded, seed: int) -> Scene:
         timed=True,
         prompt=True,
         known={
-            name: grown(Demand(), [(number, value) for number, value in sorted(bins.items()) if number < first])
+            name: _before(bins, first, given.factor)
             for name, bins in one.demand.items()
             if name in one.endpoints and any(number < first for number in bins)
         },
+    )
+
+
+def _before(bins: Mapping[int, Bin | None], first: int, factor: float) -> Demand:
+    """What the forecast knows when it begins: the days before, multiplied as those are that are played."""
+    return grown(
+        Demand(),
+        [
+            (number, value and Bin(value.mean * factor, value.peak * factor, value.per_s * factor))
+            for number, value in sorted(bins.items())
+            if number < first
+        ],
     )
 
 

@@ -222,6 +222,18 @@ def test_days_before_the_recording_are_known_to_the_forecast(tidal: Recording) -
     assert BIN_S * first <= tidal.begins_s
 
 
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_demand_that_is_multiplied_was_as_much_more_on_the_days_before(tidal: Recording, factor: float) -> None:
+    first = bin_of(tidal.begins_s)
+    older = {CHAT: {first - 3: Bin(1.0, 2.0, 0.5), first - 2: None, first - 1: Bin(3.0, 4.0, 0.0)}}
+    known = scene(AS_IT_WAS, Recorded(replace(tidal, demand=older), factor), 0).known[CHAT]
+    assert known.bins == (
+        Bin(factor, 2 * factor, factor / 2),
+        None,
+        Bin(3 * factor, 4 * factor, 0.0),
+    )
+
+
 # ---- endpoints that come and go
 
 
