@@ -13,15 +13,18 @@ from ebbtide.pool.events import (
     DrainSeat,
     Event,
     GrantSeat,
+    JobEnded,
     JobParked,
     JobRecovered,
     JobRunning,
     JobStopped,
+    JobSubmitted,
     SeatGone,
     SeatLanded,
     SeatReady,
 )
 from ebbtide.pool.ids import EndpointName, JobName, SeatId
+from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.simulate.engine import Times
@@ -62,7 +65,7 @@ class Durations:
         match event.body:
             case GrantSeat() | SeatLanded() | SeatReady() | DrainSeat() | SeatGone():
                 self._take_seat(event, before, after)
-            case JobRunning() | JobParked() | JobStopped() | JobRecovered():
+            case JobRunning() | JobParked() | JobStopped() | JobRecovered() | JobSubmitted() | JobEnded():
                 self._take_job(event, before, after)
             case _:
                 pass
@@ -107,10 +110,12 @@ class Durations:
             case JobStopped(job, step):
                 was = before.jobs[job]
                 if job in self._ran:  # else it was parked, or had not begun, and its slots were free
-                    self.of["stop_s"].append(at_s - was.since_s)
+                    self.of["stop_s"].append(at_s - was.since_s)  # to park, if that could not be
                     self._stepped(job, was.since_s, step)
             case JobRecovered(job):
                 self.of["kill_s"].append(at_s - before.jobs[job].since_s)
+                self._ran.pop(job, None)
+            case JobSubmitted(JobSpec(name=job)) | JobEnded(job):  # what was said of it is none of its namesake's
                 self._ran.pop(job, None)
             case _:
                 pass
