@@ -10,6 +10,7 @@ from math import log
 from statistics import median, pstdev
 
 from ebbtide.pool.events import (
+    CancelJob,
     DrainSeat,
     Event,
     GrantSeat,
@@ -19,9 +20,11 @@ from ebbtide.pool.events import (
     JobRunning,
     JobStopped,
     JobSubmitted,
+    ParkJob,
     SeatGone,
     SeatLanded,
     SeatReady,
+    StopJob,
 )
 from ebbtide.pool.ids import EndpointName, JobName, SeatId
 from ebbtide.pool.spec import JobSpec
@@ -30,6 +33,21 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.simulate.engine import Times
 
 ENOUGH = 5  # starts: with fewer their spread is taken as assumed
+
+
+@dataclass(frozen=True, slots=True)
+class _Stint:
+    """A job trains, and leaves.
+
+    Attributes:
+        step: that it began with.
+        told_s: when it was told to go, to park if that turned out to be impossible; None: it was not.
+    """
+
+    since_s: float
+    step: int
+    workers: int
+    told_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -52,7 +70,7 @@ class Durations:
     _landed_s: dict[SeatId, float] = field(default_factory=dict)
     _drains_s: dict[SeatId, float] = field(default_factory=dict)
     _warmed: set[str] = field(default_factory=set)
-    _ran: dict[JobName, tuple[float, int, int]] = field(default_factory=dict)  # since when, from which step, workers
+    _ran: dict[JobName, _Stint] = field(default_factory=dict)
 
     def warm(self, state: PoolState) -> None:
         """What is known begins with this state: whatever has had a replica is no longer cold."""
@@ -65,8 +83,10 @@ class Durations:
         match event.body:
             case GrantSeat() | SeatLanded() | SeatReady() | DrainSeat() | SeatGone():
                 self._take_seat(event, before, after)
-            case JobRunning() | JobParked() | JobStopped() | JobRecovered() | JobSubmitted() | JobEnded():
+            case JobRunning() | ParkJob() | StopJob() | CancelJob() | JobParked() | JobStopped() | JobRecovered():
                 self._take_job(event, before, after)
+            case JobSubmitted(JobSpec(name=job)) | JobEnded(job):  # what was said of it is none of its namesake's
+                self._ran.pop(job, None)
             case _:
                 pass
 
@@ -101,31 +121,31 @@ class Durations:
             case JobRunning(job):
                 was = before.jobs[job]
                 self.of["gang_start_s" if was.state is JobState.STARTING else "resume_s"].append(at_s - was.since_s)
-                self._ran[job] = at_s, after.jobs[job].step, len(after.jobs[job].gang)
+                self._ran[job] = _Stint(at_s, after.jobs[job].step, len(after.jobs[job].gang))
+            case ParkJob(job) | StopJob(job) | CancelJob(job) if job in self._ran and self._ran[job].told_s is None:
+                self._ran[job] = replace(self._ran[job], told_s=at_s)
             case JobParked(job, step):
                 was = before.jobs[job]
                 if was.held is None:
                     self.of["aside_s"].append(at_s - was.since_s)
-                self._stepped(job, was.since_s, step)
+                self._stepped(job, step)
             case JobStopped(job, step):
-                was = before.jobs[job]
                 if job in self._ran:  # else it was parked, or had not begun, and its slots were free
-                    self.of["stop_s"].append(at_s - was.since_s)  # to park, if that could not be
-                    self._stepped(job, was.since_s, step)
+                    told_s = self._ran[job].told_s
+                    self.of["stop_s"].append(at_s - (before.jobs[job].since_s if told_s is None else told_s))
+                    self._stepped(job, step)
             case JobRecovered(job):
                 self.of["kill_s"].append(at_s - before.jobs[job].since_s)
-                self._ran.pop(job, None)
-            case JobSubmitted(JobSpec(name=job)) | JobEnded(job):  # what was said of it is none of its namesake's
                 self._ran.pop(job, None)
             case _:
                 pass
 
-    def _stepped(self, job: JobName, until_s: float, step: int) -> None:
+    def _stepped(self, job: JobName, step: int) -> None:
         """It has trained until it was told to go, and a part of a step beyond."""
-        since_s, first, workers = self._ran.pop(job, (until_s, step, 0))
-        if step > first:
+        one = self._ran.pop(job, None)
+        if one is not None and one.told_s is not None and step > one.step:
             slot_s, steps = self.steps.get(job, (0.0, 0))
-            self.steps[job] = slot_s + (until_s - since_s) * workers, steps + step - first
+            self.steps[job] = slot_s + (one.told_s - one.since_s) * one.workers, steps + step - one.step
 
     def step_slot_s(self, job: JobName) -> float:
         """Slot-seconds of one step; 0: nobody saw any."""

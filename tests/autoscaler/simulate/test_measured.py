@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
@@ -13,6 +15,7 @@ from ebbtide.pool.events import (
     JobRunning,
     JobStopped,
     JobSubmitted,
+    ParkJob,
     SlotFreed,
     StopJob,
 )
@@ -45,6 +48,27 @@ def trains(from_s: float, step: int = 0) -> list[tuple[float, Body]]:
 def leaves(at_s: float) -> list[tuple[float, Body]]:
     """Its slots are free."""
     return [(at_s, SlotFreed(slot)) for slot in GANG]
+
+
+@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@given(trains_s=st.integers(1, 1000), parks_s=st.integers(0, 100), stops_s=st.integers(1, 100))
+def test_a_job_that_cannot_park_and_stops_was_told_to_go_when_it_was_to_park(
+    trains_s: int, parks_s: int, stops_s: int
+) -> None:
+    told_s = 10.0 + trains_s
+    found = durations(
+        [
+            (1.0, JobSubmitted(a_job(host_bytes_per_worker=1), "1")),
+            *trains(10.0),
+            (told_s, ParkJob(JOB, "why")),
+            (told_s + parks_s, StopJob(JOB, "it cannot park in place", preempts=True)),
+            *leaves(told_s + parks_s + stops_s),
+            (told_s + parks_s + stops_s, JobStopped(JOB, 50)),
+        ]
+    )
+    assert found.of["stop_s"] == [parks_s + stops_s] and not found.of["aside_s"]
+    assert found.steps == {JOB: (2 * trains_s, 50)}
+    assert found.step_slot_s(JOB) == pytest.approx(2 * trains_s / 50)
 
 
 @pytest.mark.parametrize("outcome", ["finished", "failed", "cancelled", "lost"])
