@@ -18,7 +18,7 @@ class JobPast:
         trained_s: slot-seconds within the recording, of steps that were lost again too.
         lost_steps: that it ran again after crashes.
         first_s: when it was first granted slots; None: never.
-        end_s: when it was over; None: it was not.
+        end_s: when it was over, or lost and not brought back; None: it was not.
         finished: it ended because all its work was done.
         preempted: how often it was told to go while it trained.
         lost_s: slot-seconds that the lost steps took.
@@ -63,15 +63,20 @@ class JobPasts:
         was, now = before.jobs.get(name), after.jobs.get(name)
         self._train(name, event.at_s, was, now)
         match event.body:
-            case JobSubmitted(restored=restored) if not restored or name not in self._now:
-                self._now[name] = JobPast(event.body.spec, max(event.at_s, self.begins_s))
+            case JobSubmitted(restored=True) if name in self._now:
+                self._now[name].end_s = None  # it was lost, and is back
+            case JobSubmitted(spec=spec):
+                self._over += [self._now.pop(name)] if name in self._now else []  # which was lost
+                self._now[name] = JobPast(spec, max(event.at_s, self.begins_s))
             case ParkJob() if was is not None and was.held is None:
                 self._now[name].preempted += 1
             case StopJob(preempts=True) if was is not None and was.held is None and was.state is JobState.RUNNING:
                 self._now[name].preempted += 1
             case JobRunning(lost_steps=lost) if was is not None and was.state is JobState.STARTING:
                 self._now[name].lost_steps += lost
-            case JobEnded(outcome=outcome) if outcome != "lost":
+            case JobEnded(outcome="lost"):
+                self._now[name].end_s = event.at_s
+            case JobEnded(outcome=outcome):
                 one = self._now.pop(name)
                 one.end_s, one.finished = event.at_s, outcome == "finished"
                 self._over.append(one)
