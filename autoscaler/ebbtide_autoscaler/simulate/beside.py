@@ -15,8 +15,12 @@ SHOWN = (Use.TRAINING, Use.READY, Use.STARTING, Use.DRAINING, Use.LOADING, Use.S
 
 def happened(one: Recording) -> dict[str, Any]:
     """A recording's figures, by the names that a run's have (see `score.figures`)."""
-    waited = [(one.ends_s if job.first_s is None else job.first_s) - job.submit_s for job in one.jobs]
-    took = [(one.ends_s if job.end_s is None else job.end_s) - job.submit_s for job in one.jobs]
+    over_s = [one.ends_s if job.end_s is None else job.end_s for job in one.jobs]
+    took = [end_s - job.submit_s for job, end_s in zip(one.jobs, over_s, strict=True)]
+    waited = [  # one that was cancelled before it had slots waited until then
+        (end_s if job.first_s is None else job.first_s) - job.submit_s
+        for job, end_s in zip(one.jobs, over_s, strict=True)
+    ]
     return {
         "begins_s": one.begins_s,
         "hours": one.span_s / 3600,
