@@ -5,7 +5,7 @@ An empty mapping, ``{}``, plays it again as it was.
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ebbtide.config.policy import PolicySection
 from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
@@ -61,10 +61,20 @@ class ReplayRun(Section):
     """How the run goes."""
 
     tick_s: Annotated[float, Field(ge=0.1, le=600)] = Field(1.0, description="Between two decisions. Default 1.")
-    warm_up_s: SecondsOrZero = Field(0.0, description="Of the recording, not scored. Default 0.")
+    warm_up_s: SecondsOrZero = Field(0.0, description="0: a replay begins with what was there, and all of it counts.")
     hours_max: Annotated[float, Field(ge=1 / 60)] | None = Field(
         None, description="Of the recording. Default null: all of it."
     )
+
+    @field_validator("warm_up_s")
+    @classmethod
+    def _none(cls, warm_up_s: float) -> float:
+        if warm_up_s:
+            raise ValueError(
+                "a replay has no warm-up, for it begins with what was there and stands beside all that happened: "
+                "begin later instead (--ledger FOLDER:FACTOR:DAY)"
+            )
+        return warm_up_s
 
 
 class ReplayFile(Section):

@@ -82,6 +82,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         ("endpoints: [{name: chat, engine: llama-8b-h100}]\n", "1:26", "engine"),
         ("endpoints: [{name: chat}, {name: chat}]\n", "1:1", "two endpoints have one name"),
         ("times: {step_s: 3}\n", "1:9", "step_s"),
+        ("run: {warm_up_s: 60}\n", "1:18", "a replay has no warm-up"),
     ],
 )
 def test_a_wrong_file_is_told_of_with_line_and_column(

@@ -160,7 +160,6 @@ def test_a_job_that_was_ended_ends_then_and_its_name_may_come_again(tmp_path: Pa
     ("text", "message"),
     [
         ({"endpoints": [{"name": "other"}]}, "the ledger knows no endpoint other: there are chat"),
-        ({"run": {"warm_up_s": 1e6}}, "leaves nothing of them to score"),
         ({"endpoints": [{"name": "chat", "replicas_min": 3}]}, "replicas 3..2 is no range"),
         ({"endpoints": [{"name": "chat", "replicas_min": 4, "replicas_max": 4}]}, "have room for 3"),
     ],
