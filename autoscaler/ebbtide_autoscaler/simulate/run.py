@@ -139,7 +139,11 @@ class Run:
             bytes_per_s=scene.bytes_per_s,
         )
         for fails in scene.failures:
-            self.pool.agenda.at(scene.begins_s + fails.at_s, partial(self.pool.lose_node, fails.node, fails.repair_s))
+            if fails.at_s == 0.0:  # it was gone before: nothing stands there
+                self.pool.lose_node(fails.node, fails.repair_s)
+            else:
+                loses = partial(self.pool.lose_node, fails.node, fails.repair_s)
+                self.pool.agenda.at(scene.begins_s + fails.at_s, loses)
         self._queues: dict[EndpointName, Queue | RequestQueue] = {}
         for number, one in enumerate(scene.services):
             name, stands = one.spec.name, scene.standing

@@ -16,13 +16,18 @@ from ebbtide.pool.events import (
     Body,
     EndpointDeclared,
     EndpointRemoved,
+    GrantJob,
+    GrantSeat,
     JobEnded,
+    JobRunning,
     JobSubmitted,
     NodeFound,
+    SeatLanded,
+    SeatReady,
     Slot,
     SlotFound,
 )
-from ebbtide.pool.ids import JobName, NodeId, slot_id
+from ebbtide.pool.ids import JobName, NodeId, SeatId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.forecast.record import demand_record
@@ -320,6 +325,33 @@ def test_a_node_that_was_gone_is_gone_in_the_replay(tmp_path: Path) -> None:
     found = played(AS_IT_WAS, one)
     assert found.slot_s[Use.DOWN] == pytest.approx(2 * 200.0, abs=4.0)
     assert one.slot_s[Use.DOWN] == pytest.approx(2 * 100.0), "before its first slot a node is not down, it is not there"
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_replicas_and_jobs_stand_on_nodes_that_are_there(tmp_path: Path, gone: str) -> None:
+    """Of two nodes one has gone before the recording begins, amid the days of a replica and a job on the other."""
+    node, seat, job = NodeId("b" if gone == "a" else "a"), SeatId("chat/0"), JobName("train")
+    spans = {name: [(0.0, 1000.0 if name == gone else 3000.0)] for name in ("a", "b")}
+    events = [*pool_of(spans, until_s=3000.0), nothing(3000.0)]
+    events += [
+        an_event(at_s, body)
+        for at_s, body in (
+            (11.0, EndpointDeclared(an_endpoint(replicas_min=1, replicas_max=1))),
+            (20.0, GrantSeat(seat, (slot_id(node, 0),), "why")),
+            (21.0, SeatLanded(seat, "replica")),
+            (171.0, SeatReady(seat, ())),
+            (180.0, JobSubmitted(a_job(workers_max=1), "1")),
+            (181.0, GrantJob(job, (slot_id(node, 1),), "why")),
+            (182.0, JobRunning(job, 0)),
+        )
+    ]
+    one = read_recording(
+        written(tmp_path, sorted(events, key=lambda one: one.at_s)), Stretch(begins_s=2000.0, ends_s=3000.0)
+    )
+    found = played(AS_IT_WAS, one)
+    for use in (Use.READY, Use.TRAINING):
+        assert found.slot_s[use] == one.slot_s[use] == 1000.0, use
+    assert found.slot_s[Use.DOWN] == 2000.0 and not found.refused
 
 
 def test_nodes_of_different_sizes_are_cut_into_equal_ones() -> None:
