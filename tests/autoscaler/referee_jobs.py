@@ -11,7 +11,7 @@ from tests.autoscaler.referee import HOUR_S, Case
 
 COMES_BACK = frozenset({JobState.STOPPING, JobState.RECOVERING, JobState.WAITING})
 COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
-WORKERS = re.compile(r"goes on with (\d+) workers")
+WORKERS = re.compile(r"goes on with (\d+) workers?\b")
 TICK_S = 0.5
 
 
