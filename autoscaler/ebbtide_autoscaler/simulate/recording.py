@@ -254,8 +254,9 @@ class _Fold:
         return True
 
     def _declare(self, spec: EndpointSpec) -> None:
-        """It is there, or has changed."""
-        self.endpoints[spec.name] = spec
+        """It is there, or has changed; on its way out it has room for no replica, and was as it was before."""
+        if spec.replicas_max or spec.name not in self.endpoints:
+            self.endpoints[spec.name] = spec
         spans = self.declared.setdefault(spec.name, [])
         if not spans or spans[-1][1] < inf:
             spans.append((self.last_s, inf))

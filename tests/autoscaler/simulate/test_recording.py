@@ -163,6 +163,18 @@ def test_endpoints_are_those_of_the_recording_and_none_that_was_removed_before_i
     assert {name: spec.replicas_max for name, spec in one.endpoints.items()} == ({} if most is None else {CHAT: most})
 
 
+def test_an_endpoint_that_is_taken_out_is_played_as_it_was_before(tmp_path: Path) -> None:
+    """`ebbtide up` without it first leaves it no replica, and removes it once the last one is gone."""
+    events = [
+        *pool_of({"n": [(0.0, 2001.0)]}, until_s=2001.0),
+        an_event(10, EndpointDeclared(an_endpoint(replicas_max=3))),
+        an_event(900, EndpointDeclared(an_endpoint(replicas_max=0))),
+        an_event(1000, EndpointRemoved(CHAT)),
+        nothing(2001.0),
+    ]
+    assert read_recording(written(tmp_path, events), Stretch(begins_s=100.0)).endpoints[CHAT].replicas_max == 3
+
+
 @settings(max_examples=30, deadline=None, database=None, derandomize=True)
 @given(
     quiet_s=st.integers(1, 20_000),
