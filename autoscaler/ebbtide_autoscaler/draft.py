@@ -19,7 +19,7 @@ class Draft:
     free: FreeSlots
     moves: list[Move] = field(default_factory=list)
     waits: list[tuple[str, str]] = field(default_factory=list)
-    lack: Shortfall = field(default_factory=Shortfall)  # slots that replicas need and nobody has free
+    shortfall: Shortfall = field(default_factory=Shortfall)  # slots that replicas need and nobody has free
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     minima: Mapping[JobName, int] = field(default_factory=dict)  # how many each of those jobs is owed
     contested: bool = False  # a replica waits for slots: jobs take nothing now

@@ -27,8 +27,8 @@ def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> bool:
     if not lacking:
         draft.waits.append((seat, "waits for its turn: one replica at a time is placed on a node"))
         return True
-    draft.lack.whom = draft.lack.whom or f"{want.endpoint} ({want.reason})"
-    draft.lack.need_age_s = max(draft.lack.need_age_s, want.busy_for_s)
+    draft.shortfall.whom = draft.shortfall.whom or f"{want.endpoint} ({want.reason})"
+    draft.shortfall.need_age_s = max(draft.shortfall.need_age_s, want.busy_for_s)
     where = f" on node {node[:8]}" if count > 1 else ""
     draft.waits.append((seat, f"{want.reason}; waits for {lacking} more slots{where}"))
     return lacking < count
@@ -43,7 +43,7 @@ def note_more(state: PoolState, want: Want, seats: Sequence[SeatId], draft: Draf
         return
     count = state.endpoints[want.endpoint].spec.slots_per_replica
     if count == 1 and draft.free.nearest(count) is not None:
-        draft.lack.lack(len(seats))
+        draft.shortfall.lack(len(seats))
     elif count > 1:
         for _ in seats:
             if _keep(count, draft) is None:
@@ -62,7 +62,7 @@ def _keep(count: int, draft: Draft) -> tuple[NodeId, int] | None:
     lacking = count - len(kept)
     draft.free.take(kept)
     if lacking:
-        draft.lack.lack(lacking, node if count > 1 else None)
+        draft.shortfall.lack(lacking, node if count > 1 else None)
     if lacking and count > 1:
         draft.free.await_on(node, lacking)
     return node, lacking

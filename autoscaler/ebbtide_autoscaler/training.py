@@ -27,7 +27,7 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
     A small one that was asked is not spared when a large one after it turns out to be enough by itself: tried on three
     seeds of 30 hours of 512 GPUs, that wastes 0.03 to 0.19 % more of the pool and trains 0.1 to 0.2 % less.
     """
-    lack = draft.lack
+    lack = draft.shortfall
     if not lack.asked:
         return
     _reckon_with_what_comes(state, draft)
@@ -56,11 +56,11 @@ def _reckon_with_what_comes(state: PoolState, draft: Draft) -> None:
     reclaiming = nodes_with(state.slots, SlotState.RECLAIMING)
     coming = {node: count for node, count in reclaiming.items() if node not in state.draining}
     owed = sum(draft.minima.values()) - len(draft.owed)
-    draft.lack.lack(max(0, min(owed, sum(coming.values()))))
-    draft.lack.give(coming)
+    draft.shortfall.lack(max(0, min(owed, sum(coming.values()))))
+    draft.shortfall.give(coming)
     for name in draft.moved():
         if name in state.jobs:
-            draft.lack.give(_slots(state, state.jobs[JobName(name)]))
+            draft.shortfall.give(_slots(state, state.jobs[JobName(name)]))
 
 
 def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
@@ -151,12 +151,12 @@ def _step_aside(state: PoolState, job: JobRecord, count: int, draft: Draft, conf
         count: slots of it that replicas take; a semi-preemptible job can spare them.
     """
     name, spec = job.spec.name, job.spec
-    for_whom = f"{many(count, 'slot')} for {draft.lack.whom}"
+    for_whom = f"{many(count, 'slot')} for {draft.shortfall.whom}"
     left = len(job.gang) - count
     if spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} (semi-preemptible)", preempts=True)
     cost_s = draft.restart_costs_s(name, config.restart_cost_s)
-    if spec.in_place and left >= spec.workers_min and draft.lack.need_age_s >= cost_s:
-        why = f"busy for {draft.lack.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
+    if spec.in_place and left >= spec.workers_min and draft.shortfall.need_age_s >= cost_s:
+        why = f"busy for {draft.shortfall.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} ({why})", preempts=True)
     return leave(state, job, draft, for_whom)

@@ -53,7 +53,7 @@ GUARDS = (
             "    if False:\n",
         ),
         ("a job runs for its minimum runtime", "    if left_s > 0:\n", "    if False:\n"),
-        ("slots on their way are not asked for again", "    draft.lack.give(coming)\n", ""),
+        ("slots on their way are not asked for again", "    draft.shortfall.give(coming)\n", ""),
         ("only as many jobs as are needed", "        if not lack.missing:\n            break\n", ""),
         (
             "the least important job first",

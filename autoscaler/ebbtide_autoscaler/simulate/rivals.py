@@ -30,28 +30,28 @@ SLICE_S = 900.0  # of a schedule
 
 def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Jobs step aside until the replicas' missing slots are on their way: the one that began last goes first."""
-    missing = draft.lack.asked - _coming(state, draft)
+    missing = draft.shortfall.asked - _coming(state, draft)
     may_go = (job for job in state.jobs.values() if job.state is JobState.RUNNING and may_lose(job))
     for job in sorted(may_go, key=lambda job: -job.ran_since_s):
         if missing <= 0:
             return
         missing -= may_lose(job)
         if may_lose(job) < len(job.gang):
-            draft.moves.append(StopJob(job.spec.name, f"{draft.lack.whom}: keeps its least", preempts=True))
+            draft.moves.append(StopJob(job.spec.name, f"{draft.shortfall.whom}: keeps its least", preempts=True))
         else:
-            draft.moves.append(leave(state, job, draft, draft.lack.whom))
+            draft.moves.append(leave(state, job, draft, draft.shortfall.whom))
 
 
 def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Elastic jobs shrink, then whole servers come back from jobs, until the missing slots are on their way."""
-    missing = draft.lack.asked - _coming(state, draft)
+    missing = draft.shortfall.asked - _coming(state, draft)
     left: set[str] = set()
     for job in _with_most_to_spare(state):
         if missing <= 0:
             return
         spare = len(job.gang) - job.spec.workers_min
         left.add(job.spec.name)
-        why = f"{draft.lack.whom}: elastic, goes on with {len(job.gang) - min(spare, missing)} workers"
+        why = f"{draft.shortfall.whom}: elastic, goes on with {len(job.gang) - min(spare, missing)} workers"
         draft.moves.append(StopJob(job.spec.name, why, preempts=True))
         missing -= spare
     by_node: defaultdict[NodeId, list[JobRecord]] = defaultdict(list)
@@ -64,7 +64,7 @@ def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyCo
         for job in by_node.pop(node):
             if job.spec.name not in left:
                 left.add(job.spec.name)
-                draft.moves.append(leave(state, job, draft, f"server {node} for {draft.lack.whom}"))
+                draft.moves.append(leave(state, job, draft, f"server {node} for {draft.shortfall.whom}"))
                 missing -= len(job.gang)
 
 

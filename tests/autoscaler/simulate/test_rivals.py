@@ -31,8 +31,8 @@ HEADROOM = 1.02
 
 def lacking(count: int) -> Draft:
     draft = Draft(free=FreeSlots(a_pool(), {*a_pool().free_slots()}))
-    draft.lack.whom = "chat"
-    draft.lack.lack(count)
+    draft.shortfall.whom = "chat"
+    draft.shortfall.lack(count)
     return draft
 
 
