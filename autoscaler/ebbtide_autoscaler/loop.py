@@ -309,7 +309,7 @@ class Loop:
     def _take_over(self, ledger: OpenLedger) -> None:
         """Go on from what the ledger says, which was opened just now."""
         found = ledger.found
-        clock.not_before(latest_s(found.state))
+        clock.not_before(latest_s(found.state, found.demand.values()))
         self.world = World(found.state, found.memory, ledger.epoch)
         self._watch = Watch(found.demand)
         self.meter.recovered(found.tally)

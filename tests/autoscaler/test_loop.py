@@ -24,15 +24,19 @@ from ebbtide.pool.events import (
     SlotFound,
     SlotFreed,
 )
-from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler import journal as journal_module
 from ebbtide_autoscaler import loop as loop_module
 from ebbtide_autoscaler import reports as reports_module
+from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
+from ebbtide_autoscaler.forecast.record import demand_record
+from ebbtide_autoscaler.forecast.watch import Closed
 from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.seen import Heard
+from ebbtide_autoscaler.steady_clock import SteadyClock
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_executor import Serve
 from tests.autoscaler.test_fail_static import NoJobs, NoSurroundings
@@ -76,7 +80,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
     started: list[Loop] = []
 
-    def begin(*bodies: Body, mode: str = "manage", endpoints: tuple[str, ...] = ("chat",)) -> Loop:
+    def begin(
+        *bodies: Body,
+        mode: str = "manage",
+        endpoints: tuple[str, ...] = ("chat",),
+        records: tuple[dict[str, Any], ...] = (),
+    ) -> Loop:
         config = a_file(tmp_path, mode=mode, endpoints=endpoints)
         log = EpochLog.open(tmp_path / "ledger", writer="before")
         declared = [EndpointDeclared(one.spec()) for one in a_file(tmp_path, mode=mode, endpoints=("chat",)).endpoints]
@@ -84,7 +93,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         record: dict[str, Any] = {"type": "config", "at_s": 1.0, "config": config.model_dump_json(by_alias=True)}
         journal = Journal(log, Recovered())
         fenced = [fence_record(slot, f"fence of {slot}") for slot in (S0, S1) if SlotFreed(slot) in bodies]
-        journal.write(events, extra=[record, *fenced]).result(SOON_S)
+        journal.write(events, extra=[record, *fenced, *records]).result(SOON_S)
         journal.close()
         started.append(Loop("p", tmp_path, lock_dir=str(tmp_path / "node" / "slots"), writer="w"))
         started[-1].start()
@@ -137,6 +146,17 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     until(lambda: not loop.settling_since_s)
     until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
+
+
+def test_a_new_arbiter_is_not_behind_the_demand_that_its_ledger_knows(
+    start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the one before was ahead; behind its own bins no forecast could be made from them."""
+    mine = SteadyClock()
+    monkeypatch.setattr(loop_module, "clock", mine)  # of this test alone
+    ahead = bin_of(time.time()) + 10
+    start(*SLOTS, records=(demand_record(Closed(EndpointName("chat"), ahead, Bin(1.0, 2.0))),))
+    until(lambda: mine.now_s() >= (ahead + 1) * BIN_S)
 
 
 def test_a_loop_that_was_stopped_knows_that_it_was_away(

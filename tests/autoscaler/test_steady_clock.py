@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
 from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_policy import S0, a_pool, with_job
@@ -68,3 +69,5 @@ def test_the_latest_time_of_a_state_is_of_whatever_happened_last() -> None:
     job = state.jobs[JobName("train")]
     assert latest_s(replace(state, jobs={JobName("train"): replace(job, asked_s=3_000.0)})) == 3_000.0
     assert latest_s(PoolState()) == 0.0
+    # A pool in which nothing moved for days: its bins say that it was there.
+    assert latest_s(state, [Demand(first=10, bins=(Bin(1.0, 2.0), None)), Demand()]) == 12 * BIN_S

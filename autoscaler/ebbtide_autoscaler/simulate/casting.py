@@ -42,8 +42,7 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
     """Where it comes from, and what is left out or odd; ``given`` is the first seed's scene."""
     if isinstance(inputs, Recorded):
         assert isinstance(file, ReplayFile)
-        named = f"{inputs.recording.folder.name}:{inputs.factor:g}"
-        return {"serving": [named], "jobs": [named], "remarks": replay_remarks(file, inputs, given)}
+        return {"serving": [str(inputs)], "jobs": [str(inputs)], "remarks": replay_remarks(file, inputs, given)}
     assert isinstance(file, SimulationFile)
     return {
         "serving": [str(one) for one, _ in inputs.serving],

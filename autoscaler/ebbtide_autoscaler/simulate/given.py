@@ -37,4 +37,4 @@ def given_ledger(config: Path, folder: Path, factor: float, from_day: float) -> 
     if not from_day >= 0:
         raise BadTrace(f"{folder}: it cannot begin on day {from_day:g}")
     span_s = None if file.run.hours_max is None else file.run.hours_max * 3600
-    return file, Recorded(read_recording(folder, Stretch(from_day=from_day, span_s=span_s)), factor)
+    return file, Recorded(read_recording(folder, Stretch(from_day=from_day, span_s=span_s)), factor, from_day)

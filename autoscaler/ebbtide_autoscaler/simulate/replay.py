@@ -36,10 +36,20 @@ PEAK_OF_TWENTY = 1.87  # and of twenty stretches of 15 seconds
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recording as it is given to a simulation; ``factor``: what its demand is multiplied by."""
+    """A recording as it is given to a simulation.
+
+    Attributes:
+        factor: what its demand is multiplied by.
+        from_day: so many days after the ledger's beginning it begins; as it is shown.
+    """
 
     recording: Recording
     factor: float = 1.0
+    from_day: float = 0.0
+
+    def __str__(self) -> str:
+        """As a person gave it."""
+        return f"{self.recording.folder.name}:{self.factor:g}" + (f":{self.from_day:g}" if self.from_day else "")
 
 
 def replay_scene(file: ReplayFile, given: Recorded, seed: int) -> Scene:

@@ -48,10 +48,10 @@ def test_what_happened_stands_beside_what_the_simulator_says(shared: Path, tmp_p
 
 def test_the_file_says_what_is_other_than_it_was(shared: Path, tmp_path: Path) -> None:
     text = "pool: {nodes: 2}\ntimes: {start_s: 1}\npolicy: {grow_after_s: 1}\n"
-    found = run(a_file(tmp_path, text), "--ledger", f"{shared}:2", "--policies", "ebbtide", "--json", "-")
+    found = run(a_file(tmp_path, text), "--ledger", f"{shared}:2:0.001", "--policies", "ebbtide", "--json", "-")
     assert found.exit_code == 0, found.output
     figures = json.loads(found.stdout)
-    assert figures["inputs"]["slots"] == 6 and figures["inputs"]["serving"] == [f"{shared.name}:2"]
+    assert figures["inputs"]["slots"] == 6 and figures["inputs"]["serving"] == [f"{shared.name}:2:0.001"]
 
 
 @pytest.mark.parametrize(
