@@ -35,12 +35,12 @@ def agree(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, 
         if known is None or _fits(state, known, spec.slots_per_replica):
             found += [EndpointDeclared(spec)] if known is None or known.spec != spec else []
         else:
-            found += _retire(state, known, f"its replicas are to have {many(spec.slots_per_replica, 'slot')}", may_move)
+            found += retire(state, known, f"its replicas are to have {many(spec.slots_per_replica, 'slot')}", may_move)
     for name, known in state.endpoints.items():
         if name in wanted:
             continue
         if occupied_seats(state, name):
-            found += _retire(state, known, "the pool's file no longer names its endpoint", may_move)
+            found += retire(state, known, "the pool's file no longer names its endpoint", may_move)
         else:
             found.append(EndpointRemoved(name))
     return tuple(found)
@@ -51,7 +51,8 @@ def _fits(state: PoolState, known: EndpointRecord, slots: int) -> bool:
     return known.spec.slots_per_replica == slots or not occupied_seats(state, known.spec.name)
 
 
-def _retire(state: PoolState, known: EndpointRecord, why: str, may_move: bool) -> Iterator[Body]:
+def retire(state: PoolState, known: EndpointRecord, why: str, may_move: bool) -> Iterator[EndpointDeclared | DrainSeat]:
+    """What has an endpoint have no replica any more, as far as it is not asked for yet; ``may_move``: see `agree`."""
     if known.spec.replicas_max:
         yield EndpointDeclared(replace(known.spec, replicas_min=0, replicas_max=0))
     for seat in state.seats.values():

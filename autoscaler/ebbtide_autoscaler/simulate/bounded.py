@@ -35,6 +35,8 @@ class Bounded:
 def _within(state: PoolState, bounds: Mapping[EndpointName, tuple[int, int]]) -> PoolState:
     endpoints = dict(state.endpoints)
     for name, (least, most) in bounds.items():
+        if name not in endpoints or not endpoints[name].spec.replicas_max:
+            continue  # it is not there yet, or retires
         spec = replace(endpoints[name].spec, replicas_min=least, replicas_max=most)
         endpoints[name] = replace(endpoints[name], spec=spec)
     return replace(state, endpoints=endpoints)

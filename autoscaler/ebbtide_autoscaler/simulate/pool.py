@@ -57,6 +57,7 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide_autoscaler.agree import retire
 from ebbtide_autoscaler.simulate.book import Book
 from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.filesystem import SERVING, TRAINING, Filesystem, Transfer
@@ -118,11 +119,21 @@ class Pool(Book):
 
     def declare(self, spec: EndpointSpec, *, start_s: float = 0.0, wake_s: float = 0.0) -> None:
         """An endpoint of the pool; again: it has changed. ``start_s``, ``wake_s``: how long its last replicas took."""
+        known = spec.name in self.state.endpoints
         self._apply(EndpointDeclared(spec))
-        record = replace(self.state.endpoints[spec.name], start_s=start_s, wake_s=wake_s)
-        self.state = replace(self.state, endpoints={**self.state.endpoints, spec.name: record})
+        if not known:
+            record = replace(self.state.endpoints[spec.name], start_s=start_s, wake_s=wake_s)
+            self.state = replace(self.state, endpoints={**self.state.endpoints, spec.name: record})
         if start_s:
             self._warmed |= {spec.name, *self.state.nodes}
+
+    def retire(self, endpoint: EndpointName) -> None:
+        """Its replicas leave, and no other one starts until it is declared again."""
+        for event in retire(self.state, self.state.endpoints[endpoint], "its endpoint was removed", may_move=True):
+            if isinstance(event, EndpointDeclared):
+                self._apply(event)
+            else:
+                self.carry_out([event])
 
     def stand(self, endpoint: EndpointName, replicas: int) -> None:
         """So many replicas of it answer already, or as many as there is room for."""

@@ -67,6 +67,8 @@ class Foreseeing:
     def _bounds(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
         found = {}
         for name, one in self._plans.items():
+            if name not in snapshot.state.endpoints:
+                continue
             count = int(one[self._at(now_s, one)])
             found[name] = (count, count + 1 + count // 8 if _behind(name, count, snapshot) else count)
         return found

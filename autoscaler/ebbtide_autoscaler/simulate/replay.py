@@ -10,6 +10,7 @@ Not played again: what people did (holds, drains, a frozen pool), what failed bu
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -196,9 +197,12 @@ def _service(given: Recorded, change: ReplayEndpoint, pool: tuple[int, int], see
     spec = replace(spec, replicas_max=min(spec.replicas_max, room))
     engine = engine_of(spec, one.durations.park_bytes.get(name, 0))
     drains_s = one.durations.drain_s.get(name)
-    return Service(
-        spec, engine, demand_load(given, name, change.stay_s, engine, seed), median(drains_s) if drains_s else None
+    load = demand_load(given, name, change.stay_s, engine, seed)
+    there = tuple(
+        (from_s - one.begins_s, until_s - one.begins_s if until_s < one.ends_s else inf)
+        for from_s, until_s in one.declared[name]
     )
+    return Service(spec, engine, load, median(drains_s) if drains_s else None, there)
 
 
 def _changed(spec: EndpointSpec, change: ReplayEndpoint) -> EndpointSpec:

@@ -43,12 +43,18 @@ CHECK_EVERY = 60  # ticks between two looks at all promises
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One endpoint, and its load. ``drain_s``: of its replicas, as measured; None: by the length of its answers."""
+    """One endpoint, and its load.
+
+    Attributes:
+        drain_s: of its replicas, as measured; None: by the length of its answers.
+        there: from when until when the pool has it, in seconds from the start and in order.
+    """
 
     spec: EndpointSpec
     engine: Engine
     load: Load
     drain_s: float | None = None
+    there: tuple[tuple[float, float], ...] = ((0.0, inf),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +152,9 @@ class Run:
                 self.pool.agenda.at(scene.begins_s + fails.at_s, loses)
         self._queues: dict[EndpointName, Queue | RequestQueue] = {}
         for number, one in enumerate(scene.services):
-            name, stands = one.spec.name, scene.standing
-            self.pool.declare(one.spec, start_s=stands.starts_s.get(name, 0.0), wake_s=stands.wakes_s.get(name, 0.0))
-            self.pool.stand(name, stands.replicas.get(name, 0))
             self._queues[one.spec.name] = _queue(scene, number)
+            for from_s, until_s in one.there:
+                self._have(one.spec, from_s, until_s)
         self._busy_s = 0.0
         self._memory = scene.standing.memory
         self._watch = Watch(scene.known, silent_s=max(SILENT_S, 2 * scene.tick_s))
@@ -157,6 +162,18 @@ class Run:
         self._ticks = 0
         self._decided_s: float | None = None  # seconds from the start; only where decisions are prompt
         self._next_job = 0
+
+    def _have(self, spec: EndpointSpec, from_s: float, until_s: float) -> None:
+        """The pool has an endpoint from then until then."""
+        begins_s, stands = self._scene.begins_s, self._scene.standing
+        if from_s <= 0.0:
+            starts_s, wakes_s = stands.starts_s.get(spec.name, 0.0), stands.wakes_s.get(spec.name, 0.0)
+            self.pool.declare(spec, start_s=starts_s, wake_s=wakes_s)
+            self.pool.stand(spec.name, stands.replicas.get(spec.name, 0))
+        else:
+            self.pool.agenda.at(begins_s + from_s, partial(self.pool.declare, spec))
+        if until_s < self._scene.horizon_s:
+            self.pool.agenda.at(begins_s + until_s, partial(self.pool.retire, spec.name))
 
     def to(self, second: float) -> None:
         """Go on until then, seconds from the start of the run."""
@@ -262,7 +279,7 @@ class Run:
         pool = self.pool
         traffic = {one.spec.name: self._signals(one) for one in self._scene.services}
         if self._config.forecast_share:  # else nobody asks what is expected
-            self._watch.hear(pool.now_s, traffic)
+            self._watch.hear(pool.now_s, {name: one for name, one in traffic.items() if name in pool.state.endpoints})
         snapshot = Snapshot(pool.state, traffic, outlooks=self._watch.outlooks)
         decision, self._memory = self._contender(pool.now_s, snapshot, self._memory, self._config)
         pool.carry_out(decision.moves)

@@ -279,6 +279,28 @@ def test_what_is_not_known_of_an_endpoint_that_was_there_is_a_straight_line_and_
     assert any("of 11 of 40 stretches of five minutes the demand for chat is not known" in remark for remark in said)
 
 
+@pytest.mark.parametrize("name", sorted(CONTENDERS))
+def test_an_endpoint_has_replicas_while_it_was_there_and_none_before_and_after(tmp_path: Path, name: str) -> None:
+    """Twice, from the 4th bin to the 8th and from the 12th to the 16th; cold ones take up to ten minutes."""
+    ends_s, there = 20 * BIN_S, [(4, 8), (12, 16)]
+    events = [*pool_of({"n": [(0.0, ends_s)]}, until_s=ends_s), nothing(ends_s)]
+    for begin, end in there:
+        spec = an_endpoint(replicas_min=1, replicas_max=1)
+        events += [an_event(begin * BIN_S, EndpointDeclared(spec)), an_event(end * BIN_S, EndpointRemoved(CHAT))]
+    one = read_recording(written(tmp_path, sorted(events, key=lambda one: one.at_s)))
+    given_scene = scene(AS_IT_WAS, Recorded(one), 0)
+    assert given_scene.services[0].there == tuple((a * BIN_S, b * BIN_S) for a, b in there)
+    found = played(a_file({"times": {"start_s": 10, "cold_s": 10, "park_s": 5, "wake_s": 5}}), one, name=name)
+    at_s = np.arange(len(found.course[Use.READY])) * one.course_s
+    began, ends = (np.array([span[end] * BIN_S for span in there]) for end in (0, 1))
+    ready = np.array(found.course[Use.READY])
+    inside = ((at_s[:, None] > began + 600) & (at_s[:, None] <= ends)).any(axis=1)
+    outside = ~((at_s[:, None] > began) & (at_s[:, None] <= ends)).any(axis=1)
+    assert inside.any() and (ready[inside] == 1).all()
+    assert not ready[outside].any()
+    assert not found.refused
+
+
 # ---- nodes that come and go
 
 
