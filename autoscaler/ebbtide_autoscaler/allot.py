@@ -8,7 +8,6 @@ aside.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from heapq import merge
-from itertools import repeat
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.follow import chosen, ordered
@@ -37,6 +36,7 @@ from ebbtide_autoscaler.waiting_line import (
     waits_only,
     waits_since_s,
 )
+from ebbtide_autoscaler.waits import Alike
 
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
 
@@ -140,7 +140,7 @@ def _in_turn(table: Table, apart: Set[JobName]) -> Iterable[JobRecord]:
     alone = {name for name in apart if name in jobs and waits_only(jobs[name])}
     if draft.contested:
         for line in here.values():
-            draft.waits += _told(line.names, _THEY_GO_FIRST, alone)
+            draft.waits.append(Alike(line.names, 0, len(line.names), _THEY_GO_FIRST, alone))
     else:
         alone.update(job.spec.name for job in (draft.shares.claimants(waiting(jobs)) if draft.shares else ()))
     left = sorted((jobs[name] for name in alone), key=place)
@@ -162,18 +162,12 @@ def _looked_at(table: Table, asks: Asks, line: Line, alone: Set[JobName]) -> Ite
     while at < len(line.jobs):
         if asks in table.refused:
             upto = line.next_starving(at, starving_s) if table.could_help(asks) else len(line.jobs)
-            why = table.refused[asks][1]
-            table.draft.waits += _told(line.names[at:upto], why, alone)
+            table.draft.waits.append(Alike(line.names, at, upto, table.refused[asks][1], alone))
             at = upto
         if at < len(line.jobs):
             if line.names[at] not in alone:
                 yield line.jobs[at]
             at += 1
-
-
-def _told(names: Iterable[JobName], why: str, alone: Set[JobName]) -> Iterable[tuple[JobName, str]]:
-    """The same to all of them but those that are looked at by themselves; there may be thousands, in each decision."""
-    return zip([one for one in names if one not in alone] if alone else names, repeat(why))
 
 
 @ordered(place)

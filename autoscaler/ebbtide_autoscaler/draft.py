@@ -10,6 +10,7 @@ from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.shortfall import Shortfall
 from ebbtide_autoscaler.teams import Shares
+from ebbtide_autoscaler.waits import Alike
 
 
 @dataclass(slots=True)
@@ -18,7 +19,7 @@ class Draft:
 
     free: FreeSlots
     moves: list[Move] = field(default_factory=list)
-    waits: list[tuple[str, str]] = field(default_factory=list)
+    waits: list[tuple[str, str] | Alike] = field(default_factory=list)
     shortfall: Shortfall = field(default_factory=Shortfall)  # slots that replicas need and nobody has free
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     minima: Mapping[JobName, int] = field(default_factory=dict)  # how many each of those jobs is owed

@@ -29,6 +29,7 @@ from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Shares
+from ebbtide_autoscaler.waits import Waits
 from ebbtide_autoscaler.warm import give_way, why_not_park
 
 Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
@@ -80,7 +81,7 @@ def decide(
     reclaim(now_s, state, draft, config)
     grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
     give_way(state, draft)
-    decision = Decision(moves=tuple(draft.moves), waits=tuple(draft.waits))
+    decision = Decision(moves=tuple(draft.moves), waits=Waits(draft.waits))
     ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)

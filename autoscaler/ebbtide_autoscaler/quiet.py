@@ -8,7 +8,7 @@ Not before it was made, though: whoever looks ahead (`foresee`) asks for a later
 clock may be set back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -29,7 +29,7 @@ class Quiet:
     config: PolicyConfig
     since_s: float
     until_s: float
-    waits: tuple[tuple[str, str], ...]
+    waits: Collection[tuple[str, str]]
 
     def holds(
         self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig, wanted: Sequence[Want]

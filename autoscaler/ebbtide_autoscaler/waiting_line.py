@@ -6,7 +6,7 @@ the first of a line that gets nothing holds for all that stand behind it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from functools import cached_property
 
 from ebbtide.pool.follow import lined_up, ordered
 from ebbtide.pool.ids import JobName
@@ -18,23 +18,28 @@ Asks = tuple[int, int, str]
 """How many slots a job needs, its priority, and its team."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
     """Jobs that ask for the same, in turn.
 
     Attributes:
         since_s: since when each has waited.
+        first_s: since when the one has that has waited longest.
     """
 
     jobs: tuple[JobRecord, ...]
     names: tuple[JobName, ...]
     since_s: tuple[float, ...]
 
+    @cached_property
+    def first_s(self) -> float:
+        return min(self.since_s)
+
     def next_starving(self, at: int, before_s: float) -> int:
         """Where the first one from ``at`` on stands that has waited since ``before_s`` or longer; else the end."""
-        if min(self.since_s[at:], default=inf) > before_s:
-            return len(self.jobs)
-        return next(n for n in range(at, len(self.jobs)) if self.since_s[n] <= before_s)
+        if self.first_s > before_s:  # as mostly, and it is asked of every line in each decision
+            return len(self.since_s)
+        return next((n for n in range(at, len(self.since_s)) if self.since_s[n] <= before_s), len(self.since_s))
 
 
 def place(job: JobRecord) -> tuple[tuple[float, float, int], JobName]:

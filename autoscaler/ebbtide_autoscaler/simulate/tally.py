@@ -1,6 +1,6 @@
 """What can only be seen while a run goes on: how long moves take, which GPUs come in time, why some are free."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -31,7 +31,7 @@ class Tally:
         self.asked_slot_s += needed * for_s
         self.on_time_slot_s += min(needed, ready) * for_s
 
-    def idle(self, free: int, reserve: int, waits: Sequence[object], for_s: float) -> None:
+    def idle(self, free: int, reserve: int, waits: Collection[object], for_s: float) -> None:
         """So many slots were free, and these waited for some."""
         if waits and free > 0:
             self.reserved_slot_s += min(free, reserve) * for_s

@@ -4,6 +4,7 @@ They are the ledger's records: the state of the pool is their fold, nothing else
 which its JSON form is recognised.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -473,4 +474,4 @@ class Decision:
     """What the policy returns: moves to make now, and for whoever waits the reason why."""
 
     moves: tuple[Move, ...] = ()
-    waits: tuple[tuple[str, str], ...] = ()  # (workload, why nothing is done for it)
+    waits: Collection[tuple[str, str]] = ()  # (workload, why nothing is done for it)
