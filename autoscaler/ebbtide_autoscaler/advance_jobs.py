@@ -1,6 +1,6 @@
 """What has become of each job, from what its ranks and its Train controller say. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ebbtide.client.messages import ControllerPhase, RankPhase, RankReport
 from ebbtide.pool.events import (
@@ -14,6 +14,8 @@ from ebbtide.pool.events import (
     JobStopped,
     StopJob,
 )
+from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.index import in_state
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.pool.words import many
@@ -28,6 +30,7 @@ LOG_TAIL_CHARS = 2000  # as a controller sends at most; one record of the ledger
 
 def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
     """At most one new fact per job, and its durable step."""
+    lost = in_state(state.slots, SlotState.LOST)
     for job in state.jobs.values():
         if job.state is JobState.ENDED:
             continue
@@ -35,8 +38,8 @@ def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterato
         durable = _durable(job, seen, ranks)
         if durable > job.durable_step:
             yield JobDurable(job.spec.name, durable)
-        fact = _silent(job, seen, now_s, limits) or _cut_off(state, job, seen, ranks, now_s, limits)
-        fact = fact or _next(state, job, seen, ranks, now_s)
+        fact = _silent(job, seen, now_s, limits) or _cut_off(job, seen, ranks, now_s, limits, lost)
+        fact = fact or _next(state, job, seen, ranks, durable, now_s)
         if fact is not None:
             yield fact
 
@@ -70,13 +73,18 @@ def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | 
 
 
 def _cut_off(
-    state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], now_s: float, limits: Limits
+    job: JobRecord,
+    seen: Seen,
+    ranks: dict[int, RankReport],
+    now_s: float,
+    limits: Limits,
+    lost: Mapping[SlotId, NodeId],
 ) -> Body | None:
     """What nobody of the job can say: a node died under its gang, or the gang does not come up."""
     why = ""
-    lost = [slot for slot in job.gang if state.slots[slot].state is SlotState.LOST]
-    if lost and job.state in GANG_EXISTS:
-        why = f"its node is gone, and {', '.join(lost)} with it"
+    mine = [slot for slot in job.gang if slot in lost] if lost else []
+    if mine and job.state in GANG_EXISTS:
+        why = f"its node is gone, and {', '.join(mine)} with it"
     waited_s = seen.waited_s(job.since_s, now_s)
     if job.state in COMES_UP and waited_s > limits.gang_timeout_s:
         came = sum(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
@@ -100,10 +108,11 @@ def _given_up(job: JobRecord, seen: Seen) -> JobEnded:
     return JobEnded(job.spec.name, "failed", f"{detail}\n{tail}" if tail else detail)
 
 
-def _next(state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], now_s: float) -> Body | None:
+def _next(
+    state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], durable: int, now_s: float
+) -> Body | None:
     name = job.spec.name
     step = max((r.step for r in ranks.values()), default=job.step)
-    durable = _durable(job, seen, ranks)
     held = state.held_by(name, job.epoch)
     complete = len(ranks) == len(job.gang)
     if job.state in GANG_EXISTS and _gang_lost(job, seen):

@@ -1,10 +1,12 @@
 """What has become of each seat, from its replica's reports and from which replica actors exist. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ebbtide.client.messages import GatewayReport, RankLoad, ReplicaPhase, ReplicaReport
 from ebbtide.pool.apply_seat import is_sound
 from ebbtide.pool.events import Body, Loaded, SeatDied, SeatDrained, SeatGone, SeatLanded, SeatReady, SeatStopped
+from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.index import in_state
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
 from ebbtide_autoscaler.advance_warm import parks
@@ -16,8 +18,9 @@ MOST_WHY = 200  # characters of a reason: a replica's word goes into the ledger
 
 def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
     """At most one new fact per seat."""
+    lost = in_state(state.slots, SlotState.LOST)
     for seat in state.seats.values():
-        fact = _next(state, seat, seen, now_s, limits)
+        fact = _next(state, seat, seen, now_s, limits, lost)
         if fact is not None:
             yield fact
 
@@ -57,12 +60,14 @@ def _silent_s(seat: SeatRecord, seen: Seen, now_s: float) -> float:
     return seen.silent_s(max(heard.at_s if heard else 0.0, seat.since_s), now_s)
 
 
-def _next(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+def _next(
+    state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits, lost: Mapping[SlotId, NodeId]
+) -> Body | None:
     report = _report(seat, seen)
     waited_s = seen.waited_s(seat.since_s, now_s)
-    lost = [slot for slot in seat.slots if state.slots[slot].state is SlotState.LOST]
-    if lost and seat.state not in (SeatState.COLD, SeatState.STOPPING):
-        return SeatStopped(seat.id, f"its node is gone, and {', '.join(lost)} with it")
+    mine = [slot for slot in seat.slots if slot in lost] if lost else []
+    if mine and seat.state not in (SeatState.COLD, SeatState.STOPPING):
+        return SeatStopped(seat.id, f"its node is gone, and {', '.join(mine)} with it")
     strayed = seen.misplaced.get(seat.id)
     if strayed is not None and strayed.at_s > seat.since_s and seat.state in LANDS:
         where = ", ".join(strayed.report)

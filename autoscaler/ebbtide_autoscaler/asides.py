@@ -1,11 +1,12 @@
 """How each job of the pool would step aside, from the ledger and the last reports. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ebbtide.client.messages import NodeMeans, RankReport
-from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of
 from ebbtide.pool.index import by_node
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
@@ -34,13 +35,13 @@ def asides(
         restart_s: what a restart is assumed to cost, the reading of the checkpoint left out.
         expected_s: how long a job has to do without its slots; None: nobody knows.
     """
-    found = {}
+    found, gpus = {}, {node: _gpus(seen, node) for node in state.nodes}
     for name, job in state.jobs.items():
         if job.state not in states:
             continue
         said = _said(job, seen)
         asks = _asks(job, said, restart_s, expected_s)
-        places = _on_gang(state, seen, job) if job.gang else _anywhere(state, seen, job.spec)
+        places = _on_gang(state, seen, job, gpus) if job.gang else _anywhere(state, seen, job.spec)
         if places:
             found[name] = step_aside(asks, places)
     return found
@@ -82,16 +83,21 @@ def _asks(job: JobRecord, said: list[RankReport], restart_s: float, expected_s: 
     )
 
 
-def _on_gang(state: PoolState, seen: Seen, job: JobRecord) -> tuple[There, ...]:
+def _on_gang(state: PoolState, seen: Seen, job: JobRecord, gpus: Mapping[NodeId, int]) -> tuple[There, ...]:
     """Where its gang is. What it has of the budget while it is parked is its own already."""
-    workers = Counter(state.slots[slot].slot.node for slot in job.gang)
     takes = job.state in (JobState.PARKING, JobState.PARKED, JobState.RESUMING)
     found = []
-    for node in sorted(workers):
+    for node, workers in _by_node(job.gang):
         left = state.nodes.get(node, 0) - state.parked_bytes(node)
-        left += workers[node] * job.spec.host_bytes_per_worker if takes else 0
-        found.append(_there(seen, node, workers[node], max(0, left)))
+        left += workers * job.spec.host_bytes_per_worker if takes else 0
+        found.append(_there(seen, node, workers, gpus.get(node, 0), max(0, left)))
     return tuple(found)
+
+
+@lru_cache(maxsize=4096)  # a gang stays where it is for many ticks, and the largest pools have some thousands
+def _by_node(gang: tuple[SlotId, ...]) -> Sequence[tuple[NodeId, int]]:
+    """How many workers a gang has on each node, in order."""
+    return sorted(Counter(map(node_of, gang)).items())
 
 
 def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
@@ -100,17 +106,24 @@ def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
     What is parked and free there now says nothing of the time when it runs: the whole budget counts.
     """
     workers = {node: min(len(by_node(state.slots, node)), spec.workers_min) for node in state.nodes}
-    found = (_there(seen, node, count, state.nodes[node]) for node, count in workers.items() if count)
+    found = (
+        _there(seen, node, count, _gpus(seen, node), state.nodes[node]) for node, count in workers.items() if count
+    )
     return tuple(dict.fromkeys(replace(one, host_free_bytes=None) for one in found))
 
 
-def _there(seen: Seen, node: NodeId, workers: int, budget_bytes: int) -> There:
+def _gpus(seen: Seen, node: NodeId) -> int:
+    """How many real ones it has, as far as its agent has said."""
+    heard = seen.agents.get(node)
+    return sum(uuid.startswith(_GPU) for uuid in heard.report.uuids.values()) if heard is not None else 0
+
+
+def _there(seen: Seen, node: NodeId, workers: int, gpus: int, budget_bytes: int) -> There:
     heard = seen.agents.get(node)
     means = heard.report.means if heard is not None else _UNSAID
-    uuids = heard.report.uuids.values() if heard is not None else ()
     return There(
         workers=workers,
-        gpus=min(workers, sum(uuid.startswith(_GPU) for uuid in uuids)),
+        gpus=min(workers, gpus),
         helper=means.helper,
         budget_bytes=budget_bytes,
         host_free_bytes=means.host_free_bytes,

@@ -4,7 +4,7 @@ Level-triggered: every tick names all that is still to be done, and the executor
 one node at most one logical GPU is unfenced at any time, or Ray could place a replica, or a fence, on the wrong one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -81,13 +81,14 @@ def instruct(state: PoolState, seen: Seen, now_s: float) -> tuple[Instruction, .
 def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
     opening = in_state(state.slots, SlotState.OPENING)
     open_now = {node for slot, node in opening.items() if _fence(seen, slot) is not FenceView.HELD}
-    calm = _Calm(state, seen)
+    ours = [record for record in _unfenced(state, seen) if _ours_to_fence(state, seen, record)]
+    calm = _Calm(state, seen, ours)
     for slot, node in sorted(opening.items(), key=lambda one: place_of(one[0])):
         if _fence(seen, slot) is FenceView.HELD and (node in open_now or calm.on(node)):
             yield DropFence(slot)
     closed = open_now | let_go(state)  # what leaves the cluster is to look idle to Ray
-    for record in _unfenced(state, seen):
-        if record.slot.node not in closed and _ours_to_fence(state, seen, record):
+    for record in ours:
+        if record.slot.node not in closed:
             # One that was refused is asked for again when that is a while ago: in between, replicas get their turn.
             yield HoldFence(record.slot.id)
 
@@ -106,18 +107,19 @@ def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
 class _Calm:
     """On which nodes whoever gets a logical GPU now can only be the replica that is to have it; found when asked."""
 
-    def __init__(self, state: PoolState, seen: Seen) -> None:
-        self._state, self._seen = state, seen
+    def __init__(self, state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> None:
+        """``ours``: slots whose fence is still to be got."""
+        self._state, self._seen, self._ours = state, seen, ours
         self._uneasy: frozenset[NodeId] | None = None
 
     def on(self, node: NodeId) -> bool:
         """Whether ``node`` is one of them."""
         if self._uneasy is None:
-            self._uneasy = _uneasy(self._state, self._seen)
+            self._uneasy = _uneasy(self._state, self._seen, self._ours)
         return node not in self._uneasy
 
 
-def _uneasy(state: PoolState, seen: Seen) -> frozenset[NodeId]:
+def _uneasy(state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> frozenset[NodeId]:
     """Nodes on which somebody else may take a logical GPU that gets free."""
     haunting = [state.seats.get(seat) for seat, actors in seen.living.items() if actors]
     haunting = [seat for seat in haunting if seat is None or not seat.fenced]  # these take no logical GPU
@@ -126,12 +128,9 @@ def _uneasy(state: PoolState, seen: Seen) -> frozenset[NodeId]:
     # It never landed and is not wanted any more: it takes any logical GPU of its node.
     seats = [seat for seat in haunting if seat and seat.state is SeatState.STOPPING and not seat.replica]
     seats += [seat for seat in state.seats.values() if _returns(seen, seat)]
-    slots = (
-        record.slot.node
-        for record in _unfenced(state, seen)
-        if _ours_to_fence(state, seen, record) or _stopping(state, record)
-    )
-    return frozenset({*seen.fencing, *slots, *(state.slots[slot].slot.node for seat in seats for slot in seat.slots)})
+    slots = (state.slots[slot].slot.node for seat in seats for slot in seat.slots)
+    leaving = (record.slot.node for seat in state.seats.values() for record in _leaving(state, seen, seat))
+    return frozenset({*seen.fencing, *(record.slot.node for record in ours), *slots, *leaving})
 
 
 def _returns(seen: Seen, seat: SeatRecord) -> bool:
@@ -142,10 +141,12 @@ def _returns(seen: Seen, seat: SeatRecord) -> bool:
     return heard is None or heard.at_s <= seat.since_s or heard.report.lease_epoch != seat.epoch
 
 
-def _stopping(state: PoolState, record: SlotRecord) -> bool:
-    """Whether the slot's replica is on its way out: its logical GPU gets free at any moment."""
-    seat = state.seats.get(SeatId(str(record.occupant)))
-    return seat is not None and seat.state is SeatState.STOPPING and not seat.fenced
+def _leaving(state: PoolState, seen: Seen, seat: SeatRecord) -> list[SlotRecord]:
+    """Slots whose replica is on its way out: their logical GPUs get free at any moment, and are in no fence yet."""
+    if seat.state is not SeatState.STOPPING or seat.fenced:
+        return []
+    mine = (state.slots[slot] for slot in seat.slots if _fence(seen, slot) is FenceView.ABSENT)
+    return [record for record in mine if record.occupant == seat.id and record.state is not SlotState.OPENING]
 
 
 def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:

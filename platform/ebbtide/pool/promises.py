@@ -9,7 +9,7 @@ from math import inf
 from ebbtide.pool import index
 from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.ids import JobName, SeatId
-from ebbtide.pool.records import changed
+from ebbtide.pool.records import changed, getter, together
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import (
     JOB_CLAIMS_SLOTS,
@@ -24,6 +24,8 @@ from ebbtide.pool.transitions import (
 
 def violations(state: PoolState) -> list[str]:
     """What in ``state`` breaks a promise; empty if nothing does."""
+    for one in (state.slots, state.jobs, state.seats):
+        together(one)  # once, before each of them is looked up thousands of times
     return [
         *_slots(state, state.slots.values()),
         *_jobs(state, state.jobs),
@@ -96,11 +98,12 @@ def check(state: PoolState, since: PoolState | None = None) -> None:
 def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
     wrong = []
     opening: dict[str, str] = {}
+    job_of, seat_of = getter(state.jobs), getter(state.seats)
     for record in records:
-        name = record.slot.id
+        name, who = record.slot.id, record.occupant
         if (record.state in OCCUPIED) != (record.occupant is not None):
             wrong.append(f"slot {name} is {record.state.value} with occupant {record.occupant}")
-        if record.occupant is not None and record.occupant not in state.jobs and record.occupant not in state.seats:
+        if who is not None and job_of(JobName(who)) is None and seat_of(SeatId(who)) is None:
             wrong.append(f"slot {name} is occupied by {record.occupant}, whom the pool does not know")
         if record.occupant is not None and not 0 < record.epoch < state.next_epoch:
             wrong.append(f"slot {name} has epoch {record.epoch}, the next is {state.next_epoch}")
@@ -112,12 +115,13 @@ def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
 
 
 def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord]) -> list[str]:
-    wrong, leases = [], index.leases(state.slots)
+    wrong, leases, slot_of = [], index.leases(state.slots), getter(state.slots)
     for name, job in jobs.items():
         held = tuple(leases.get((name, job.epoch), ()))
-        wrong += [f"job {name} counts on slot {s}, which is not in the pool" for s in job.gang if s not in state.slots]
+        gang = [(slot, slot_of(slot)) for slot in job.gang]
+        wrong += [f"job {name} counts on slot {s}, which is not in the pool" for s, one in gang if one is None]
         if job.state in JOB_HOLDS_SLOTS:
-            here = [s for s in job.gang if s in state.slots and state.slots[s].state is not SlotState.LOST]
+            here = [s for s, one in gang if one is not None and one.state is not SlotState.LOST]
             if sorted(held) != sorted(here):
                 wrong.append(f"job {name} is {job.state.value} with gang {job.gang} but holds {held}")
             if not job.spec.workers_min <= len(job.gang) <= job.spec.workers_max:
@@ -132,10 +136,10 @@ def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord]) -> list[str]:
 
 
 def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord]) -> list[str]:
-    wrong, leases = [], index.leases(state.slots)
+    wrong, leases, slot_of = [], index.leases(state.slots), getter(state.slots)
     for name, seat in seats.items():
         held = tuple(leases.get((name, seat.epoch), ()))
-        gone = [s for s in seat.slots if s not in state.slots]
+        gone = [s for s in seat.slots if slot_of(s) is None]
         wrong += [f"seat {name} counts on slot {s}, which is not in the pool" for s in gone]
         if seat.state is SeatState.COLD and (held or seat.slots):
             wrong.append(f"seat {name} is cold but has {held or seat.slots}")
