@@ -23,7 +23,9 @@ MOST_NUMBERS = 2
 
 
 class _Trace(click.ParamType[Traced]):
-    name = "FILE[:factor[:from_day]]"
+    def __init__(self, name: str = "FILE[:factor[:from_day]]") -> None:
+        """``name``: as help and errors show it."""
+        self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Traced:
         """A file whose name ends in a colon and a number is given with a factor."""
@@ -48,8 +50,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("config", type=_FILE)
 @click.option("--serving", type=_Trace(), multiple=True, help="Requests or rates; times the factor.")
-@click.option("--jobs", type=_Trace(), multiple=True, help="Jobs, of which that share is kept.")
-@click.option("--ledger", type=_Trace(), help="A pool's recorded ledger instead, its demand times the factor.")
+@click.option(
+    "--jobs", type=_Trace("FILE[:share[:from_day]]"), multiple=True, help="Jobs, of which that share is kept."
+)
+@click.option(
+    "--ledger",
+    type=_Trace("FOLDER[:factor[:from_day]]"),
+    help="A pool's recorded ledger instead, its demand times the factor.",
+)
 @click.option("--policies", default="all", show_default=True, help="Names with commas, as the table has them.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each.")
 @click.option("--json", "json_path", type=_FILE, help="Write figures there; -: to stdout, instead of the table.")

@@ -1,5 +1,6 @@
 """What a simulation is given, traces or a recorded ledger, to what its runs need of it. Pure."""
 
+from dataclasses import fields
 from typing import Any
 
 from ebbtide_autoscaler.signals import PolicyConfig
@@ -42,7 +43,11 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
     """Where it comes from, and what is left out or odd; ``given`` is the first seed's scene."""
     if isinstance(inputs, Recorded):
         assert isinstance(file, ReplayFile)
-        return {"serving": [str(inputs)], "jobs": [str(inputs)], "remarks": replay_remarks(file, inputs, given)}
+        return {
+            "serving": [str(inputs)],
+            "jobs": [str(inputs)],
+            "remarks": replay_remarks(file, inputs, given) + _unplayed(file),
+        }
     assert isinstance(file, SimulationFile)
     return {
         "serving": [str(one) for one, _ in inputs.serving],
@@ -50,5 +55,15 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
         "mix": file.jobs.mix.model_dump(),
         "noise": file.run.noise,
         "requests": file.run.requests,
-        "remarks": remarks.remarks(file, inputs, given),
+        "remarks": remarks.remarks(file, inputs, given) + _unplayed(file),
     }
+
+
+def _unplayed(file: File) -> list[str]:
+    """What the file says of the policy, as it may for a pool, that no simulation asks for."""
+    played = {one.name for one in fields(PolicyConfig)}
+    others = sorted(file.policy.model_fields_set - played)
+    named = ", ".join(f"policy.{one}" for one in others)
+    return (
+        [f"{named}: of no effect in a simulation, which decides every run.tick_s and loses no report"] if others else []
+    )

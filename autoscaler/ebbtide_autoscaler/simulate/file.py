@@ -2,18 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ebbtide.config.policy import PolicySection
 from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
 from ebbtide.config.section import Section
-from ebbtide_autoscaler.simulate.engine import ENGINES
+from ebbtide_autoscaler.simulate.engine import ENGINES, Engine
 from ebbtide_autoscaler.simulate.mix import Mix
 from ebbtide_autoscaler.simulate.run import DOWN_AFTER_S
 
 ROUNDING = 1e-6  # of shares that are written with a few digits
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class PoolModel(Section):
@@ -29,11 +30,56 @@ class PoolModel(Section):
         return self.nodes * (self.gpus_per_node // slots)
 
 
+_H100_8B = Engine(prefill_tok_s=1.0, decode_tok_s=1.0)  # what an engine has where nothing else is said of it
+
+
+class EngineModel(Section):
+    """A replica that is none of the known ones: another model, or other GPUs."""
+
+    prefill_tok_s: Positive = Field(description="Tokens of prompts that it reads a second, batched as it will be.")
+    decode_tok_s: Positive = Field(description="Tokens that it writes a second, likewise.")
+    gpus: Annotated[int, Field(ge=1, le=72)] = Field(1, description="Of one node. Default 1.")
+    weights: SizeBytes = Field(
+        _H100_8B.park_bytes, description="What it loads, and keeps in host memory while it is parked. Default 16GiB."
+    )
+    full: Annotated[float, Field(gt=0, le=1)] = Field(
+        _H100_8B.full, description=f"Share of its speed that it is meant to work at. Default {_H100_8B.full:g}."
+    )
+    tpot_s: Seconds = Field(
+        _H100_8B.tpot_s, description=f"Between two tokens of an answer, at that share. Default {_H100_8B.tpot_s:g}."
+    )
+    step_s: Seconds = Field(
+        _H100_8B.step_s,
+        description=f"Its shortest step, which reads all weights; of requests one by one. Default {_H100_8B.step_s:g}.",
+    )
+    chunk_tokens: Positive = Field(
+        _H100_8B.chunk_tokens, description=f"Of prompts in a step, at most. Default {_H100_8B.chunk_tokens:g}."
+    )
+    kv_tokens: Positive = Field(
+        _H100_8B.kv_tokens,
+        description=f"That its KV cache has room for; of requests one by one. Default {_H100_8B.kv_tokens:g}.",
+    )
+
+    def as_engine(self) -> Engine:
+        """As the simulator has it."""
+        return Engine(
+            prefill_tok_s=self.prefill_tok_s,
+            decode_tok_s=self.decode_tok_s,
+            park_bytes=self.weights,
+            slots=self.gpus,
+            full=self.full,
+            tpot_s=self.tpot_s,
+            step_s=self.step_s,
+            chunk_tokens=self.chunk_tokens,
+            kv_tokens=self.kv_tokens,
+        )
+
+
 class EndpointModel(Section):
     """An endpoint; the first trace of the command line is given to the first one, and so on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-    engine: str = Field("llama-8b-h100", description=f"One of {', '.join(ENGINES)}.")
+    engine: str = Field("llama-8b-h100", description=f"One of {', '.join(ENGINES)}, or of the file's own engines.")
     prompt_tokens: Annotated[float, Field(ge=1)] = Field(1000.0, description="Of a mean request, where no trace says.")
     output_tokens: Annotated[float, Field(ge=1)] = Field(200.0, description="The same.")
     ttft_slo_s: Seconds = 2.0
@@ -45,12 +91,6 @@ class EndpointModel(Section):
     warm_replicas: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most replicas that stay parked in host memory. Default null: as many as there is room for."
     )
-
-    @model_validator(mode="after")
-    def _known_engine(self) -> "EndpointModel":
-        if self.engine not in ENGINES:
-            raise ValueError(f"no engine {self.engine}: there are {', '.join(ENGINES)}")
-        return self
 
 
 class MixModel(Section):
@@ -155,6 +195,9 @@ class SimulationFile(Section):
     """The whole file."""
 
     pool: PoolModel
+    engines: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], EngineModel] = Field(
+        {}, description=f"Replicas by name, beside {', '.join(ENGINES)}."
+    )
     endpoints: Annotated[tuple[EndpointModel, ...], Field(min_length=1)]
     jobs: JobsModel = JobsModel()
     policy: PolicySection = PolicySection()
@@ -162,16 +205,30 @@ class SimulationFile(Section):
     failures: FailuresModel = FailuresModel()
     storage: StorageModel = StorageModel()
 
+    @field_validator("endpoints")
+    @classmethod
+    def _known_engines(cls, endpoints: tuple[EndpointModel, ...], info: ValidationInfo) -> tuple[EndpointModel, ...]:
+        known = [*ENGINES, *info.data.get("engines", {})]
+        for one in endpoints:
+            if one.engine not in known:
+                raise ValueError(f"endpoint {one.name}: no engine {one.engine}: there are {', '.join(known)}")
+        return endpoints
+
+    def engine_of(self, endpoint: EndpointModel) -> Engine:
+        """What one replica of it is; the file's own before a known one of that name."""
+        own = self.engines.get(endpoint.engine)
+        return ENGINES[endpoint.engine] if own is None else own.as_engine()
+
     @model_validator(mode="after")
     def _fits(self) -> "SimulationFile":
         names = [one.name for one in self.endpoints]
         if len(set(names)) < len(names):
             raise ValueError("two endpoints have one name")
         for one in self.endpoints:
-            slots = ENGINES[one.engine].slots
+            slots = self.engine_of(one).slots
             if slots > self.pool.gpus_per_node:
                 raise ValueError(f"endpoint {one.name}: a replica takes {slots} GPUs of one node, nodes have fewer")
-        gpus, needed = self.pool.nodes * self.pool.gpus_per_node, sum(ENGINES[o.engine].slots for o in self.endpoints)
+        gpus, needed = self.pool.nodes * self.pool.gpus_per_node, sum(self.engine_of(o).slots for o in self.endpoints)
         if needed > gpus:
             raise ValueError(f"a replica of each endpoint takes {needed} GPUs, the pool has {gpus}")
         if self.pool.reserve >= gpus:

@@ -10,7 +10,7 @@ import numpy as np
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import Job, Load, jobs, lasting, load, replicas_needed
-from ebbtide_autoscaler.simulate.engine import ENGINES, Engine, Saves, Times
+from ebbtide_autoscaler.simulate.engine import Engine, Saves, Times
 from ebbtide_autoscaler.simulate.failures import Failure, failures
 from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
 from ebbtide_autoscaler.simulate.filesystem import NODE_BYTES_PER_S
@@ -112,7 +112,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     singly = file.run.requests == "singly"
     together = np.zeros(max(1, horizon_s // CURVE_S))
     for (model, named, trace, number), drawn in zip(given, loads, strict=True):
-        engine, asked = ENGINES[model.engine], lasting(drawn, horizon_s, named.from_day * DAY_S)
+        engine, asked = file.engine_of(model), lasting(drawn, horizon_s, named.from_day * DAY_S)
         needed = replicas_needed(asked, engine, CURVE_S)
         together += needed * engine.slots
         if together.max() > slots:
@@ -122,7 +122,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
                 f"it by less than {named.factor * slots / together.max():.3g}"
             )
         _has_room(named, needed, engine, file.pool.replicas_max(engine.slots))
-        _can_answer(named, model, asked)
+        _can_answer(named, model, engine, asked)
         _can_be_copied(file, named, trace)
         if singly:
             each = _load(file, model, named, trace, number, rows=True)
@@ -147,7 +147,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
 
 
 def _spec(file: SimulationFile, model: EndpointModel, asked: Load) -> EndpointSpec:
-    engine = ENGINES[model.engine]
+    engine = file.engine_of(model)
     replicas_max = file.pool.replicas_max(engine.slots)
     warm = replicas_max if model.warm_replicas is None else model.warm_replicas
     spec = endpoint_spec(model.name, engine, asked, replicas_max=replicas_max, warm_replicas=warm)
@@ -163,7 +163,7 @@ def _load(file: SimulationFile, model: EndpointModel, named: Named, trace: Servi
         trace = replace(trace, blocks=None)
     if file.run.noise == "aggregated" and _copies_bytes(file, trace, factor) <= COPIES_BYTES:
         trace, factor = aggregated(trace, factor, seed)
-    return load(trace, ENGINES[model.engine], factor, (model.prompt_tokens, model.output_tokens), seed, rows=rows)
+    return load(trace, file.engine_of(model), factor, (model.prompt_tokens, model.output_tokens), seed, rows=rows)
 
 
 def _copies_bytes(file: SimulationFile, trace: Serving, factor: float) -> float:
@@ -195,8 +195,8 @@ def _has_room(named: Named, needed: Array, engine: Engine, most: int) -> None:
         )
 
 
-def _can_answer(named: Named, model: EndpointModel, asked: Load) -> None:
-    prefill_s = asked.prompt_tokens / ENGINES[model.engine].prefill_tok_s
+def _can_answer(named: Named, model: EndpointModel, engine: Engine, asked: Load) -> None:
+    prefill_s = asked.prompt_tokens / engine.prefill_tok_s
     if prefill_s > model.ttft_slo_s:
         raise BadTrace(
             f"{named.path}: endpoint {model.name} promises the first token within {model.ttft_slo_s:g} s, but a mean "
@@ -248,7 +248,7 @@ def _cast(file: SimulationFile, inputs: Inputs, seed: int, found: tuple[Job, ...
 
 def gang_max(file: SimulationFile, endpoints: int) -> int:
     """GPUs of the largest gang that can ever run: each endpoint keeps a replica, and nobody trains on the reserve."""
-    kept = sum(ENGINES[one.engine].slots for one in file.endpoints[:endpoints])
+    kept = sum(file.engine_of(one).slots for one in file.endpoints[:endpoints])
     return file.pool.nodes * file.pool.gpus_per_node - file.pool.reserve - kept
 
 

@@ -239,7 +239,12 @@ def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tupl
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ("pool: {nodes: 1, gpus_per_node: 2}\nendpoints: [{name: x, engine: gpt}]\n", "2:13", "no engine gpt"),
+        (
+            "pool: {nodes: 1, gpus_per_node: 2}\nendpoints: [{name: x, engine: gpt}]\n",
+            "2:12",
+            "endpoint x: no engine gpt",
+        ),
+        ("pool: {nodes: 1}\nengines: {mine: {prefill_tok_s: 0}}\nendpoints: [{name: x}]\n", "2:33", "greater than 0"),
         ("pool: {nodes: 1}\nendpoints: [{name: x}, {name: x}]\n", "1:1", "two endpoints have one name"),
         ("pool: {nodes: 0}\nendpoints: [{name: x}]\n", "1:15", "greater than or equal to 1"),
         ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {hours_max: 0}\n", "3:18", "greater than or equal to 0.01"),

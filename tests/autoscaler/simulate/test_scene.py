@@ -206,6 +206,28 @@ def large_replicas(by_minute: Sequence[float]) -> Rates:
     )
 
 
+def test_a_file_has_engines_of_its_own() -> None:
+    """One that is twice as fast as the 8B on an H100 needs half the replicas for the same requests."""
+    known = ENGINES["llama-8b-h100"]
+    twice = {"prefill_tok_s": 2 * known.prefill_tok_s, "decode_tok_s": 2 * known.decode_tok_s}
+    own = {"fast": twice | {"gpus": 2, "weights": 1 << 30}, "llama-8b-h100": twice}
+    file = SimulationFile.model_validate(
+        {
+            "pool": {"nodes": 1},
+            "engines": own,
+            "endpoints": ({"name": "a", "engine": "fast"}, {"name": "b"}),
+            "run": {"warm_up_s": 0.0},
+        }
+    )
+    first, second = drawn(file, replicas([1.0] * 30), replicas([1.0] * 30)).services
+    assert first.engine.decode_tok_s == second.engine.decode_tok_s == 2 * known.decode_tok_s, "its own goes first"
+    assert (first.spec.slots_per_replica, first.engine.park_bytes) == (2, 1 << 30)
+    assert (second.spec.slots_per_replica, second.engine.full) == (1, known.full)
+    slow = drawn(models("llama-8b-h100", nodes=1, per_node=8), replicas([1.0] * 30)).services[0]
+    assert second.load.work_s.sum() == pytest.approx(slow.load.work_s.sum() / 2, rel=0.05)
+    assert second.spec.target_requests == pytest.approx(2 * slow.spec.target_requests, abs=1)
+
+
 def test_what_is_left_over_on_each_node_is_no_room_for_a_replica() -> None:
     """Four nodes of six GPUs hold four replicas of four, not six."""
     file = models("llama-70b-4xh100", nodes=4, per_node=6)
