@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ebbtide.pool import index
+from ebbtide.pool.apply_seat import occupied_seats
 from ebbtide.pool.apply_slot import freed
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
@@ -63,6 +64,8 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.filesystem import SERVING, TRAINING, Filesystem, Transfer
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.training import Training
+
+EMPTIES_EVERY_S = 1.0  # an endpoint that is removed; the arbiter asks at each of its ticks
 
 Who = TypeVar("Who", JobName, SeatId)
 
@@ -129,11 +132,19 @@ class Pool(Book):
 
     def retire(self, endpoint: EndpointName) -> None:
         """Its replicas leave, and no other one starts until it is declared again."""
-        for event in retire(self.state, self.state.endpoints[endpoint], "its endpoint was removed", may_move=True):
-            if isinstance(event, EndpointDeclared):
-                self._apply(event)
-            else:
-                self.carry_out([event])
+        spec = self.state.endpoints[endpoint].spec
+        self._apply(EndpointDeclared(replace(spec, replicas_min=0, replicas_max=0)))
+        self._empty(endpoint)
+
+    def _empty(self, endpoint: EndpointName) -> None:
+        """As the arbiter has it emptied, tick by tick: one that was about to park is parked first."""
+        record = self.state.endpoints[endpoint]
+        if record.spec.replicas_max or not occupied_seats(self.state, endpoint):
+            return
+        for event in retire(self.state, record, "its endpoint was removed", may_move=True):
+            assert isinstance(event, DrainSeat), "it has room for no replica already"
+            self.carry_out([event])
+        self.agenda.at(self.now_s + EMPTIES_EVERY_S, partial(self._empty, endpoint))
 
     def stand(self, endpoint: EndpointName, replicas: int) -> None:
         """So many replicas of it answer already, or as many as there is room for."""

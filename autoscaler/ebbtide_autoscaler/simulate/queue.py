@@ -49,6 +49,10 @@ class Queue:
         self.asked[span.start // WINDOW_S] += requests
         return Served(requests, late, before_s + work_s - self.backlog_s)
 
+    def turn_away(self) -> None:
+        """Nobody waits any more: their endpoint is gone."""
+        self.backlog_s = 0.0
+
     def at_work(self, replicas: int) -> AtWork:
         """What gateways would tell of requests now, with so many ready replicas."""
         load, engine = self._load, self._engine

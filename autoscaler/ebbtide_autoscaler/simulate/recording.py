@@ -306,8 +306,6 @@ class _Fold:
                 name = "times that a person froze the pool"
             case NodeDraining():
                 name = "nodes drained by a person"
-            case EndpointRemoved():
-                name = "endpoints removed"
             case _:
                 return
         self.counts[name] = self.counts.get(name, 0) + 1

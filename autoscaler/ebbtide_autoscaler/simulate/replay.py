@@ -10,7 +10,7 @@ Not played again: what people did (holds, drains, a frozen pool), what failed bu
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, floor, inf
 from statistics import median
 
 import numpy as np
@@ -199,7 +199,7 @@ def _service(given: Recorded, change: ReplayEndpoint, pool: tuple[int, int], see
     drains_s = one.durations.drain_s.get(name)
     load = demand_load(given, name, change.stay_s, engine, seed)
     there = tuple(
-        (from_s - one.begins_s, until_s - one.begins_s if until_s < one.ends_s else inf)
+        (float(floor(from_s - one.begins_s)), float(ceil(until_s - one.begins_s)) if until_s < one.ends_s else inf)
         for from_s, until_s in one.declared[name]
     )
     return Service(spec, engine, load, median(drains_s) if drains_s else None, there)

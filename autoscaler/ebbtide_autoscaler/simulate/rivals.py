@@ -131,19 +131,22 @@ class Schedule:
     ) -> None:
         """``headroom``: above what it has seen."""
         self._per_replica, self._most, self._headroom = per_replica, most, headroom
-        self._first: int | None = None
+        self._first: dict[EndpointName, int] = {}  # of each the first quarter of an hour in which it was there
         self._highest: dict[EndpointName, dict[int, float]] = {name: {} for name in per_replica}
 
     def __call__(self, now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tuple[int, int]]:
         """As many as the last two days needed in this quarter of an hour and the next, and what is there now."""
         number, slices = int(now_s // SLICE_S), int(DAY_S // SLICE_S)
-        self._first = number if self._first is None else self._first
         found = {}
         for name, per_replica in self._per_replica.items():
+            record = snapshot.state.endpoints.get(name)
+            if record is None or not record.spec.replicas_max:
+                continue
             seen, now = self._highest[name], running(snapshot.traffic[name])
+            first = self._first.setdefault(name, number)
             seen[number] = max(seen.get(number, 0.0), now)
             then = [seen.get(number + ahead - back * slices) for ahead in (0, 1) for back in (1, 2)]
-            known = [one for one in then if one is not None and number - self._first >= slices]
+            known = [one for one in then if one is not None and number - first >= slices]
             least = (
                 min(self._most[name], ceil(max(known) * self._headroom / per_replica)) if known else self._most[name]
             )

@@ -173,7 +173,13 @@ class Run:
         else:
             self.pool.agenda.at(begins_s + from_s, partial(self.pool.declare, spec))
         if until_s < self._scene.horizon_s:
-            self.pool.agenda.at(begins_s + until_s, partial(self.pool.retire, spec.name))
+            self.pool.agenda.at(begins_s + until_s, partial(self._retire, spec.name))
+
+    def _retire(self, name: EndpointName) -> None:
+        self.pool.retire(name)
+        queue = self._queues[name]
+        if isinstance(queue, Queue):  # requests one by one have a limit of their own
+            queue.turn_away()
 
     def to(self, second: float) -> None:
         """Go on until then, seconds from the start of the run."""
@@ -279,7 +285,8 @@ class Run:
         pool = self.pool
         traffic = {one.spec.name: self._signals(one) for one in self._scene.services}
         if self._config.forecast_share:  # else nobody asks what is expected
-            self._watch.hear(pool.now_s, {name: one for name, one in traffic.items() if name in pool.state.endpoints})
+            there = {name for name, one in pool.state.endpoints.items() if one.spec.replicas_max}
+            self._watch.hear(pool.now_s, {name: one for name, one in traffic.items() if name in there})
         snapshot = Snapshot(pool.state, traffic, outlooks=self._watch.outlooks)
         decision, self._memory = self._contender(pool.now_s, snapshot, self._memory, self._config)
         pool.carry_out(decision.moves)

@@ -284,10 +284,12 @@ def test_an_endpoint_has_replicas_while_it_was_there_and_none_before_and_after(t
     """Twice, from the 4th bin to the 8th and from the 12th to the 16th; cold ones take up to ten minutes."""
     ends_s, there = 20 * BIN_S, [(4, 8), (12, 16)]
     events = [*pool_of({"n": [(0.0, ends_s)]}, until_s=ends_s), nothing(ends_s)]
-    for begin, end in there:
-        spec = an_endpoint(replicas_min=1, replicas_max=1)
-        events += [an_event(begin * BIN_S, EndpointDeclared(spec)), an_event(end * BIN_S, EndpointRemoved(CHAT))]
-    one = read_recording(written(tmp_path, sorted(events, key=lambda one: one.at_s)))
+    for begin, end in there:  # not at whole seconds
+        spec = an_endpoint(replicas_min=1, replicas_max=1, warm_replicas=1)
+        events.append(an_event(begin * BIN_S + 0.3, EndpointDeclared(spec)))
+        events.append(an_event(end * BIN_S - 0.6, EndpointRemoved(CHAT)))
+    told = [demand_record(Closed(CHAT, n, Bin(1.0, 1.0, 0.5))) for begin, end in there for n in range(begin, end)]
+    one = read_recording(written(tmp_path, sorted(events, key=lambda one: one.at_s), told))
     given_scene = scene(AS_IT_WAS, Recorded(one), 0)
     assert given_scene.services[0].there == tuple((a * BIN_S, b * BIN_S) for a, b in there)
     found = played(a_file({"times": {"start_s": 10, "cold_s": 10, "park_s": 5, "wake_s": 5}}), one, name=name)
@@ -299,6 +301,9 @@ def test_an_endpoint_has_replicas_while_it_was_there_and_none_before_and_after(t
     assert inside.any() and (ready[inside] == 1).all()
     assert not ready[outside].any()
     assert not found.refused
+    waited_s, count = found.waits[0]
+    assert waited_s[count > 0].max() < 700, "nobody waits from one time to the next"
+    assert not any("removed" in said for said in replay_remarks(AS_IT_WAS, Recorded(one), given_scene))
 
 
 # ---- nodes that come and go
