@@ -12,7 +12,6 @@ VS_ORACLE = 0.90
 # what can be had: then as much of foresight's as above.
 VS_STATIC = 2.5
 VS_STATIC_FLAT = 1.0  # where demand never ebbs there is nothing to lend: then no worse than static is all there is
-FLAT = 1.2  # the highest ten minutes by the mean up to which demand is called flat; the mildest tide recorded has 1.5
 WASTE = 0.02
 
 

@@ -12,14 +12,34 @@ from ebbtide_autoscaler.simulate.draws import MINUTE_S
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.traces import Array
 
+TEN = 10  # minutes
+FLAT = 1.2  # the highest ten of them by the mean, up to which demand is called flat; the mildest tide recorded has 1.5
+
 
 def serving_slots(scene: Scene) -> Array:
     """Slots that requests need, minute by minute (the last may be shorter); of shape (minutes,)."""
+    found: Array = _by_service(scene).sum(axis=0)
+    return found
+
+
+def is_flat(scene: Scene) -> bool:
+    """Whether partitions that are made for the highest ten minutes have next to nothing to lend.
+
+    Each is made for its own: of services whose days are hours apart the sum may hardly change, and much be lent.
+    """
+    needed = _by_service(scene)
+    count = needed.shape[1] // TEN * TEN
+    tens = needed[:, :count].reshape(len(needed), -1, TEN).mean(axis=2) if count else needed
+    return bool(tens.max(axis=1).sum() <= FLAT * needed.sum(axis=0).mean())
+
+
+def _by_service(scene: Scene) -> Array:
+    """Slots that each one's requests need; of shape (services, minutes)."""
     begins, long_s = _minutes(scene)
-    needed = np.zeros(len(begins))
-    for one in scene.services:
+    needed = np.zeros((len(scene.services), len(begins)))
+    for mine, one in zip(needed, scene.services, strict=True):
         full = 1.0 if scene.singly else one.engine.full  # one that batches may be driven to all its speed for a while
-        needed += np.add.reduceat(one.load.work_s, begins) / long_s / full * one.engine.slots
+        mine += np.add.reduceat(one.load.work_s, begins) / long_s / full * one.engine.slots
     return needed
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from ebbtide.pool.events import Decision
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.simulate.bars import FLAT, bars
+from ebbtide_autoscaler.simulate.bars import bars
 from ebbtide_autoscaler.simulate.beside import beside, happened
-from ebbtide_autoscaler.simulate.bound import serving_slots, training_bound_s
+from ebbtide_autoscaler.simulate.bound import is_flat, serving_slots, training_bound_s
 from ebbtide_autoscaler.simulate.casting import File, Given, policy_config, scene, told
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.contradictions import contradictions
@@ -25,8 +25,6 @@ from ebbtide_autoscaler.simulate.replay import Recorded
 from ebbtide_autoscaler.simulate.run import COURSE_S, Contender, Run
 from ebbtide_autoscaler.simulate.score import figures, over_seeds
 from ebbtide_autoscaler.simulate.tables import CAUSES, Table, compared, held_to, moved, wasted
-
-TEN = 10  # minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,6 @@ class Report:
         """Nothing is played yet. Raises BadTrace: the first seed's scene cannot be."""
         given = scene(file, inputs, 0)
         needed = serving_slots(given)
-        tens = needed[: len(needed) // 10 * 10].reshape(-1, 10).mean(axis=1) if len(needed) >= TEN else needed
         return cls(
             {
                 "slots": given.slots,
@@ -119,7 +116,7 @@ class Report:
                 "seeds": seeds,
                 "jobs_taken": len(given.jobs),
                 "serving_slots": {"mean": needed.mean(), "max": needed.max(), "min": needed.min()},
-                "flat": bool(tens.max() <= FLAT * needed.mean()),
+                "flat": is_flat(given),
             }
             | told(file, inputs, given),
             happened(inputs.recording) if isinstance(inputs, Recorded) else None,

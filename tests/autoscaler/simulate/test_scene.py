@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ebbtide_autoscaler.command_simulate import simulate
-from ebbtide_autoscaler.simulate.bound import serving_slots
+from ebbtide_autoscaler.simulate.bound import FLAT, is_flat, serving_slots
 from ebbtide_autoscaler.simulate.draws import lasting
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.file import SimulationFile
@@ -397,3 +397,15 @@ def test_requests_one_by_one_have_a_replica_that_was_tried_out_and_a_bound_at_al
     np.testing.assert_array_equal(one.load.work_s, other.load.work_s)
     full = ENGINES["llama-8b-h100"].full
     np.testing.assert_allclose(serving_slots(singly), serving_slots(fluid) * full)
+
+
+def test_demand_is_flat_where_partitions_have_nothing_to_lend() -> None:
+    """Two services whose days are opposite: their sum hardly changes, and each partition lends half of the time."""
+    day, night = [0.2] * 60 + [2.0] * 60, [2.0] * 60 + [0.2] * 60
+    steady = drawn(file_of(), replicas([2.0] * 120))
+    tides = drawn(file_of(2), replicas(day), replicas(night))
+    needed = serving_slots(tides)
+    assert needed.reshape(-1, 10).mean(axis=1).max() <= FLAT * needed.mean()
+    assert is_flat(steady) and not is_flat(tides)
+    assert not is_flat(drawn(file_of(), replicas(day)))
+    assert is_flat(drawn(file_of(), replicas([2.0] * 5))), "less than ten minutes are one stretch each"
