@@ -190,6 +190,7 @@ def what_is_scheduled_is_aimed_at(case: Case) -> Iterator[str]:
             for m in case.moves
             if isinstance(m, DrainSeat | ParkSeat) and EndpointName(m.seat.rpartition("/")[0]) == name
         ]
+        goes = [seat for seat in goes if seat.state is not SeatState.WARM]  # who sleeps is none of those that are there
         fresh = [s for s in goes if s.revision == record.spec.revision and not _drains(case, s.slots)]
         ready = [s for s in case.state.seats.values() if s.endpoint == name and s.state is SeatState.READY]
         if fresh and len(ready) - len(goes) < least:
