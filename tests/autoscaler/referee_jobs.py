@@ -8,6 +8,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.autoscaler.referee import HOUR_S, Case
+from tests.autoscaler.referee_shares import held, team_of
 
 COMES_BACK = frozenset({JobState.STOPPING, JobState.RECOVERING, JobState.WAITING})
 COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
@@ -114,8 +115,15 @@ def the_least_important_goes_first(case: Case) -> Iterator[str]:
                 and not case.on_draining(other)
                 and all(state.slots[slot].state is SlotState.LEASED for slot in other.gang)
                 and not why_protected(case, other)
+                and not ("which came before it and has waited" in move.reason and _lends_nothing(case, job, other))
             ):
                 yield f"{job.spec.name} is asked aside, and {other.spec.name} of less priority stays"
+
+
+def _lends_nothing(case: Case, asked: JobRecord, other: JobRecord) -> bool:
+    """Whether one starves in another team, and this one's has no more than it was promised: nobody borrows from it."""
+    team = team_of(case, other)
+    return other.spec.team != asked.spec.team and held(case, team) <= team.guarantee
 
 
 def the_reserve_stays(case: Case) -> Iterator[str]:

@@ -7,33 +7,18 @@ nobody lends who was promised what it has. What is scheduled is aimed at, and no
 from collections.abc import Iterator, Sequence
 
 from ebbtide.pool.events import DrainSeat, ParkJob, ParkSeat, StopJob
-from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.referee import Case
 from tests.autoscaler.referee_jobs import WORKERS, owed, why_protected
 from tests.autoscaler.referee_seats import lacking
+from tests.autoscaler.referee_shares import held, team_of
 
-HOLDS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.RESUMING})  # those aside hold nothing of their team's
 FOR_A_GUARANTEE = "of its guarantee of"
 GIVEN_BACK_S = 45.0  # a lender's grace, a restart's cost for which its slots are kept, a claim before this one, and all
 COMING = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.WAKING})
-
-
-def team_of(case: Case, job: JobRecord) -> Team:
-    """Its own, or that of all whom the file does not name."""
-    return next((team for team in case.config.teams if team.name == job.spec.team), Team("others"))
-
-
-def held(case: Case, team: Team, *, leaves: Sequence[JobName] = ()) -> int:
-    """Slots that a team has before the moves, but for those of jobs that leave."""
-    return sum(
-        len(job.gang)
-        for name, job in case.state.jobs.items()
-        if job.state in HOLDS and name not in leaves and team_of(case, job).name == team.name
-    )
 
 
 def quotas_are_never_passed(case: Case) -> Iterator[str]:
