@@ -115,15 +115,20 @@ def the_least_important_goes_first(case: Case) -> Iterator[str]:
                 and not case.on_draining(other)
                 and all(state.slots[slot].state is SlotState.LEASED for slot in other.gang)
                 and not why_protected(case, other)
-                and not ("which came before it and has waited" in move.reason and _lends_nothing(case, job, other))
+                and not (
+                    "which came before it and has waited" in move.reason and _lends_nothing(case, move.reason, other)
+                )
             ):
                 yield f"{job.spec.name} is asked aside, and {other.spec.name} of less priority stays"
 
 
-def _lends_nothing(case: Case, asked: JobRecord, other: JobRecord) -> bool:
-    """Whether one starves in another team, and this one's has no more than it was promised: nobody borrows from it."""
+def _lends_nothing(case: Case, reason: str, other: JobRecord) -> bool:
+    """Whether it is for one of another team that starves, and this one's team has no more than it was promised."""
+    if "which came before it and has waited" not in reason:
+        return False
+    starving = next(job for name, job in case.state.jobs.items() if name == reason.partition(",")[0])
     team = team_of(case, other)
-    return other.spec.team != asked.spec.team and held(case, team) <= team.guarantee
+    return team.name != team_of(case, starving).name and held(case, team) <= team.guarantee
 
 
 def the_reserve_stays(case: Case) -> Iterator[str]:
