@@ -17,7 +17,7 @@ SETTLE_S = (
     150.0  # from anywhere to training on all slots: drain 20 s, a crash's backoff, restart, grow; 10 s when quiet
 )
 ENTER_S = 60.0
-PARKED_S = 25.0  # from a question to a replica beside the parked job: 5 s; the job waits for 10 s
+PARKED_S = 35.0  # from a question to a replica beside the parked job: 5 to 8 s; the job waits for 20 s
 TRICKLE_S = 0.5  # a user each
 LONG_TOKENS = 750  # 15 s at the engine's 50 tokens/s
 ENDLESS_TOKENS = 20 * LONG_TOKENS  # longer than any move takes; whoever asks for so many hangs up

@@ -27,7 +27,7 @@ pool: {{name: {name}, ray_address: "{address}", shared_dir: shared, host_memory_
 gateway: {{port: {port}, hold: {{max_age_s: 45}}}}
 policy: {{
   park_first: true, # a pool that learns from the moves of one cell would not make those of the next
-  restart_cost_s: 10, grow_after_s: 4, silence_s: 10, start_timeout_s: 120, gang_timeout_s: 75}}
+  restart_cost_s: 20, grow_after_s: 4, silence_s: 10, start_timeout_s: 120, gang_timeout_s: 75}}
 endpoints:
   - &endpoint
     name: tiny
@@ -57,7 +57,8 @@ jobs:
     checkpoint_every_s: 5
     host_memory_per_worker: 64 MiB
 """
-# A slow machine is not what is looked for here: no replicas because of slowness, no gang given up that still imports.
+# A slow machine is not what is looked for here: no replicas because of slowness, no gang given up that still imports;
+# and a parked job waits, 20 s, for a replica to come, 8 s where two cores are busy, and to go again, 4 s.
 # Bounds that protect a job from its pool's owner are set out of the way: here hundreds of tides come in an hour.
 
 ENGINES = {
