@@ -115,9 +115,7 @@ def the_least_important_goes_first(case: Case) -> Iterator[str]:
                 and not case.on_draining(other)
                 and all(state.slots[slot].state is SlotState.LEASED for slot in other.gang)
                 and not why_protected(case, other)
-                and not (
-                    "which came before it and has waited" in move.reason and _lends_nothing(case, move.reason, other)
-                )
+                and not _lends_nothing(case, move.reason, other)
             ):
                 yield f"{job.spec.name} is asked aside, and {other.spec.name} of less priority stays"
 

@@ -3,18 +3,33 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ebbtide.pool.events import Event, JobSubmitted, Move, NodeDraining, StopJob, WakeSeat
+from ebbtide.pool.events import DrainSeat, Event, JobSubmitted, Move, NodeDraining, StopJob, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
+from ebbtide.pool.spec import Scheduled
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig
+from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig
 from ebbtide_autoscaler.step import Step, World
 from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
 from tests.autoscaler.referee import Books, Case
 from tests.autoscaler.referee_jobs import the_least_important_goes_first, within_quota
 from tests.autoscaler.referee_seats import a_held_request_gets_a_replica
-from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, SEAT0, a_pool, fold, signals, with_job
+from tests.autoscaler.referee_teams import what_is_scheduled_is_aimed_at
+from tests.autoscaler.test_policy import (
+    CHAT,
+    CONFIG,
+    NOW,
+    S0,
+    S1,
+    SEAT0,
+    SEAT1,
+    a_pool,
+    fold,
+    signals,
+    with_job,
+    with_ready,
+)
 from tests.autoscaler.test_warm import WARMS, warm
 
 EMBED = EndpointName("embed")
@@ -85,3 +100,27 @@ def test_of_two_minima_of_a_team_only_those_within_its_quota_are_left_to_it() ->
     case = replace(a_case(state), config=config)
     assert [job.spec.name for job in within_quota(case, waits)] == ["first"]
     assert len(within_quota(replace(case, config=CONFIG), waits)) == 2
+
+
+def test_a_team_lends_nothing_of_what_it_was_promised_to_one_that_starves() -> None:
+    state = with_job(a_pool(), replace(a_job("low"), team="red"), (S0,))
+    state = with_job(state, replace(a_job("high"), team="blue", priority=1), (S1,))
+    state = fold(state, JobSubmitted(replace(a_job("first"), team="blue"), "i"))
+    asks = StopJob(JobName("high"), "first, which came before it and has waited for 1800 s", preempts=True)
+    case = a_case(state, asks)
+    promised, lends = (replace(CONFIG, teams=(Team("red", guarantee=given), Team("blue"))) for given in (1, 0))
+    assert not list(the_least_important_goes_first(replace(case, config=promised)))
+    assert len(list(the_least_important_goes_first(replace(case, config=lends)))) == 1
+    replica = replace(case, config=promised, moves=(StopJob(JobName("high"), "1 slot for chat", preempts=True),))
+    assert len(list(the_least_important_goes_first(replica))) == 1, "to a replica each lends"
+
+
+def test_a_replica_that_sleeps_is_none_of_those_that_are_scheduled() -> None:
+    launch = Scheduled(days=tuple(range(7)), from_minute=0, minutes=1440, replicas=1)
+    state = a_pool(endpoints=(replace(WARMS, scheduled=(launch,)),))
+    aims, traffic = Memory({CHAT: EndpointMemory(aim=1)}), {CHAT: signals()}
+    both = with_ready(warm(state), SEAT1, (S1,))
+    sleeper = replace(a_case(both, DrainSeat(SEAT0, "r"), traffic=traffic), memory=aims)
+    assert not list(what_is_scheduled_is_aimed_at(sleeper))
+    awake = replace(a_case(both, DrainSeat(SEAT1, "r"), traffic=traffic), memory=aims)
+    assert len(list(what_is_scheduled_is_aimed_at(awake))) == 1
