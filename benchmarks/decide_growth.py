@@ -5,7 +5,8 @@ endpoints without a replica are asked for at once. Before it was a whole tick in
 record in twenty has changed, as jobs and replicas report. *decide* is the policy on a snapshot; *tick* is all that the
 arbiter does of itself: it takes in reports, makes the snapshot, decides, applies and checks every event, says what is
 to be done, and writes the events to a ledger on this disk. *first* is a decision of an arbiter that has just begun and
-has looked at nothing yet.
+has looked at nothing yet. *pace* is a loop that is the same whatever ebbtide becomes: the same machine takes twice as
+long for it on some days, and figures of two days are compared by what both are of their day's pace.
 """
 
 import os
@@ -43,6 +44,7 @@ REPORTED = RecordId("1.1")
 DECIDE_MS = {1_000: 2.0, 10_000: 30.0}  # p99
 ROUNDS = 5  # a machine that others use too is slower for some seconds, and a round is over within a minute
 TICK_MS = 100.0  # p99, at 10,000 slots
+PACE_LOOK_UPS = 1_000_000  # in a mapping, as most of a decision is: 0.1 to 0.2 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,24 @@ def _tick(pool: LargePool, seen: Seen, log: EpochLog) -> int:
     return len(done.events)
 
 
+def pace_ms() -> float:
+    """Milliseconds of the processor for what the machine does between two rounds."""
+    counts: dict[int, int] = {}
+    begun_s = time.process_time()
+    for one in range(PACE_LOOK_UPS):
+        counts[one % EVERY] = counts.get(one % EVERY, 0) + 1
+    return 1000 * (time.process_time() - begun_s)
+
+
 def figures(sizes: dict[int, int] = SIZES, rounds: int = ROUNDS) -> dict[str, Any]:
     """Bars and the growth picture, as a part of ``policy.json``: medians of all rounds."""
     begun_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="ebbtide-decide-", dir=os.environ.get("EBBTIDE_BENCH_DIR")) as folder:
         log = EpochLog.open(Path(folder) / "ledger", writer="benchmark")
-        played = [[costs(slots, calls, log) for slots, calls in sizes.items()] for _ in range(rounds)]
+        played, paces = [], []
+        for _ in range(rounds):
+            paces.append(pace_ms())
+            played.append([costs(slots, calls, log) for slots, calls in sizes.items()])
         log.close()
     growth = [_point(one) for one in zip(*played, strict=True)]
     bars = {
@@ -138,6 +152,8 @@ def figures(sizes: dict[int, int] = SIZES, rounds: int = ROUNDS) -> dict[str, An
         "seeds": 1,
         "took_s": time.perf_counter() - begun_s,
         "bars": {name: {"value": value, "at_most": most, "met": value <= most} for name, (value, most) in bars.items()},
+        "pace_ms": round(median(paces), 1),
+        "pace_ms_rounds": [round(pace, 1) for pace in paces],
         "growth": growth,
     }
 

@@ -19,6 +19,7 @@ def test_it_gives_a_bar_for_each_goal_and_a_point_for_each_size(monkeypatch: pyt
     found = decide_growth.figures({104: 9, 200: 9}, rounds=3)
     met = {name: bar["met"] for name, bar in found["bars"].items()}
     assert met == {"decide_104_p99_ms": True, "decide_200_p99_ms": False, "tick_200_p99_ms": True}
+    assert len(found["pace_ms_rounds"]) == 3 and found["pace_ms"] == sorted(found["pace_ms_rounds"])[1] > 0
     assert [point["slots"] for point in found["growth"]] == [104, 200]
     for point in found["growth"]:
         assert point["moves_min"] > 0 and 0 < point["calls"] <= 9
