@@ -114,7 +114,7 @@ class Chaos:
         """Everything that was not broken for good is well again."""
         loop, random = self.loop, self.random
         self.faults.end()
-        loop.run(1.0)  # an arbiter that is doomed dies
+        loop.run(1.0)
         while loop.arbiter is None or loop.link.arbiter is None or self.away():
             loop.run(1.0)
         loop.run(3.0)  # what was asked last has been taken in

@@ -109,6 +109,8 @@ class Faults:
             loop.provider.never_come = False
         if loop.ledger is not None:
             loop.ledger.room_bytes = None
+        if loop.arbiter is not None:
+            loop.arbiter.doom = ""  # else it dies of what it is told next, and nobody tells it to its successor
         for gateway in loop.gateways:
             gateway.mute, gateway.skew_s = False, 0.0
         for driver in loop.drivers.values():
