@@ -5,8 +5,8 @@ endpoints without a replica are asked for at once. Before it was a whole tick in
 record in twenty has changed, as jobs and replicas report. *decide* is the policy on a snapshot; *tick* is all that the
 arbiter does of itself: it takes in reports, makes the snapshot, decides, applies and checks every event, says what is
 to be done, and writes the events to a ledger on this disk. *first* is a decision of an arbiter that has just begun and
-has looked at nothing yet. *pace* is a loop that is the same whatever ebbtide becomes: the same machine takes twice as
-long for it on some days, and figures of two days are compared by what both are of their day's pace.
+has looked at nothing yet. *pace* is a loop that is the same whatever ebbtide becomes, before each round: a hint of how
+quick the machine was then, and no more, since its pace can change within a round.
 """
 
 import os
@@ -44,7 +44,8 @@ REPORTED = RecordId("1.1")
 DECIDE_MS = {1_000: 2.0, 10_000: 30.0}  # p99
 ROUNDS = 5  # a machine that others use too is slower for some seconds, and a round is over within a minute
 TICK_MS = 100.0  # p99, at 10,000 slots
-PACE_LOOK_UPS = 1_000_000  # in a mapping, as most of a decision is: 0.1 to 0.2 s
+PACE_LOOK_UPS = 1_000_000  # in a mapping: 0.1 to 0.2 s
+PACE_KEYS = 20  # of that mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def pace_ms() -> float:
     counts: dict[int, int] = {}
     begun_s = time.process_time()
     for one in range(PACE_LOOK_UPS):
-        counts[one % EVERY] = counts.get(one % EVERY, 0) + 1
+        counts[one % PACE_KEYS] = counts.get(one % PACE_KEYS, 0) + 1
     return 1000 * (time.process_time() - begun_s)
 
 
