@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ebbtide.pool.events import DrainSeat, Event, JobSubmitted, Move, NodeDraining, StopJob, WakeSeat
+from ebbtide.pool.events import (
+    DrainSeat,
+    Event,
+    GrantJob,
+    GrantSeat,
+    JobSubmitted,
+    Move,
+    NodeDraining,
+    StopJob,
+    WakeSeat,
+)
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.spec import Scheduled
 from ebbtide.pool.state import PoolState
@@ -13,9 +23,14 @@ from ebbtide_autoscaler.step import Step, World
 from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
 from tests.autoscaler.referee import Books, Case
-from tests.autoscaler.referee_jobs import the_least_important_goes_first, within_quota
+from tests.autoscaler.referee_jobs import (
+    minima_are_left_to_those_who_come_back,
+    the_least_important_goes_first,
+    within_quota,
+)
 from tests.autoscaler.referee_seats import a_held_request_gets_a_replica
 from tests.autoscaler.referee_teams import what_is_scheduled_is_aimed_at
+from tests.autoscaler.test_owed import crashed
 from tests.autoscaler.test_policy import (
     CHAT,
     CONFIG,
@@ -100,6 +115,20 @@ def test_of_two_minima_of_a_team_only_those_within_its_quota_are_left_to_it() ->
     case = replace(a_case(state), config=config)
     assert [job.spec.name for job in within_quota(case, waits)] == ["first"]
     assert len(within_quota(replace(case, config=CONFIG), waits)) == 2
+
+
+def test_a_minimum_is_not_missed_by_what_another_one_took_that_came_first() -> None:
+    """Seed 5029: the first is at its team's quota once it has its slot, and was taken for one that waits for none."""
+    state = crashed(crashed(a_pool(nodes={"n0": 2}), "first", 1, 1), "second", 2, 2)
+    state = replace(
+        state, jobs={name: replace(job, spec=replace(job.spec, team=name)) for name, job in state.jobs.items()}
+    )
+    config = replace(CONFIG, teams=(Team("first", quota=1),))
+    grants = GrantJob(JobName("first"), (S0,), "r"), GrantSeat(SEAT0, (S1,), "r")
+    assert not list(minima_are_left_to_those_who_come_back(replace(a_case(state, *grants), config=config)))
+    alone = crashed(a_pool(nodes={"n0": 2}), "second", 2, 2)
+    [wrong] = minima_are_left_to_those_who_come_back(a_case(alone, grants[1]))
+    assert wrong.startswith("replicas get ['n0:1']")
 
 
 def test_a_team_lends_nothing_of_what_it_was_promised_to_one_that_starves() -> None:
