@@ -165,14 +165,13 @@ def _grows_at_its_bound(job: JobRecord) -> bool:
 def minima_are_left_to_those_who_come_back(case: Case) -> Iterator[str]:
     """No replica takes the slots without which a job that may never lose all of its own cannot come back."""
     state = case.state
-    back = {job.spec.name for job in owed(state)} & case.granted.keys()
-    waiting = [job for job in within_quota(case, owed(state)) if job.spec.name not in back]
+    waiting = within_quota(case, owed(state))
+    # With what such a job got by this decision its team may be at its quota: it has its minimum of the same slots.
+    waiting += [job for job in owed(state) if job.spec.name in case.granted and job not in waiting]
     taken = case.of_replicas
     if not waiting or not taken:
         return
     may = [r for r in state.slots.values() if r.state is not SlotState.LOST and r.slot.node not in state.draining]
-    met = {slot for name in back for slot in case.granted[name]}  # another such job has it already
-    may = [r for r in may if r.slot.id not in met]
     left = [r for r in may if r.occupant not in state.seats and r.state is not SlotState.FOREIGN]
     there = {record.slot.id for record in left}
     fixed = 0
