@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ebbtide.pool.events import GrantSeat, Move, WakeSeat
-from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.shortfall import Shortfall
@@ -23,6 +23,7 @@ class Draft:
     shortfall: Shortfall = field(default_factory=Shortfall)  # slots that replicas need and nobody has free
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     minima: Mapping[JobName, int] = field(default_factory=dict)  # how many each of those jobs is owed
+    denied: list[EndpointName] = field(default_factory=list)  # endpoints with a replica that lacks slots
     contested: bool = False  # a replica waits for slots: jobs take nothing now
     asides: Mapping[JobName, StepAside] = field(default_factory=dict)  # how jobs would step aside, where that is known
     expected_s: float | None = None  # how long a preemption lasts in this pool; None: nobody knows

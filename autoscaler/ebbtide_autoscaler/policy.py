@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from ebbtide.pool.events import Decision, DrainSeat, ParkSeat, ResumeJob, StopJob
+from ebbtide.pool.events import Decision, DrainSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.index import awaited
 from ebbtide.pool.state import PoolState, SeatRecord
@@ -30,7 +30,8 @@ from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, 
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Shares
 from ebbtide_autoscaler.waits import Waits
-from ebbtide_autoscaler.warm import give_way, why_not_park
+from ebbtide_autoscaler.warm import give_way, park_or_drain
+from ebbtide_autoscaler.yielding import make_place
 
 Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
 """Has jobs step aside for the slots that a draft misses."""
@@ -79,6 +80,7 @@ def decide(
                 _lower(now_s, state, want, draft)
             replace_outdated(now_s, state, want, draft)
     reclaim(now_s, state, draft, config)
+    make_place(now_s, state, wanted, draft)
     grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
     give_way(state, draft)
     decision = Decision(moves=tuple(draft.moves), waits=Waits(draft.waits))
@@ -121,11 +123,8 @@ def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
         return not is_on_draining(state, seat), not why_outdated(state, seat), not lets_back
 
     for seat in sorted(reversed(going), key=goes_first)[: want.now - want.want]:  # a stable sort
-        why, reason = why_outdated(state, seat), want.reason
-        if not why and record.spec.warm_replicas:
-            why_not = why_not_park(now_s, state, seat, draft)
-            if not why_not:
-                draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
-                continue
-            reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
-        draft.moves.append(DrainSeat(seat.id, f"{why}; {reason}" if why else reason))
+        why = why_outdated(state, seat)
+        if why:
+            draft.moves.append(DrainSeat(seat.id, f"{why}; {want.reason}"))
+        else:
+            park_or_drain(now_s, state, seat, want.reason, draft)

@@ -4,19 +4,20 @@ Endpoints of one priority take turns: next is the one that has the smallest shar
 looked at first would take all that is free, and the others would wait until its demand falls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import SeatId
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.words import many
 from ebbtide_autoscaler import retry, warm
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack, note_more
 from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import Want
-from ebbtide_autoscaler.warm import aside, wake
+from ebbtide_autoscaler.warm import aside, sleepers, wake
 
 
 def followed(state: PoolState) -> None:
@@ -25,42 +26,77 @@ def followed(state: PoolState) -> None:
     retry.followed(state)
 
 
+@dataclass(slots=True)
+class _Line:
+    """What one endpoint wants, and how far it has come."""
+
+    want: Want
+    found: Tries
+    sleepers: Iterator[SeatRecord]
+    have: int  # replicas, with those that this decision wakes or grants slots
+    used: int = 0  # of its cold seats
+    lacks: bool = False  # the others were noted as lacking slots
+
+    def left(self) -> tuple[SeatId, ...]:
+        """Cold seats that may start, as many as are still wanted."""
+        return self.found.seats[self.used :][: self.want.want - self.have]
+
+
 def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft: Draft) -> None:
-    """``wants``: of one priority, each for more replicas than there are."""
-    turns: list[tuple[float, int, int]] = []  # share of what it wants, place in `wants`, replicas
-    lines: list[tuple[Tries, list[SeatId]]] = []
-    for place, want in enumerate(wants):
-        have = want.now + wake(state, want, draft)
+    """``wants``: of one priority, each for more replicas than there are.
+
+    What is needed for the requests that are there goes first, whoever's they are; then room for more.
+    """
+    lines = []
+    for want in wants:
         limit = state.endpoints[want.endpoint].spec.replicas_max + len(aside(state, want.endpoint))
         found = tries(now_s, state, want.endpoint, limit)
-        if len(found.seats) < want.want - have:
-            why = found.story() if found.failures else "all its seats are taken"
-            draft.waits.append((want.endpoint, f"{want.reason}; {why}"))
-        lines.append((found, list(reversed(found.seats[: want.want - have]))))
-        turns.append((have / want.want, place, have))
+        lines.append(_Line(want, found, sleepers(state, want.endpoint), want.now))
+    _raise(state, lines, lambda want: want.need, draft)
+    _raise(state, lines, lambda want: want.want, draft)
+
+
+def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[Want], int], draft: Draft) -> None:
+    """All to this goal: first those that need no other slots than their own, then the others by turns."""
+    turns: list[tuple[float, int]] = []  # share of what it is for, place in `lines`
+    for place, line in enumerate(lines):
+        least = goal(line.want)
+        if line.have < least and not line.lacks:
+            line.have += wake(line.want, line.sleepers, least - line.have, state, draft)
+            turns.append((line.have / least, place))
     heapify(turns)
     while turns:
-        _, place, have = heappop(turns)
-        want, (found, seats) = wants[place], lines[place]
-        if not seats:
+        _, place = heappop(turns)
+        line = lines[place]
+        want, least = line.want, goal(line.want)
+        if line.have >= least:
             continue
         slots = draft.free.for_replica(state.endpoints[want.endpoint].spec.slots_per_replica)
-        if slots:
+        if line.used < len(line.found.seats) and slots:
             why = f"{want.reason}: {many(want.want, 'replica')} instead of {want.now}"
-            draft.grant(GrantSeat(seats.pop(), slots, why))
-            heappush(turns, ((have + 1) / want.want, place, have + 1))
+            draft.grant(GrantSeat(line.found.seats[line.used], slots, why))
+            line.used, line.have = line.used + 1, line.have + 1
+            heappush(turns, (line.have / least, place))
         else:
-            _lack(state, want, found, seats[::-1], draft)
+            line.lacks = True
+            _lack(state, line, draft)
 
 
-def _lack(state: PoolState, want: Want, found: Tries, seats: Sequence[SeatId], draft: Draft) -> None:
-    """None of these replicas can be placed now."""
+def _lack(state: PoolState, line: _Line, draft: Draft) -> None:
+    """None of its further replicas can be placed now."""
+    want, found, seats = line.want, line.found, line.left()
+    if len(seats) < want.want - line.have:
+        why = found.story() if found.failures else "all its seats are taken"
+        draft.waits.append((want.endpoint, f"{want.reason}; {why}"))
+    if not seats:
+        return
     count = state.endpoints[want.endpoint].spec.slots_per_replica
     if found.disturb_in_s and not draft.free.fits(count):
         no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
         why = f"{want.reason}; {found.story()} when a slot is free, {no_job}"
         draft.waits += [(seat, why) for seat in seats]
         return
+    draft.denied.append(want.endpoint)
     draft.best |= {slot for one in aside(state, want.endpoint) for slot in one.slots}
     for number, seat in enumerate(seats):
         if not note_lack(state, want, seat, draft):

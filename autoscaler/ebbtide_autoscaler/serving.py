@@ -15,7 +15,7 @@ from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.asked import asked
+from ebbtide_autoscaler.asked import asked, running
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.scheduled import scheduled
@@ -41,6 +41,8 @@ class Want:
     want: int
     reason: str
     busy_for_s: float  # how long it has wanted at least one replica
+    need: int = 0  # of these, for what comes in now, without room
+    least: int = 0  # its minimum, or what is scheduled
     known: bool = True  # False: its gateways are silent, so nothing is known of its traffic
 
 
@@ -158,7 +160,16 @@ def _want(
     after = _remembering(before, want, since_s, (under_since_s, under_most), strained_at_s)
     if want < have:
         want, why = _down(now_s, state, record, tuple(seats.values()), want)
-    return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s)), after
+    all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
+    need, least = want if all_of_it else max(proven, _at_once(spec, signals)), max(spec.replicas_min, known)
+    return Want(
+        spec.name, have, want, why, _for_s(after.busy_since_s, now_s), min(max(need, least), want), least
+    ), after
+
+
+def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:
+    """Replicas for what comes in now, at least one: no room for more, nor for the line, which all have in a burst."""
+    return max(1, math.ceil(running(signals) / spec.target_requests - 1e-9))
 
 
 def _remembering(
@@ -200,7 +211,7 @@ def _unheard(now_s: float, state: PoolState, record: EndpointRecord, seats: Sequ
     if keep < have:
         keep, not_yet = _down(now_s, state, record, seats, keep)
         why = not_yet if keep == have else f"its file allows {many(spec.replicas_max, 'replica')}"
-    return Want(spec.name, have, keep, why, 0.0, False)
+    return Want(spec.name, have, keep, why, 0.0, known=False)
 
 
 def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:

@@ -6,7 +6,7 @@ those that run there included: what a job was promised at its admission goes fir
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ebbtide.pool import index
 from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
@@ -34,12 +34,18 @@ def aside(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     return tuple(_aside(state.seats).get(endpoint, {}).values())
 
 
-def wake(state: PoolState, want: Want, draft: Draft) -> int:
-    """Wake warm replicas whose slots are free; says how many need no other slots, those still parking included."""
+def sleepers(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
+    """The endpoint's replicas that are warm or about to be, in the order in which they wake."""
+    return iter(_may_wake(state.seats).get(endpoint, {}).values())
+
+
+def wake(want: Want, sleeping: Iterator[SeatRecord], most: int, state: PoolState, draft: Draft) -> int:
+    """Wake the next warm replicas whose slots are free, up to ``most``.
+
+    Says how many need no other slots, those still parking included.
+    """
     found = 0
-    for seat in _may_wake(state.seats).get(want.endpoint, {}).values():
-        if found >= want.want - want.now:
-            break
+    while found < most and (seat := next(sleeping, None)):
         parking = seat.state is SeatState.PARKING
         if not (parking or draft.free.has(seat.slots)) or why_outdated(state, seat):
             continue
@@ -73,6 +79,17 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
     if needed > state.nodes.get(node, 0):
         return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
     return ""
+
+
+def park_or_drain(now_s: float, state: PoolState, seat: SeatRecord, reason: str, draft: Draft) -> None:
+    """Have a ready replica leave its slots: it stays warm if its endpoint has such, and it can."""
+    if state.endpoints[seat.endpoint].spec.warm_replicas:
+        why_not = why_not_park(now_s, state, seat, draft)
+        if not why_not:
+            draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
+            return
+        reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
+    draft.moves.append(DrainSeat(seat.id, reason))
 
 
 def give_way(state: PoolState, draft: Draft) -> None:

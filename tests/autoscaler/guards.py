@@ -72,6 +72,16 @@ GUARDS = (
         ("warm replicas give way", "    give_way(state, draft)\n", ""),
     ),
     *_in(
+        "autoscaler/ebbtide_autoscaler/yielding.py",
+        ("a minimum makes place for nobody", "left < max(1, own.least):", "left < 1:"),
+        (
+            "the higher priority makes no place",
+            "    if record.spec.priority > ",
+            "    if False and record.spec.priority > ",
+        ),
+        ("a starting replica stands in for nobody", "        left = self._answer[", "        left = self._have["),
+    ),
+    *_in(
         "autoscaler/ebbtide_autoscaler/free.py",
         (
             "one replica is placed on a node at a time",

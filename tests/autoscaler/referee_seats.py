@@ -1,5 +1,6 @@
 """The referee's rules on replicas: `EndpointSpec`'s promises, placement, host memory, and requests that wait."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -62,10 +63,10 @@ def replicas_stay_within_their_range(case: Case) -> Iterator[str]:
             continue
         seat = case.state.seats[move.seat]
         if seat.state in ALIVE and not must_go(case.state, seat):
-            yield from _may_not_go(case, seat)
+            yield from _may_not_go(case, seat, move.reason)
 
 
-def _may_not_go(case: Case, seat: SeatRecord) -> Iterator[str]:
+def _may_not_go(case: Case, seat: SeatRecord, reason: str) -> Iterator[str]:
     """What keeps a replica that is as it should be."""
     record, now_s = case.state.endpoints[seat.endpoint], case.now_s
     spec, mine = record.spec, seats(case.state, seat.endpoint)
@@ -75,7 +76,10 @@ def _may_not_go(case: Case, seat: SeatRecord) -> Iterator[str]:
         yield f"{seat.id} is {seat.state.value}, and drained for less demand"
     if len(alive) < spec.replicas_min:
         yield f"{seat.id} goes, and {len(alive)} of at least {spec.replicas_min} replicas are left"
-    if len(left) < case.memory.endpoints[seat.endpoint].aim:
+    to = re.match(r"makes place for (\S+), which has (\d+) of (\d+) ", reason)
+    if to:
+        yield from _makes_place(case, seat, EndpointName(to[1]), len(left))
+    elif len(left) < case.memory.endpoints[seat.endpoint].aim:
         yield f"{seat.id} goes, {len(left)} are ready, {case.memory.endpoints[seat.endpoint].aim} are aimed at"
     started_s = min(record.start_s, record.wake_s) if record.wake_s else record.start_s
     if now_s - seat.ready_since_s < spec.min_uptime_factor * started_s - 1e-6:
@@ -88,6 +92,18 @@ def _may_not_go(case: Case, seat: SeatRecord) -> Iterator[str]:
             yield f"{seat.id}, the last, goes with {signals.held} + {signals.inflight} requests there"
         if now_s - signals.last_arrival_s < spec.idle_after_s:
             yield f"{seat.id}, the last, goes {now_s - signals.last_arrival_s:.1f} s after a request"
+
+
+def _makes_place(case: Case, seat: SeatRecord, to: EndpointName, left: int) -> Iterator[str]:
+    """What keeps a replica from making place for another endpoint's."""
+    own, other = case.state.endpoints[seat.endpoint].spec, case.state.endpoints[to].spec
+    if to == seat.endpoint or own.priority > other.priority:
+        yield f"{seat.id}, of priority {own.priority}, makes place for {to}, of {other.priority}"
+    if not left:
+        yield f"{seat.id}, the last that is ready, makes place for {to}"
+    alive = sum(one.state in ALIVE for one in seats(case.state, to))
+    if alive >= min(other.replicas_max, case.memory.endpoints[to].aim):
+        yield f"{seat.id} makes place for {to}, which has the {alive} that are aimed at"
 
 
 def nothing_starts_on_hearsay(case: Case) -> Iterator[str]:
