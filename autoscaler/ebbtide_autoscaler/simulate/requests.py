@@ -43,17 +43,17 @@ class RequestQueue:
         self.arrivals = Arrivals(load)
         self._drawn = drawn
         self._speeds = batching.Speeds(
-            engine.prefill_tok_s,
-            engine.decode_tok_s,
-            engine.step_s,
-            engine.chunk_tokens,
-            engine.kv_tokens,
-            AT_ONCE,
-            HELD_S,
-            ttft_slo_s,
-            tpot_slo_s,
-            WINDOW_S,
-            BLOCK_TOKENS if load.rows is not None and len(load.rows.blocks) else 0,
+            prefill_tok_s=float(engine.prefill_tok_s),  # a whole number would have all of `batching` compiled again
+            decode_tok_s=float(engine.decode_tok_s),
+            step_s=float(engine.step_s),
+            chunk=float(engine.chunk_tokens),
+            kv_tokens=float(engine.kv_tokens),
+            at_once=AT_ONCE,
+            held_s=HELD_S,
+            ttft_s=float(ttft_slo_s),
+            tpot_s=float(tpot_slo_s),
+            window_s=WINDOW_S,
+            block_tokens=BLOCK_TOKENS if load.rows is not None and len(load.rows.blocks) else 0,
         )
         self._blocks = load.rows.blocks if load.rows is not None else np.empty(0, np.int64)
         kept = 1 << int(log2(max(2.0, 4 * engine.kv_tokens / BLOCK_TOKENS))) if self._speeds.block_tokens else 1

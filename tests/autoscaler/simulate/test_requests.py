@@ -336,3 +336,9 @@ def test_what_gateways_knew_before_is_known_until_it_is_a_minute_old() -> None:
         queue.serve(second, 0)
         stays.append(queue.at_work(0).stay_s)
     assert stays == [0.5, 0.5, 0.0, 0.0]
+
+
+def test_it_is_compiled_once_whatever_numbers_an_engine_is_told_in() -> None:
+    for engine in (ENGINE, replace(ENGINE, prefill_tok_s=10_000.0, decode_tok_s=2_000.0, kv_tokens=4_096.0)):
+        queue_of(recorded([(0.5, 10, 10)], 20), engine).serve(20, 1)
+    assert len(batching.play.signatures) == 1, "it takes half a minute each time"
