@@ -49,25 +49,16 @@ class _Places:
     ) -> None:
         self._now_s, self._state, self._have, self._draft = now_s, state, have, draft
         self._wants = {want.endpoint: want for want in wanted}
-        moved = draft.moved()
-        self._soon = Counter(_coming_free(state, draft, moved))
-        self._ready: dict[NodeId, list[SeatRecord]] = {}
-        self._answer = Counter[EndpointName]()  # ready replicas that stay, by endpoint
-        for want in wanted:
-            for seat in reversed(seats_of(state, want.endpoint)):  # the highest numbers go first
-                if seat.state is SeatState.READY and seat.id not in moved:
-                    self._ready.setdefault(node_of(seat.slots[0]), []).append(seat)
-                    self._answer[want.endpoint] += 1
+        self._moved = draft.moved()
+        self._soon = Counter(_coming_free(state, draft, self._moved))
 
     def make(self, lacking: Sequence[Want]) -> None:
         """In turn: priority, then who has least of what it needs."""
         for want in sorted(lacking, key=self._turn):  # a stable sort
             self._count_what_comes(want)
-            for node in sorted(self._ready.keys() - self._state.draining, key=lambda node: (-self._soon[node], node)):
-                if self._have[want.endpoint] >= want.need:
-                    break
-                while self._have[want.endpoint] < want.need and self._make_on(node, want):
-                    pass
+            if not self._have[want.endpoint]:
+                self._make_for(want, 1)
+            self._make_for(want, want.need)
 
     def _turn(self, want: Want) -> tuple[int, float]:
         return -self._state.endpoints[want.endpoint].spec.priority, self._have[want.endpoint] / want.need
@@ -80,38 +71,60 @@ class _Places:
             self._soon[node] -= more * count
             self._have[want.endpoint] += more
 
-    def _make_on(self, node: NodeId, want: Want) -> bool:
+    def _make_for(self, want: Want, goal: int) -> None:
+        """Place for so many, as far as others can give it: first where least is missing."""
+        gives = self._gives(want) if self._have[want.endpoint] < goal else {}
+        there: dict[NodeId, list[SeatRecord]] = {}
+        for name in gives:
+            for seat in reversed(seats_of(self._state, name)):  # the highest numbers go first
+                if seat.state is SeatState.READY and seat.id not in self._moved:
+                    there.setdefault(node_of(seat.slots[0]), []).append(seat)
+        for node in sorted(there.keys() - self._state.draining, key=lambda node: (-self._soon[node], node)):
+            while self._have[want.endpoint] < goal and self._make_on(node, there[node], gives, want):
+                pass
+            if self._have[want.endpoint] >= goal or not any(gives.values()):
+                break
+
+    def _gives(self, want: Want) -> dict[EndpointName, int]:
+        """How many replicas each endpoint can give to this one; those that give none are left out."""
+        priority = self._state.endpoints[want.endpoint].spec.priority
+        found = {}
+        for name, own in self._wants.items():
+            if name == want.endpoint or not own.known or self._state.endpoints[name].spec.priority > priority:
+                continue
+            keeps = max(1, own.least, ceil(own.need * SPARE) if self._have[want.endpoint] else 0)
+            # Who has no more than it keeps, with those that start, has no more of those that are ready.
+            if self._have[name] > keeps and (count := self._ready(name) - keeps) > 0:
+                found[name] = count
+        return found
+
+    def _ready(self, name: EndpointName) -> int:
+        """Its replicas that answer and stay: one that is still starting cannot stand in for one of them."""
+        return sum(seat.state is SeatState.READY and seat.id not in self._moved for seat in seats_of(self._state, name))
+
+    def _make_on(self, node: NodeId, there: list[SeatRecord], gives: dict[EndpointName, int], want: Want) -> bool:
         """Place for one replica on this node, if replicas that may go are enough for that."""
         count, found = self._slots_each(want), self._soon[node]
         going: list[SeatRecord] = []
-        gone = Counter[EndpointName]()
-        for seat in sorted(self._ready[node], key=self._spare, reverse=True):  # a stable sort
+        left = dict(gives)
+        for seat in sorted(there, key=self._spare, reverse=True):  # a stable sort
             if found >= count:
                 break
-            if self._may_go(seat, want, gone[seat.endpoint]):
+            if left[seat.endpoint] > 0 and may_go(self._now_s, self._state, self._state.endpoints[seat.endpoint], seat):
                 going.append(seat)
-                gone[seat.endpoint] += 1
+                left[seat.endpoint] -= 1
                 found += len(seat.slots)
         if found < count:
             return False
         for seat in going:
-            self._ready[node].remove(seat)
+            there.remove(seat)
+            self._moved.add(seat.id)
             park_or_drain(self._now_s, self._state, seat, self._why(seat.endpoint, want), self._draft)
             self._have[seat.endpoint] -= 1
-            self._answer[seat.endpoint] -= 1
+        gives.update(left)
         self._soon[node] = found - count
         self._have[want.endpoint] += 1
         return True
-
-    def _may_go(self, seat: SeatRecord, want: Want, gone: int) -> bool:
-        own, record = self._wants[seat.endpoint], self._state.endpoints[seat.endpoint]
-        left = self._answer[seat.endpoint] - gone - 1  # one that is still starting cannot stand in for a ready one
-        if seat.endpoint == want.endpoint or not own.known or left < max(1, own.least):
-            return False
-        if record.spec.priority > self._state.endpoints[want.endpoint].spec.priority:
-            return False
-        spared = left >= ceil(own.need * SPARE) or not self._have[want.endpoint]
-        return spared and may_go(self._now_s, self._state, record, seat)
 
     def _spare(self, seat: SeatRecord) -> float:
         """By how many times its endpoint has what it needs."""

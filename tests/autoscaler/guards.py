@@ -73,13 +73,9 @@ GUARDS = (
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/yielding.py",
-        ("a minimum makes place for nobody", "left < max(1, own.least):", "left < 1:"),
-        (
-            "the higher priority makes no place",
-            "    if record.spec.priority > ",
-            "    if False and record.spec.priority > ",
-        ),
-        ("a starting replica stands in for nobody", "        left = self._answer[", "        left = self._have["),
+        ("a minimum makes place for nobody", "max(1, own.least, ", "max(1, 0, "),
+        ("the higher priority makes no place", ".spec.priority > priority:", ".spec.priority > 1_000:"),
+        ("a starting replica stands in for nobody", "(count := self._ready(name) - keeps)", "(count := 9)"),
     ),
     *_in(
         "autoscaler/ebbtide_autoscaler/free.py",
