@@ -10,7 +10,7 @@ from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of
 from ebbtide.pool.index import by_node
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide.pool.transitions import JobState
+from ebbtide.pool.transitions import JOB_IN_HOST_MEMORY, JobState
 from ebbtide.snapshot.tiers.aside import Asks, StepAside, There, step_aside
 from ebbtide_autoscaler.seen import Seen
 
@@ -85,7 +85,7 @@ def _asks(job: JobRecord, said: list[RankReport], restart_s: float, expected_s: 
 
 def _on_gang(state: PoolState, seen: Seen, job: JobRecord, gpus: Mapping[NodeId, int]) -> tuple[There, ...]:
     """Where its gang is. What it has of the budget while it is parked is its own already."""
-    takes = job.state in (JobState.PARKING, JobState.PARKED, JobState.RESUMING)
+    takes = job.state in JOB_IN_HOST_MEMORY
     found = []
     for node, workers in _by_node(job.gang):
         left = state.nodes.get(node, 0) - state.parked_bytes(node)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebbtide.pool.follow import KEPT, chosen, grouped, lined_up, summed
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId, node_of, number_of, place_of
-from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SEAT_PARKS, JobState, SlotState
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JOB_IN_HOST_MEMORY, OCCUPIED, SEAT_PARKS, JobState, SlotState
 
 if TYPE_CHECKING:
     from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
@@ -215,8 +215,8 @@ def on_nodes(slots: Iterable[SlotId], times: int) -> Mapping[NodeId, int]:
 
 @summed
 def parked_bytes(job: "JobRecord") -> Mapping[NodeId, int] | None:
-    """Host memory lent to parked gangs, by node; nodes without any are left out."""
-    return on_nodes(job.gang, job.spec.host_bytes_per_worker) if job.state in JOB_CLAIMS_SLOTS else None
+    """Host memory lent to parked gangs, those on their way back included, by node; nodes without any are left out."""
+    return on_nodes(job.gang, job.spec.host_bytes_per_worker) if job.state in JOB_IN_HOST_MEMORY else None
 
 
 # ---- seats

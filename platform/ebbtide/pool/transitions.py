@@ -66,6 +66,9 @@ JOB_HOLDS_SLOTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.RESUM
 JOB_CLAIMS_SLOTS = frozenset({JobState.PARKING, JobState.PARKED})
 """Jobs with a parked claim on their gang's slots: they can only resume on exactly these."""
 
+JOB_IN_HOST_MEMORY = JOB_CLAIMS_SLOTS | {JobState.RESUMING}
+"""Jobs whose state is in host memory that is lent to them, or goes there: until the last worker is back."""
+
 SEAT_PARKS = frozenset({SeatState.PARKING, SeatState.WARM, SeatState.WAKING})
 """Seats with a replica that has given its GPU up, or is about to, or gets it back."""
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ebbtide.pool import index
 from ebbtide.pool.apply import apply
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, SlotState
+from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, JobState, SlotState
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
 
 
@@ -30,8 +30,11 @@ def agrees(state: PoolState) -> None:
         claiming = [name for name, job in state.jobs.items() if job.state in JOB_CLAIMS_SLOTS and slot in job.gang]
         assert list(state.claims_on(slot)) == claiming
     for node in state.nodes:
-        claimed = [slot for slot in state.slots if slot.startswith(f"{node}:") for _ in state.claims_on(slot)]
-        assert state.parked_bytes(node) == 10 * len(claimed)  # what a_job() asks per worker
+        lent_to = [
+            job for job in state.jobs.values() if job.state in (JobState.PARKING, JobState.PARKED, JobState.RESUMING)
+        ]
+        workers = sum(slot.startswith(f"{node}:") for job in lent_to for slot in job.gang)
+        assert state.parked_bytes(node) == 10 * workers  # what a_job() asks per worker
     for endpoint in state.endpoints:
         numbers = [int(seat.id.rpartition("/")[2]) for seat in state.seats_of(endpoint)]
         assert numbers == sorted(numbers) and len(numbers) == sum(s.endpoint == endpoint for s in state.seats.values())

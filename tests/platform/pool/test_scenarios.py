@@ -51,7 +51,9 @@ def test_one_tide_in_place() -> None:
     assert state.parked_bytes(NODE) == 30
     state = after(state, SeatLanded(SEAT, "a"), SeatReady(SEAT, ()), DrainSeat(SEAT, "r"), SeatStopped(SEAT, "drained"))
     assert slots(state)[0] == ("reclaiming", SEAT)
-    state = after(state, SlotFreed(S0), SeatGone(SEAT), ResumeJob(JOB, "r"), JobRunning(JOB, 9))
+    state = after(state, SlotFreed(S0), SeatGone(SEAT), ResumeJob(JOB, "r"))
+    assert state.parked_bytes(NODE) == 30, "its state is in host memory until all of it is back"
+    state = after(state, JobRunning(JOB, 9))
     job = state.jobs[JOB]
     assert (job.gang, job.epoch, job.gang_epoch, job.step, job.parks, job.restarts) == ((S0, S1, S2), 3, 1, 9, 1, 0)
     assert slots(state) == [("leased", JOB)] * 3
