@@ -1,7 +1,8 @@
 """More replicas: wake warm ones, grant slots to cold seats, or note how many slots are missing. Pure.
 
-Endpoints of one priority take turns: next is the one that has the smallest share of what it wants. Else whoever is
-looked at first would take all that is free, and the others would wait until its demand falls.
+Endpoints of one priority take turns: next is the one that has the smallest share of what it needs for what comes in
+now, and once all have that, of what it wants. Else whoever is looked at first would take all that is free, and the
+others would wait until its demand falls.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +46,7 @@ class _Line:
 def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft: Draft) -> None:
     """``wants``: of one priority, each for more replicas than there are.
 
-    What is needed for the requests that are there goes first, whoever's they are; then room for more.
+    What is needed for what comes in goes first, whoever's it is; then room for more.
     """
     lines = []
     for want in wants:

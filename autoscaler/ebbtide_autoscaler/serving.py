@@ -161,10 +161,9 @@ def _want(
     if want < have:
         want, why = _down(now_s, state, record, tuple(seats.values()), want)
     all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
-    need, least = want if all_of_it else max(proven, _at_once(spec, signals)), max(spec.replicas_min, known)
-    return Want(
-        spec.name, have, want, why, _for_s(after.busy_since_s, now_s), min(max(need, least), want), least
-    ), after
+    least = max(spec.replicas_min, known)
+    need = want if all_of_it else min(want, max(least, proven, _at_once(spec, signals)))
+    return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s), need, least), after
 
 
 def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:

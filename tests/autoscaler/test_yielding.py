@@ -13,6 +13,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
+from tests.autoscaler.test_owed import crashed
 from tests.autoscaler.test_policy import CONFIG, IDLE, NOW, a_pool, fold, signals, slots, with_job, with_ready
 from tests.autoscaler.test_warm import warm
 
@@ -89,6 +90,13 @@ def test_a_slot_that_is_granted_is_none_that_comes() -> None:
     memory = Memory({A: EndpointMemory(aim=64, strained_at_s=NOW - 1e4)})
     decision, _ = decide(NOW, Snapshot(state, {A: at_work(4), B: at_work(2)}), memory, CONFIG)
     assert [(type(move), move.seat[0]) for move in decision.moves] == [(GrantSeat, "b"), (DrainSeat, "a")]
+
+
+def test_a_free_slot_that_a_job_is_owed_is_none_that_comes() -> None:
+    state = crashed(full({"n0": 9}, taken=8), "train", 1, 1)
+    memory = Memory({A: EndpointMemory(aim=64, strained_at_s=NOW - 1e4)})
+    decision, _ = decide(NOW, Snapshot(state, {A: at_work(5), B: HELD}), memory, CONFIG)
+    assert [move.seat[0] for move in decision.moves if isinstance(move, DrainSeat)] == ["a"]
 
 
 def test_a_request_that_waits_alone_needs_one_replica() -> None:
