@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Sequence
-from errno import EACCES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import click
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.output import print_json, print_problems, print_table, warn
 from ebbtide.config.errors import ConfigErrors
+from ebbtide_autoscaler.simulate.outputs import check_outputs
 
 if TYPE_CHECKING:
     from ebbtide_autoscaler.simulate.report import Report
@@ -89,7 +89,7 @@ def simulate(
     from ebbtide_autoscaler.simulate.given import given, given_ledger  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.page import NoPictures, drawable  # noqa: PLC0415
 
-    _can_be_written(json_path, page_path, keep)
+    check_outputs(json_path, page_path, keep, [config, *(path for path, *_ in (*serving, *jobs))])
     if ledger is not None and (serving or jobs):
         raise BadInput("--ledger has its own traffic and jobs: leave --serving and --jobs out")
     if ledger is None and not serving:
@@ -135,31 +135,3 @@ def _tell(report: "Report", figures: dict[str, Any], json_path: Path | None, pag
                 "--keep FOLDER nothing that has ended is played again)"
             )
     return wrong
-
-
-def _can_be_written(json_path: Path | None, page_path: Path | None, keep: Path | None) -> None:
-    if json_path is not None and json_path == page_path:
-        raise BadInput(f"--json and --report cannot both be written to {json_path}")
-    for path in (json_path, page_path):
-        if path is not None and not path.parent.is_dir():
-            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
-        if path is not None and str(path) != "-":
-            _try_to_write(path)
-    try:
-        if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--keep {keep} cannot be a folder: {error}") from error
-
-
-def _try_to_write(path: Path) -> None:
-    """Before an hour of simulation rather than after it; what is there stays as it is."""
-    try:
-        if path.exists():
-            if not os.access(path, os.W_OK):
-                raise PermissionError(EACCES, os.strerror(EACCES))  # not opened: of a pipe that would take what comes
-        else:
-            path.touch()
-            path.unlink()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,12 +1,14 @@
 """All runs of a simulation, side by side, with their progress."""
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -79,32 +81,53 @@ def play(
     left = [task for task in tasks if not _found(kept, report, task)]
     if len(left) < len(tasks):
         tell(f"{keep}: {many(len(tasks) - len(left), 'run')} of {len(tasks)} had ended before")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    on = Console(file=sys.stderr)
     with (
-        Progress(*columns, console=on, transient=True, disable=not on.is_terminal) as bar,
+        _progress() as bar,
         ProcessPoolExecutor(
             max(1, min(processes, len(left))),
             mp_context=get_context("spawn"),
             initializer=partial(_begin, os.getpid(), started_ticks(os.getpid()) or 0),
         ) as pool,
+        _broken_off_together(),
     ):
         line = bar.add_task("simulating", total=len(left))
+        for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds) if left]:
+            checked.result()
+        running = {pool.submit(played, file, inputs, *task): task for task in left}
         try:
-            for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds) if left]:
-                checked.result()
-            running = {pool.submit(played, file, inputs, *task): task for task in left}
             for done in as_completed(running):
                 _add(report, running[done], done.result())
                 _keep(kept, running[done], done.result(), tell)
                 bar.advance(line)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        except KeyboardInterrupt:
+            there = f"they are in {keep}, and the same command goes on there" if keep else "--keep FOLDER keeps them"
+            ended = len(tasks) - len(left) + int(bar.tasks[line].completed)
+            tell(f"broken off when {ended} of {many(len(tasks), 'run')} had ended: {there}")
+            raise
     return report, report.as_json(time.perf_counter() - began_s)
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    on = Console(file=sys.stderr)
+    return Progress(*columns, console=on, transient=True, disable=not on.is_terminal)
+
+
+@contextmanager
+def _broken_off_together() -> Iterator[None]:
+    """Whatever ends this early ends those that play: a run may take minutes, and nobody waits for it any more."""
+    others = active_children()
+    try:
+        yield
+    except BaseException:
+        for child in set(active_children()).difference(others):
+            child.kill()
+        raise
 
 
 def _begin(parent: int, started: int) -> None:
     """A process that plays: it goes with the one that asked for it, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the one that asked ends the others
     exit_with_parent(parent, started)
     collect_seldom()
 

@@ -24,7 +24,7 @@ from ebbtide.config.root import PoolFile
 from ebbtide.config.section import Section
 from ebbtide.config.team import TeamSection
 from ebbtide.config.text import model_of, not_a_mapping, problem, read_text
-from ebbtide.config.wording import finding
+from ebbtide.config.wording import findings
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -85,9 +85,7 @@ def _validate(data: dict[str, object], base_dir: Path) -> tuple[PoolFile | None,
         return model_of(PoolFile, data, base_dir), []
     except ValidationError as error:
         # The root's own error (no place) repeats the cross checks: these are run below, with places.
-        own = [finding(details) for details in error.errors(include_url=False) if details["loc"]]
-    guessed = {(*f.loc[:-1], f.hint) for f in own if f.at_key}
-    own = [f for f in own if (*f.loc[:-1], f"did you mean {f.loc[-1]!r}?") not in guessed]
+        own = [found for found in findings(error) if found.loc]
     return None, own + cross_check(_salvage(data, base_dir))
 
 

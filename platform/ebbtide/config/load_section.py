@@ -9,7 +9,7 @@ from ebbtide.config.document import parse
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.section import Section
 from ebbtide.config.text import model_of, not_a_mapping, problem, read_text
-from ebbtide.config.wording import finding
+from ebbtide.config.wording import findings
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -29,5 +29,5 @@ def load_section(path: Path, model: type[SectionT]) -> SectionT:
     try:
         return model_of(model, document.data, path.absolute().parent.resolve())
     except ValidationError as error:
-        found = [finding(details) for details in error.errors(include_url=False)]
+        found = findings(error, model)
     raise ConfigErrors([problem(path, document.place(one.loc, at_key=one.at_key), one) for one in found])

@@ -1,11 +1,14 @@
 """A simulation that is ended from outside leaves no process behind."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,21 +40,42 @@ def children(pid: int) -> dict[int, int]:
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
-def test_who_plays_goes_with_the_command(files: tuple[str, str, str], tmp_path: Path, number: signal.Signals) -> None:
+def started(files: tuple[str, str, str], kept: Path, **options: Any) -> "subprocess.Popen[str]":
+    """A simulation of many runs, the first of which have ended."""
     config, serving, jobs = files
-    kept = tmp_path / "kept"
     arguments = [config, "--serving", serving, "--jobs", jobs, "--policies", "static-p100", "--seeds", "900"]
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments, "--processes", "2", "--keep", str(kept)],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        **{"stderr": subprocess.DEVNULL, "text": True} | options,
     )
+    if not until(lambda: kept.is_dir() and any(kept.iterdir())):
+        command.kill()
+        raise AssertionError("it does not play")
+    return command
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_who_plays_goes_with_the_command(files: tuple[str, str, str], tmp_path: Path, number: signal.Signals) -> None:
+    command = started(files, tmp_path / "kept")
     try:
-        assert until(lambda: kept.is_dir() and any(kept.iterdir())), "it plays"
         playing = children(command.pid)
         assert playing
     finally:
         command.send_signal(number)
         command.wait(PATIENCE_S)
     assert until(lambda: not any(is_alive(*one) for one in playing.items()))
+
+
+@pytest.mark.parametrize("whom", ["all", "one"])
+def test_ctrl_c_ends_it_at_once_and_says_what_is_kept(files: tuple[str, str, str], tmp_path: Path, whom: str) -> None:
+    """A terminal sends it to all processes of the command, somebody else to one."""
+    kept = tmp_path / "kept"
+    command = started(files, kept, stderr=subprocess.PIPE, start_new_session=True)
+    playing = children(command.pid)
+    (os.killpg if whom == "all" else os.kill)(command.pid, signal.SIGINT)
+    _, said = command.communicate(timeout=PATIENCE_S)
+    assert command.returncode == 1 and not any(is_alive(*one) for one in playing.items())
+    found = re.search(r"broken off when (\d+) of 900 runs had ended: they are in (\S+), and the same command", said)
+    assert found and 0 < int(found[1]) < 900 and found[2] == str(kept)
+    assert said.endswith("Aborted!\n") and "Traceback" not in said

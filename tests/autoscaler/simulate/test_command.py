@@ -193,6 +193,11 @@ def test_the_frontier_turns_each_policy_and_is_drawn(files: tuple[str, str, str]
         (("--processes", "many"), "'many' is not a valid integer"),
         (("--json", "/"), "'/' is a directory"),
         (("--json", "one-file", "--report", "one-file"), "cannot both be written to one-file"),
+        (("--json", "one-file", "--report", "./x/../one-file"), "cannot both be written to one-file"),
+        (("--report", "-"), "--report needs a file"),
+        (("--json", "SERVING"), "SERVING would be written over SERVING, which is read"),
+        (("--jobs", "JOBS", "--report", "JOBS"), "JOBS would be written over JOBS, which is read"),
+        (("--json", "CONFIG"), "CONFIG would be written over CONFIG, which is read"),
         (("--serving", "."), ". is no file"),
         (("--serving", "/dev/null"), "/dev/null is no file"),
         (("--loud",), "No such option"),
@@ -202,8 +207,22 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     files: tuple[str, str, str], arguments: tuple[str, ...], message: str
 ) -> None:
     config, serving, jobs = files
-    said = [one.replace("SERVING", serving).replace("JOBS", jobs) for one in arguments]
-    assert message in refusal(config, "--serving", serving, *said)
+    there = {"SERVING": serving, "JOBS": jobs, "CONFIG": config}
+
+    def named(text: str) -> str:
+        for name, path in there.items():
+            text = text.replace(name, path)
+        return text
+
+    before = {path: Path(path).read_bytes() for path in there.values()}
+    assert named(message) in refusal(config, "--serving", serving, *map(named, arguments))
+    assert all(Path(path).read_bytes() == content for path, content in before.items())
+
+
+def test_a_link_to_what_is_read_is_not_written_over_either(files: tuple[str, str, str], tmp_path: Path) -> None:
+    link = tmp_path / "out.json"
+    link.symlink_to(files[1])
+    assert "which is read" in refusal(files[0], "--serving", files[1], "--json", str(link))
 
 
 def test_all_may_stand_among_names_and_nobody_plays_twice() -> None:

@@ -59,7 +59,7 @@ GOLDEN: list[tuple[str, str, str, list[str]]] = [
         "not finite",
         "jobs:\n",
         "policy: {tick_s: .nan}\njobs:\n",
-        ["11:18: policy.tick_s: expected a finite number, got a number"],
+        ["11:18: policy.tick_s: expected a finite number, got nan"],
     ),
     (
         "min over max",
