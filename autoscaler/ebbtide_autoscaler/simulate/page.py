@@ -124,7 +124,7 @@ def _course(course: Mapping[str, Sequence[int]], every_s: float) -> str:
         labels=[use.value for use in uses],
         colors=[COLOURS[u] for u in uses],
     )
-    axes.set(xlabel="hours", ylabel="GPUs", xlim=(0, hours[-1]), ylim=(0, None))
+    axes.set(xlabel="hours", ylabel="GPUs", xlim=(0, hours[-1] or every_s / 3600), ylim=(0, None))
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     return _svg(figure)
 

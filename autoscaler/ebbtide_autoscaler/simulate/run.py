@@ -303,8 +303,10 @@ class Run:
     def _count(self, decision: Decision, span_s: float) -> None:
         """What is asked for, and what is idle, for so long, if it is scored."""
         pool = self.pool
-        if pool.now_s - self._scene.begins_s < self._scene.warm_up_s:
+        now_s = pool.now_s - self._scene.begins_s
+        if now_s < self._scene.warm_up_s:
             return
+        span_s = min(span_s, self._scene.horizon_s - now_s)
         needed = ready = 0
         for one in self._scene.services:
             arriving = self._queues[one.spec.name].arrivals.work_per_s(ARRIVALS_S)

@@ -168,6 +168,18 @@ def test_the_frontier_turns_each_policy_and_is_drawn(files: tuple[str, str, str]
     assert "with their own" in found.output and "with our starts" in found.output
 
 
+@pytest.mark.filterwarnings("error")
+def test_of_three_seconds_no_share_is_more_than_all(files: tuple[str, str, str], tmp_path: Path) -> None:
+    config, _, jobs = files
+    few: Columns = {"t_s": [0.0, 1.0, 3.0], "in_tok": [500, 500, 500], "out_tok": [10, 10, 10]}
+    out, page = str(tmp_path / "out.json"), str(tmp_path / "out.html")
+    arguments = ("--policies", "all-serving,ebbtide", "--processes", "1", "--json", out, "--report", page)
+    found = run(config, "--serving", str(written(tmp_path, few)), "--jobs", jobs, *arguments)
+    assert found.exit_code == 0, found.output
+    for one in json.loads(Path(out).read_text())["policies"].values():
+        assert 0.0 <= one["waste_share"]["mean"] <= 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
