@@ -39,7 +39,8 @@ class _Trace(click.ParamType[Traced]):
             path = head
         there, _, tail = path.rpartition(":")
         if there and Path(there).exists() and not Path(path).exists():
-            self.fail(f"{there} is there, but {tail!r} is no number: {self.name}", param, ctx)
+            why = f"{tail!r} is no number" if len(numbers) < MOST_NUMBERS else "more than two numbers follow it"
+            self.fail(f"{there} is there, but {why}: {self.name}", param, ctx)
         factor, from_day, *_ = [*numbers, *(1.0, 0.0)[len(numbers) :]]
         return Path(path), factor, from_day
 

@@ -141,6 +141,13 @@ class JobsModel(Section):
     )
     mix: MixModel = MixModel()
 
+    @model_validator(mode="after")
+    def _leaves_some(self) -> "JobsModel":
+        if self.shortest_s > self.longest_s:
+            said = f"shortest_s, {self.shortest_s:g}, is more than longest_s, {self.longest_s:g}"
+            raise ValueError(f"{said}: no job is left")
+        return self
+
 
 class RunModel(Section):
     """How the run goes."""

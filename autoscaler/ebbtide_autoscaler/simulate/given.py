@@ -33,7 +33,8 @@ def given_ledger(config: Path, folder: Path, factor: float, from_day: float) -> 
     """
     file = load_section(config, ReplayFile)
     if not 0 < factor <= FACTOR_MAX:
-        raise BadTrace(f"{folder}: demand cannot be multiplied by {factor:g}")
+        can = f"by more than 0 and up to {FACTOR_MAX:g} it can"
+        raise BadTrace(f"{folder}: demand cannot be multiplied by {factor:g}; {can}")
     if not from_day >= 0:
         raise BadTrace(f"{folder}: it cannot begin on day {from_day:g}")
     span_s = None if file.run.hours_max is None else file.run.hours_max * 3600

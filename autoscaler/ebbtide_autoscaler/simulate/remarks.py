@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ebbtide.pool.words import many
 from ebbtide_autoscaler.simulate.file import SimulationFile
 from ebbtide_autoscaler.simulate.run import Scene, Service
 from ebbtide_autoscaler.simulate.scene import DAY_S, Inputs, Named, gang_max
@@ -52,26 +53,22 @@ def _like_milliseconds(at_s: Array) -> bool:
 
 
 def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int, until_s: float) -> Sequence[str]:
-    """Jobs of the whole trace, before shares of it are drawn."""
-    kept, all_of_them = file.jobs, len(trace.gpus)
-    beyond = trace.gpus > largest
-    told = (
-        (trace.without_end, "never began or ended, so that nobody knows their length"),
-        (
-            int(beyond.sum()),
-            f"ask for up to {trace.gpus.max(initial=0):.0f} GPUs, of which no gang can have more than {largest} here",
-        ),
-        (int((~beyond & (trace.gpus > kept.gpus_max)).sum()), f"ask for more than jobs.gpus_max, {kept.gpus_max} GPUs"),
-        (int((trace.duration_s < kept.shortest_s).sum()), f"are shorter than jobs.shortest_s, {kept.shortest_s:g} s"),
-        (int((trace.duration_s > kept.longest_s).sum()), f"are longer than jobs.longest_s, {kept.longest_s:g} s"),
-        (int((trace.submit_s >= until_s).sum()), f"come after the {until_s / 3600:.1f} hours of traffic"),
+    """Jobs of the whole trace, before shares of it are drawn; each is told of once, by the first reason that holds."""
+    kept, rows = file.jobs, len(trace.gpus) + trace.without_end
+    most = f"{trace.gpus.max(initial=0):.0f} GPUs"
+    reasons = (
+        (trace.gpus > largest, f"ask for up to {most}, of which no gang can have more than {largest} here"),
+        (trace.gpus > kept.gpus_max, f"ask for more than jobs.gpus_max, {kept.gpus_max} GPUs"),
+        (trace.duration_s < kept.shortest_s, f"are shorter than jobs.shortest_s, {kept.shortest_s:g} s"),
+        (trace.duration_s > kept.longest_s, f"are longer than jobs.longest_s, {kept.longest_s:g} s"),
+        (trace.submit_s >= until_s, f"come after the {until_s / 3600:.1f} hours of traffic"),
     )
-    rows = all_of_them + trace.without_end
-    found = [f"{named.path.name}: {count} of {rows} jobs {why}: left out" for count, why in told if count]
-    if found and not np.any(
-        (trace.gpus <= min(largest, kept.gpus_max))
-        & (trace.duration_s >= kept.shortest_s)
-        & (trace.duration_s <= kept.longest_s)
-    ):
-        found.append(f"{named.path.name}: no job is left")
-    return found
+    told = [(trace.without_end, "never began or ended, so that nobody knows their length")]
+    left = np.ones(len(trace.gpus), bool)
+    for out, why in reasons:
+        told.append((int((left & out).sum()), why))
+        left &= ~out
+    found = [f"{count} of {rows} jobs {why}: left out" for count, why in told if count]
+    if found:
+        found.append(f"{many(int(left.sum()), 'job')} of {rows} left" if left.any() else "no job is left")
+    return [f"{named.path.name}: {one}" for one in found]

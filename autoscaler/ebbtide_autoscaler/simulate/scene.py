@@ -57,7 +57,8 @@ def read(serving: Sequence[Named], job_files: Sequence[Named]) -> Inputs:
     """
     for one in serving:
         if not 0 < one.factor <= FACTOR_MAX:
-            raise BadTrace(f"{one.path}: a rate cannot be multiplied by {one.factor:g}")
+            can = f"by more than 0 and up to {FACTOR_MAX:g} it can"
+            raise BadTrace(f"{one.path}: a rate cannot be multiplied by {one.factor:g}; {can}")
     for one in job_files:
         if not 0 < one.factor <= 1:
             raise BadTrace(
@@ -200,7 +201,8 @@ def _can_answer(named: Named, model: EndpointModel, engine: Engine, asked: Load)
     if prefill_s > model.ttft_slo_s:
         raise BadTrace(
             f"{named.path}: endpoint {model.name} promises the first token within {model.ttft_slo_s:g} s, but a mean "
-            f"prompt of {asked.prompt_tokens:,.0f} tokens takes {prefill_s:.1f} s alone on {model.engine}"
+            f"prompt of {asked.prompt_tokens:,.0f} tokens takes {prefill_s:.3g} s alone on {model.engine}: "
+            "raise ttft_slo_s, or give it a faster engine"
         )
 
 

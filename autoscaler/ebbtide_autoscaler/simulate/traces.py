@@ -368,8 +368,10 @@ def _refuse(path: Path, column: str, bad: "npt.NDArray[np.bool_]", why: str) -> 
 def _lacks(path: Path, table: Table, kinds: Sequence[Sequence[str]]) -> BadTrace:
     """What is not there, and what is there and no number."""
     whole = _table(path)
+    there = set(whole.column_names)
     best = min(
-        kinds, key=lambda columns: (len(set(columns) - set(whole.column_names)), len(set(columns) - table.keys()))
+        kinds,
+        key=lambda kind: (-len(there.intersection(kind)), len(set(kind) - there), len(set(kind) - table.keys())),
     )
     other = "; or ".join(", ".join(columns) for columns in kinds)
     wrong = [name for name in best if name in whole.column_names and name not in table]
@@ -378,6 +380,11 @@ def _lacks(path: Path, table: Table, kinds: Sequence[Sequence[str]]) -> BadTrace
         return BadTrace(f"{path}: {types}, and must be a number (times are seconds from any start)")
     lacks = [name for name in best if name not in whole.column_names]
     missing = f"column{'s' if len(lacks) > 1 else ''} {', '.join(lacks)}"
+    hint = ""
+    if len(there) == 1 and any(sign in whole.column_names[0] for sign in ";\t|"):
+        hint = "; in a CSV file commas go between columns"
+    elif any(name.strip().lower() in lacks for name in there):
+        hint = "; names are in small letters, without spaces"
     return BadTrace(
-        f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(whole.column_names) or 'none'}"
+        f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(whole.column_names) or 'none'}{hint}"
     )

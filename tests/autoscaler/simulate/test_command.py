@@ -189,6 +189,7 @@ def test_of_three_seconds_no_share_is_more_than_all(files: tuple[str, str, str],
         (("--policies", "all,magic"), "no policy magic"),
         (("--serving", "SERVING:x"), "is there, but 'x' is no number: FILE[:factor[:from_day]]"),
         (("--jobs", "JOBS:x:2"), "is there, but 'x' is no number"),
+        (("--serving", "SERVING:1:2:3"), "is there, but more than two numbers follow it: FILE[:factor[:from_day]]"),
         (("--jobs", "JOBS:1.0000001"), "a share of 1.0000001 of its jobs cannot be kept; more than 0 and up to 1 can"),
         (("--serving", "nothing.parquet"), "nothing.parquet: no such file"),
         (("--serving", "SERVING"), "2 serving traces for 1 endpoints"),
@@ -287,6 +288,11 @@ def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tupl
             "1:1",
             "a replica of each endpoint takes 9 GPUs, the pool has 8",
         ),
+        (
+            "pool: {nodes: 1}\nendpoints: [{name: x}]\njobs: {shortest_s: 500, longest_s: 100}\n",
+            "3:7",
+            "shortest_s, 500, is more than longest_s, 100: no job is left",
+        ),
         ("pool: {nodes: 1, reserve: 8}\nendpoints: [{name: x}]\n", "1:1", "the reserve is the whole pool"),
         ("pool: {nodes: 1}\n", "1:1", "endpoints"),
         ("", "1:1", ""),
@@ -321,7 +327,7 @@ def test_what_is_left_out_is_told_with_its_number_before_anything_runs(
     assert (
         "trace.parquet: 2 of 3 jobs ask for up to 64 GPUs, of which no gang can have more than 3 here: left out" in told
     )
-    assert "1 of 3 jobs are shorter than jobs.shortest_s, 60 s: left out" in told
+    assert "shorter" not in told and "trace.parquet: 1 job of 3 left\n" in told, "one job has one reason"
     assert told.endswith("it would play now\n")
 
 

@@ -280,6 +280,7 @@ def test_all_that_is_left_out_is_said_with_numbers() -> None:
         "j: 1 of 8 jobs ask for more than jobs.gpus_max, 16 GPUs: left out",
         "j: 1 of 8 jobs are shorter than jobs.shortest_s, 60 s: left out",
         "j: 1 of 8 jobs are longer than jobs.longest_s, 259200 s: left out",
+        "j: 1 job of 8 left",
     ]
 
 
@@ -313,7 +314,7 @@ def test_a_run_of_a_few_minutes_is_told_of(minutes: int, warm_up_s: float, score
 def test_jobs_that_come_after_all_traffic_are_told_of(warm_up_s: float) -> None:
     jobs = Jobs(np.array([0.0, 1799.0, 1800.0, 1e6]), np.full(4, 600.0), np.ones(4))
     found = told(file_of(warm_up_s=warm_up_s), jobs)
-    assert found == ["j: 2 of 4 jobs come after the 0.5 hours of traffic: left out"]
+    assert found == ["j: 2 of 4 jobs come after the 0.5 hours of traffic: left out", "j: 2 jobs of 4 left"]
     given = drawn(file_of(warm_up_s=warm_up_s), replicas([1.0] * 30), jobs=(jobs,))
     assert len(given.jobs) == (4 if warm_up_s else 2), "played twice they come twice"
 
