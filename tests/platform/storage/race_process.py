@@ -1,10 +1,11 @@
-"""One of those who race in a store: ``race_process.py ROOT ROLE SECONDS``; run by test_store_race.py.
+"""One of those who race in a store: ``race_process.py ROOT ROLE SECONDS HOW_MANY``; run by test_store_race.py.
 
 ROLE: a seed publishes its model and moves the one ref to it, again and again; ``read`` opens the ref and reads all;
 ``collect`` removes what nobody holds or names, and grants no time. Prints what it has come to.
 """
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -45,8 +46,12 @@ def once(store: ObjectStore, role: str) -> str:
 
 
 def main() -> None:
-    root, role, until_s = Path(sys.argv[1]), sys.argv[2], time.monotonic() + float(sys.argv[3])
+    root, role, for_s, racing = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
     store, counts = open_store(root), Counter[str]()
+    (root.parent / f"ready-{os.getpid()}").touch()
+    while len(list(root.parent.glob("ready-*"))) < racing:  # on a slow day one had ended when the next had just begun
+        time.sleep(0.01)
+    until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         counts[once(store, role)] += 1
     print(json.dumps(counts))

@@ -22,7 +22,15 @@ def test_whoever_reads_while_two_publish_under_one_ref_and_one_collects_gets_the
     publish_model(store, seed=SEEDS[0])
     racing = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.platform.storage.race_process", str(root), role, str(SECONDS)],
+            [
+                sys.executable,
+                "-m",
+                "tests.platform.storage.race_process",
+                str(root),
+                role,
+                str(SECONDS),
+                str(len(ROLES)),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
