@@ -5,8 +5,7 @@ well, or serves better and trains no less. Who lets requests wait has more slots
 has more for requests: these are other points of the same frontier. Each seed is a world of its own.
 
 Compared is what is scored. Whoever trains more in it only since he has left work of the warm-up for it is no better, so
-he has to have done more by the end, too. What `luck` may make counts for nothing, nor for who serves less, if ever so
-little, what a replica of each endpoint could train.
+he has to have done more by the end, too. What `luck` may make counts for nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ SERVES = 0.99  # of the requests in time: only those are held against the bound 
 AS_WELL = 0.001  # of the requests in time: what seeds differ by, and what users do not notice
 ROUNDING = 1e-9
 GANGS = 0.01  # foresight knows requests, not which gangs happen to fit: a rival may be lucky by so much over weeks
-NO_LUCK = dict.fromkeys(("start_gpu_s", "failures_gpu_s", "replica_gpu_s", "requests_share", "failures_share"), 0.0)
+NO_LUCK = dict.fromkeys(("start_gpu_s", "failures_gpu_s", "requests_share", "failures_share"), 0.0)
 
 
 def contradictions(runs: Mapping[str, Mapping[int, Figures]], oracle: str | None) -> list[str]:
@@ -43,7 +42,7 @@ def _of(who: str, mine: Figures, foreseen: Figures | None) -> Iterator[str]:
     if foreseen is None:
         return
     foresees, foreseen_s, more_s = foreseen["slo_attainment"], foreseen["goodput_gpu_s"], _more_s(mine, foreseen)
-    if serves >= SERVES and serves >= foresees - AS_WELL and more_s > _lucky_s(mine, foreseen):
+    if serves >= SERVES and serves >= foresees - AS_WELL and more_s > _lucky_s(mine, foreseen_s):
         yield f"{who}: {trained_s:.0f} GPU-s of training, and with perfect foresight it is {foreseen_s:.0f}"
     if serves > foresees + _lucky_share(mine) and more_s >= 0.0:
         yield (
@@ -57,12 +56,10 @@ def _more_s(mine: Figures, foreseen: Figures) -> float:
     return min(float(mine[name] - foreseen[name]) for name in ("goodput_gpu_s", "work_done_gpu_s") if name in mine)
 
 
-def _lucky_s(mine: Figures, foreseen: Figures) -> float:
+def _lucky_s(mine: Figures, foreseen_s: float) -> float:
     """Training beyond foresight's that proves nothing."""
     luck = mine.get("luck", NO_LUCK)
-    whole_s = float(luck["replica_gpu_s"]) if mine["slo_attainment"] < foreseen["slo_attainment"] else 0.0
-    per_cent_s = GANGS * float(foreseen["goodput_gpu_s"])
-    return max(per_cent_s, float(luck["failures_gpu_s"])) + float(luck["start_gpu_s"]) + whole_s
+    return max(GANGS * foreseen_s, float(luck["failures_gpu_s"])) + float(luck["start_gpu_s"])
 
 
 def _lucky_share(mine: Figures) -> float:

@@ -3,9 +3,6 @@
 Foresight knows requests. Which gang happens to fit when slots are free, and who stands on a node when it fails, comes
 of every move before, its rivals' as much as its own. Over weeks both even out, and are less than the hundredth that
 `contradictions` leaves open anyway; in ten minutes one start of one gang can be more than that.
-
-Replicas are whole, besides: who lets a few more requests wait than foresight does may have one less of each endpoint
-all the time. Of thousands of GPUs that is nothing, of sixteen it can be half of the training.
 """
 
 from collections.abc import Mapping
@@ -30,7 +27,6 @@ def luck(scene: Scene) -> Mapping[str, float]:
     Returns:
         ``start_gpu_s``: training, of a start of the largest gang.
         ``failures_gpu_s``: training, of who is struck by failures.
-        ``replica_gpu_s``: training on a replica's GPUs, one of each endpoint, all the time: of who serves less.
         ``requests_share``: of the requests, `REQUESTS` of them.
         ``failures_share``: of the requests, those that come while replicas that were struck start again elsewhere, when
         most of them come.
@@ -48,7 +44,6 @@ def luck(scene: Scene) -> Mapping[str, float]:
     return {
         "start_gpu_s": STARTS * gang * (times.gang_start_s + TICKS * scene.tick_s),
         "failures_gpu_s": failed * struck * (times.saves.every_s + times.gang_start_s),
-        "replica_gpu_s": sum(one.engine.slots for one in scene.services) * (scene.horizon_s - scene.warm_up_s),
         "requests_share": min(1.0, REQUESTS / asked) if asked else 0.0,
         "failures_share": min(1.0, failed * node_share * busiest / asked) if asked else 0.0,
     }
