@@ -38,8 +38,8 @@ NONE_CHOSEN := 5
 TRIES ?= 1
 again = [ $(TRIES) -gt 1 ] && echo "FAILED, AND TRIED AGAIN ALONE:"
 # On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled. Of those with a Ray
-# cluster two at a time take two thirds of the time of one; on a slow day (2026-11-27) five modules of ten then missed
-# deadlines of the product's own, as that four workers train within 75 s.
+# cluster one at a time: with two, on a slow day (2026-11-27), five modules missed deadlines of the product's own, as that
+# four workers train within 75 s.
 TOGETHER ?= 4
 CLUSTERS ?= 1
 

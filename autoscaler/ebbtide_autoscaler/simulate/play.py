@@ -116,13 +116,13 @@ def _progress() -> Progress:
 @contextmanager
 def _broken_off_together() -> Iterator[None]:
     """Whatever ends this early ends those that play: a run may take minutes, and nobody waits for it any more."""
-    others = active_children()
+    others, whole = active_children(), False
     try:
         yield
-    except BaseException:
-        for child in set(active_children()).difference(others):
+        whole = True
+    finally:
+        for child in () if whole else set(active_children()).difference(others):
             child.kill()
-        raise
 
 
 def _begin(parent: int, started: int) -> None:
