@@ -7,7 +7,7 @@ Rivals play twice: with our starts and our ways to step aside, which shows what 
 with cold starts and kills, which shows what the system does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -40,12 +40,18 @@ CONTROLS = (ALL_SERVING, ALL_TRAINING)  # not rivals: what could be had of one a
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """How a contender plays a scene. ``outcome``: what comes of it, where that is known already."""
+    """How a contender plays a scene.
+
+    Attributes:
+        outcome: what comes of it, where that is known already.
+        others: what would come of its other plans, where it has tried some.
+    """
 
     scene: Scene
     contender: Contender
     config: PolicyConfig
     outcome: Outcome | None = None
+    others: Sequence[Outcome] = ()
 
 
 Make = Callable[[Scene, PolicyConfig, Knobs], Play]
@@ -159,9 +165,11 @@ def _as_declared(now_s: float, snapshot: Snapshot) -> Mapping[EndpointName, tupl
 def _foreseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Perfect foresight of requests and of what moves take, with our starts and our ways to step aside."""
     at_once, unforeseeing = _specs(scene, _at_once), replace(config, forecast_share=0.0)
-    found = rehearse(at_once, unforeseeing)
-    known = None if scene.singly else found.outcome  # it rehearses with a fluid
-    return Play(at_once, Foreseeing(scene.begins_s, found.plans), unforeseeing, known)
+    found, *others = rehearse(at_once, unforeseeing)
+    contender = Foreseeing(scene.begins_s, found.plans, patient=found.patient)
+    if scene.singly:  # it rehearses with a fluid
+        return Play(at_once, contender, unforeseeing)
+    return Play(at_once, contender, unforeseeing, found.outcome, tuple(one.outcome for one in others))
 
 
 def _own(make: Make) -> Make:

@@ -35,7 +35,7 @@ class Kept:
         try:
             found: dict[str, Any] = json.loads(self._path(name, seed, knobs).read_text())
             course = {use: tuple(counts) for use, counts in found.pop("course").items()}
-            return Played(course=course, **found)
+            return Played(course=course, others=tuple(found.pop("others")), **found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
             return None
 

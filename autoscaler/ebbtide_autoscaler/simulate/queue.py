@@ -103,21 +103,25 @@ class Queue:
         return late
 
     def waits_s(self) -> Array:
-        """How long requests of each second waited, first come, first served; of shape (seconds served,).
+        """How long requests of each second waited on average, first come, first served; of shape (seconds served,).
 
-        Who waits still counts up to the end. Half of what came in the same second is before a request.
+        Who waits still counts up to the end; of a second without requests it is 0. All of it is as much as waits,
+        summed over time (Little's law).
         """
         assert self._waiting_s is not None, "it was not asked to remember"
-        left_s = np.array(self._waiting_s)
-        seconds = len(left_s)
-        came_s = np.array(self.arrivals.work_before(seconds))
-        done_s = np.concatenate(([0.0], np.maximum.accumulate(came_s[1:] - left_s)))
-        middle_s = (came_s[:-1] + came_s[1:]) / 2
-        at_s = np.arange(seconds) + 0.5
-        # The moment up to which as much is done as had come before; of a flat stretch the end, since nobody works then.
-        end_s = np.interp(middle_s, done_s, np.arange(seconds + 1.0), right=float(seconds))
-        waited: Array = np.maximum(end_s - at_s, 0.0)
-        return waited
+        seconds = len(self._waiting_s)
+        grid, came_s = np.arange(seconds + 1.0), np.array(self.arrivals.work_before(seconds))
+        done_s = np.maximum.accumulate(came_s - np.array([0.0, *self._waiting_s]))
+        # Between two of these amounts of work neither its coming nor its being done changes speed: the middle stands
+        # for all of it. None lies on a flat stretch, when nobody comes or works.
+        amounts_s = np.union1d(came_s, done_s)
+        middle_s = (amounts_s[:-1] + amounts_s[1:]) / 2
+        each_s = np.interp(middle_s, done_s, grid) - np.interp(middle_s, came_s, grid)
+        came_in = np.searchsorted(came_s, middle_s, side="right") - 1
+        summed_s = np.bincount(came_in, np.maximum(each_s, 0.0) * np.diff(amounts_s), minlength=seconds)
+        work_s = np.diff(came_s)
+        means: Array = np.divide(summed_s, work_s, out=np.zeros(seconds), where=work_s > 0)
+        return means
 
 
 def requests_at_full(engine: Engine, load: Load) -> int:

@@ -4,8 +4,9 @@ How long before its need a replica must be ordered depends on what nobody can re
 starts, how long that very start is drawn to take, cold or not; which job has to leave first, and whether it may be
 asked once more within the hour. All of it is the same when the same scene is played again. So a plan is played, and
 what came of it is a `lessons.lesson` for the next one. What jobs lose by their moves is not known beforehand either: so
-it is played with longer holds throughout too, and without a move. Of all that was played the best counts: the most
-training among those that serve as well as any.
+it is played with longer holds throughout too, and without a move. In a pool in which one replica is much, it is also
+played with as few as do, and as few as do for some late requests. Of all that was played the best counts: the most
+training among those that serve as well as any. The others are what foresight could have instead.
 
 Not guaranteed: that no better plan exists. It is better than whoever has to guess, which `report` checks.
 """
@@ -22,7 +23,9 @@ from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bounded import Bounded
+from ebbtide_autoscaler.simulate.contradictions import AS_WELL, GANGS
 from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, nothing_learnt, plan, unmoved
+from ebbtide_autoscaler.simulate.leaner import leaner
 from ebbtide_autoscaler.simulate.lessons import lesson
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
@@ -31,6 +34,7 @@ from ebbtide_autoscaler.simulate.traces import Array
 REHEARSALS = 8  # at most: each takes as long as a run
 GOOD = 0.0005  # of the requests late: nobody tells less from nothing, and half of what is called serving as well
 EQUAL = 0.0002  # of the requests: two plans serve alike
+LATE = (0.0, AS_WELL, 2 * AS_WELL)  # of the requests: as far as a rival's may be called as good, and it lies at the end
 LONGER_S = 300.0  # dips up to it are not used in one rehearsal: less is moved, and more answers than is needed
 
 
@@ -46,10 +50,11 @@ class Foreseeing:
         ready: the fewest replicas that answered in each stretch, as seen at its ticks; NaN: it had none.
     """
 
-    def __init__(self, begins_s: float, plans: Mapping[EndpointName, Array]) -> None:
-        """``plans``: replicas by stretches of `STRETCH_S` from ``begins_s`` on."""
+    def __init__(self, begins_s: float, plans: Mapping[EndpointName, Array], *, patient: bool = False) -> None:
+        """``plans``: replicas by stretches of `STRETCH_S` from ``begins_s`` on; ``patient``: never more than these."""
         self.ready = {name: np.full(len(one), np.nan) for name, one in plans.items()}
         self._begins_s, self._plans, self._bounded = begins_s, plans, Bounded(self._bounds)
+        self._patient = patient
 
     def __call__(
         self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
@@ -70,7 +75,8 @@ class Foreseeing:
             if name not in snapshot.state.endpoints:
                 continue
             count = int(one[self._at(now_s, one)])
-            found[name] = (count, count + 1 + count // 8 if _behind(name, count, snapshot) else count)
+            more = not self._patient and _behind(name, count, snapshot)
+            found[name] = (count, count + 1 + count // 8 if more else count)
         return found
 
 
@@ -85,10 +91,11 @@ def _behind(name: EndpointName, replicas: int, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """A plan that was played, and what came about."""
+    """A plan that was played, and what came about; ``patient``: as `Foreseeing` has it."""
 
     plans: Mapping[EndpointName, Array]
     outcome: Outcome
+    patient: bool = False
 
     @property
     def late_share(self) -> float:
@@ -97,8 +104,8 @@ class Rehearsed:
         return float(self.outcome.late.sum()) / asked if asked else 0.0
 
 
-def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
-    """The best of a few plans, each of which has learnt from those before it; requests are played as a fluid."""
+def rehearse(scene: Scene, config: PolicyConfig) -> list[Rehearsed]:
+    """A few plans, each of which has learnt from those before it, the best one first; requests are a fluid."""
     learnt = [nothing_learnt(one.load) for one in scene.services]
     played: list[Rehearsed] = []
     while len(played) < REHEARSALS:
@@ -119,13 +126,37 @@ def rehearse(scene: Scene, config: PolicyConfig) -> Rehearsed:
     still = _unmoved(scene, learnt)
     if not _alike(still, played[-1].plans) and _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]:
         played.append(_play(scene, still, config)[0])
-    found = best(played)
-    return found if scene.timed else replace(found, outcome=replace(found.outcome, waits=()))
+    played += _leaner(scene, config, best(played).plans, still)
+    first = best(played)
+    found = [first, *(one for one in played if one is not first)]
+    return found if scene.timed else [replace(one, outcome=replace(one.outcome, waits=())) for one in found]
 
 
-def _play(scene: Scene, plans: Mapping[EndpointName, Array], config: PolicyConfig) -> tuple[Rehearsed, Foreseeing]:
-    contender = Foreseeing(scene.begins_s, plans)
-    return Rehearsed(plans, Run(replace(scene, timed=True, singly=False), contender, config).outcome()), contender
+def _leaner(
+    scene: Scene, config: PolicyConfig, plans: Mapping[EndpointName, Array], still: Mapping[EndpointName, Array]
+) -> list[Rehearsed]:
+    """With fewer replicas, moved and unmoved, where one of them is more of the pool than luck with gangs is."""
+    if scene.singly or max((one.engine.slots for one in scene.services), default=0) <= GANGS * scene.slots:
+        return []  # one by one, requests need what a fluid does not
+    played: list[Rehearsed] = []
+    tried = [plans, still]
+    for share in LATE:
+        lean, unmoved = (leaner(scene.services, one, share, int(scene.warm_up_s)) for one in (plans, still))
+        if not any(_alike(lean, one) for one in tried):
+            played.append(_play(scene, lean, config, patient=True)[0])
+        trained_s = max((one.outcome.slot_s[Use.TRAINING] for one in played), default=0.0)
+        if not any(_alike(unmoved, one) for one in (*tried, lean)) and _room_s(scene, unmoved) > trained_s:
+            played.append(_play(scene, unmoved, config, patient=True)[0])
+        tried += [lean, unmoved]
+    return played
+
+
+def _play(
+    scene: Scene, plans: Mapping[EndpointName, Array], config: PolicyConfig, *, patient: bool = False
+) -> tuple[Rehearsed, Foreseeing]:
+    contender = Foreseeing(scene.begins_s, plans, patient=patient)
+    outcome = Run(replace(scene, timed=True, singly=False), contender, config).outcome()
+    return Rehearsed(plans, outcome, patient), contender
 
 
 def _alike(some: Mapping[EndpointName, Array], others: Mapping[EndpointName, Array]) -> bool:

@@ -37,14 +37,17 @@ class Played:
         took_s: of CPU.
         decide_ms: of processor time, by decision, one of `CLOCKED`; no figure of the run, for those are equal for
             equal seeds.
+        others: of foresight, what its other plans came to, each with `PLAN`'s figures.
     """
 
     figures: dict[str, Any]
     course: dict[str, tuple[int, ...]]
     took_s: float
     decide_ms: Mapping[str, float] = field(default_factory=dict)
+    others: Sequence[Mapping[str, float]] = ()
 
 
+PLAN = ("slo_attainment", "goodput_gpu_s", "work_done_gpu_s")
 CLOCKED = 7  # one decision of so many: a process's clock costs as much as a decision of a pool that is quiet
 
 
@@ -91,6 +94,7 @@ def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None 
         {use.value: counts for use, counts in found.course.items()},
         time.process_time() - began_s,
         clocked.ms(),
+        tuple(_plan(figures(play.scene, one)) for one in play.others),
     )
 
 
@@ -148,6 +152,7 @@ class Report:
             },
             "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
             "took_s": took_s,
+            "foresight": {str(seed): list(plans) for seed, plans in sorted(self._others().items())},
         } | (frontier if self.recorded is None else frontier | {"recorded": self.recorded})
 
     def _frontier(self, name: str) -> list[dict[str, Any]]:
@@ -168,7 +173,12 @@ class Report:
     def impossible(self) -> list[str]:
         """What cannot be if the simulator is sound: see `contradictions`."""
         runs = {name: {seed: one.figures for seed, one in self.runs[name].items()} for name in self._names()}
-        return contradictions(runs, ORACLE if self.inputs.get("requests") != "singly" else None)
+        oracle = ORACLE if self.inputs.get("requests") != "singly" else None
+        return contradictions(runs, oracle, self._others())
+
+    def _others(self) -> dict[int, Sequence[Mapping[str, float]]]:
+        """What foresight's other plans came to, by seed."""
+        return {seed: one.others for seed, one in self.runs.get(ORACLE, {}).items() if one.others}
 
     def _names(self) -> list[str]:
         return [name for name in CONTENDERS if name in self.runs]
@@ -207,6 +217,10 @@ class Report:
     def _tables(self, policies: Mapping[str, Mapping[str, Any]]) -> Sequence[Table]:
         really = (beside(self.recorded, policies),) if self.recorded is not None else ()
         return (*really, *compared(policies))
+
+
+def _plan(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: found[name] for name in PLAN}
 
 
 def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

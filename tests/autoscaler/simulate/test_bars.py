@@ -1,6 +1,7 @@
 """What our policy is held to, and what cannot be."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -172,6 +173,27 @@ def test_who_serves_better_than_foresight_and_trains_no_less_is_told(done_s: flo
 
 def test_so_is_who_serves_better_but_does_not_serve() -> None:
     assert len(a_report({"lyra": (96.0, SERVES - 0.01), ORACLE: (95.0, SERVES - 0.02)}).impossible()) == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ((110.0, 0.997), False),  # it serves as well, and trains as much
+        ((109.5, 0.997), False),
+        ((105.0, 0.997), True),  # it trains less
+        ((110.0, 0.9949), True),  # it serves less well
+    ],
+)
+def test_who_does_no_better_than_another_plan_of_foresight_has_not_beaten_it(
+    plan: tuple[float, float], told: bool
+) -> None:
+    report = a_report({"static-p95": (110.0, 0.9971), ORACLE: (95.0, 0.998)})
+    for name in list(report.runs):
+        found = report.runs[name][0]
+        more = {"bound_gpu_s": 200.0, "work_done_gpu_s": found.figures["goodput_gpu_s"]}
+        others = [{"goodput_gpu_s": plan[0], "slo_attainment": plan[1], "work_done_gpu_s": plan[0]}]
+        report.add(name, 0, replace(found, figures=found.figures | more, others=others if name == ORACLE else ()))
+    assert bool(report.impossible()) == told
 
 
 def test_seeds_noise_is_no_contradiction() -> None:

@@ -27,6 +27,7 @@ PLAYED = Played(
     {"training": (1, 2, 3), "free": ()},
     1.5,
     {"p50": 0.25},
+    ({"slo_attainment": 0.999, "goodput_gpu_s": 2.0},),
 )
 MISUSED = 2
 

@@ -47,10 +47,10 @@ def told(mine: dict[str, Any], foreseen: dict[str, Any]) -> bool:
 
 
 def test_a_gang_that_happens_to_fit_in_ten_minutes_is_no_contradiction() -> None:
-    scene = short(32)
-    runs = {name: {32: shown(scene, name)} for name in ("static-p95", ORACLE)}
+    scene = short(262)
+    runs = {name: {262: shown(scene, name)} for name in ("static-p95", ORACLE)}
     assert contradictions(runs, ORACLE) == []
-    sharp = {name: {32: {**one[32], "luck": of(0.0, 0.0)["luck"]}} for name, one in runs.items()}
+    sharp = {name: {262: {**one[262], "luck": of(0.0, 0.0)["luck"]}} for name, one in runs.items()}
     assert contradictions(sharp, ORACLE), "the test needs a scene in which one per cent is less than one start"
 
 

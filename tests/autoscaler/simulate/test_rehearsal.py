@@ -1,5 +1,6 @@
 """Perfect foresight learns from its own moves: what takes long is ordered early, and nobody is better."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from ebbtide.pool.events import Decision
+from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import rehearsal
@@ -18,8 +20,9 @@ from ebbtide_autoscaler.simulate.foresight import DIP_S, lead_s, nothing_learnt,
 from ebbtide_autoscaler.simulate.lessons import lesson
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.rehearsal import GOOD, Foreseeing, Rehearsed, best
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
+from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service, endpoint_spec
 from ebbtide_autoscaler.simulate.score import figures
+from ebbtide_autoscaler.simulate.traces import Array
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of
 from tests.autoscaler.simulate.test_run import played
 
@@ -144,6 +147,50 @@ def test_not_to_move_is_a_plan_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_not_where_moving_trains_more_than_that_leaves_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(levels) > 1 for levels in plans_played(steps(0, 8), monkeypatch))
+
+
+def of_two(nodes: int = 2) -> Scene:
+    """One of four GPUs that hardly ever needs two replicas, beside one of many requests: to jobs that is a lot."""
+    rare = np.full(HOUR_S, ENGINE.full * 0.5)
+    rare[2400:2430] = ENGINE.full * 1.8
+    large = replace(ENGINE, slots=4)
+    busy, seldom = load_of(np.full(HOUR_S, ENGINE.full * 2.5)), load_of(rare)
+    seldom = replace(seldom, requests=seldom.requests / 40)  # it has longer ones
+    scene = scene_of(busy, jobs_of(60, every_s=0.0, workers=1, hours=1.0), nodes=nodes, per_node=8)
+    services = (*scene.services, Service(endpoint_spec("large", large, seldom, replicas_max=2), large, seldom))
+    return replace(scene, services=services, warm_up_s=900.0, tick_s=5.0)
+
+
+def beaten(scene: Scene) -> list[str]:
+    """Where a partition for all but five per cent of the time beats foresight and its other plans."""
+    static, oracle = (CONTENDERS[name](scene, PolicyConfig()) for name in ("static-p95", ORACLE))
+    assert oracle.outcome is not None
+    rival = Run(static.scene, static.contender, static.config).outcome()
+    bound = {"bound_gpu_s": training_bound_s(scene)}
+    runs = {"static-p95": {0: figures(scene, rival) | bound}, ORACLE: {0: figures(scene, oracle.outcome) | bound}}
+    assert contradictions(runs, ORACLE) or oracle.others, "the test needs a scene in which another plan counts"
+    return contradictions(runs, ORACLE, {0: [figures(scene, one) for one in oracle.others]})
+
+
+def test_in_a_small_pool_it_could_also_serve_a_little_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert beaten(of_two()) == []
+    monkeypatch.setattr(rehearsal, "leaner", lambda services, plans, late_share, from_s: plans)
+    [told] = beaten(of_two())
+    assert told.startswith("static-p95, seed 0: ")
+
+
+def test_where_one_replica_is_less_than_luck_it_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[float]()
+
+    def noted(services: object, plans: Mapping[EndpointName, Array], late_share: float, from_s: int) -> object:
+        asked.append(late_share)
+        return plans
+
+    monkeypatch.setattr(rehearsal, "leaner", noted)
+    TURNED[ORACLE](of_two(nodes=50), PolicyConfig(), knobs_of(ORACLE))
+    assert asked == []
+    TURNED[ORACLE](of_two(nodes=49), PolicyConfig(), knobs_of(ORACLE))
+    assert len(asked) == 2 * len(rehearsal.LATE)
 
 
 def test_as_few_as_do_without_a_move() -> None:
