@@ -1,6 +1,8 @@
 """How the page cache is dropped: all of it for a result, and nobody else's on a machine that others use."""
 
 import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -56,15 +58,19 @@ def test_where_the_kernel_refuses_the_files_at_hand_are_dropped(
     assert advised == [(0, 0, os.POSIX_FADV_DONTNEED)]
 
 
+SIZE_BYTES = 64 << 20
+
+
+def work() -> int:
+    return len(bytearray(b"x") * SIZE_BYTES)  # written, so it is resident; and gone again at the end
+
+
 def test_the_peak_is_told_as_it_is_and_as_what_came_on_top() -> None:
-    size_bytes = 64 << 20
-
-    def work() -> int:
-        return len(bytearray(b"x") * size_bytes)  # written, so it is resident; and gone again at the end
-
-    moved, figures = measured(work)
-    assert moved == size_bytes
-    assert 0.9 * size_bytes < figures["peak_bytes"] < 1.5 * size_bytes
+    # In a process of its own, as benchmarks have it: what others left here may be freed while it works.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        moved, figures = other.submit(measured, work).result()
+    assert moved == SIZE_BYTES
+    assert 0.9 * SIZE_BYTES < figures["peak_bytes"] < 1.5 * SIZE_BYTES
     assert figures["peak_rss_bytes"] > figures["peak_bytes"] + (10 << 20), "Python itself is resident too"
 
 
