@@ -18,6 +18,7 @@ from tests.autoscaler.simulate.test_command import files
 __all__ = ["files"]  # the fixture
 
 PATIENCE_S = 60.0
+RUNS = "300"  # all of them are drawn before the first one plays, and they take longer than any test looks on
 COMMAND = "from ebbtide_autoscaler.command_simulate import simulate; simulate()"
 PLAYS = "spawn_main"
 
@@ -43,7 +44,7 @@ def children(pid: int) -> dict[int, int]:
 def started(files: tuple[str, str, str], kept: Path, **options: Any) -> "subprocess.Popen[str]":
     """A simulation of many runs, the first of which have ended."""
     config, serving, jobs = files
-    arguments = [config, "--serving", serving, "--jobs", jobs, "--policies", "static-p100", "--seeds", "900"]
+    arguments = [config, "--serving", serving, "--jobs", jobs, "--policies", "static-p100", "--seeds", RUNS]
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments, "--processes", "2", "--keep", str(kept)],
         stdout=subprocess.DEVNULL,
@@ -76,6 +77,6 @@ def test_ctrl_c_ends_it_at_once_and_says_what_is_kept(files: tuple[str, str, str
     (os.killpg if whom == "all" else os.kill)(command.pid, signal.SIGINT)
     _, said = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 1 and not any(is_alive(*one) for one in playing.items())
-    found = re.search(r"broken off when (\d+) of 900 runs had ended: they are in (\S+), and the same command", said)
-    assert found and 0 < int(found[1]) < 900 and found[2] == str(kept)
+    found = re.search(rf"broken off when (\d+) of {RUNS} runs had ended: they are in (\S+), and the same command", said)
+    assert found and 0 < int(found[1]) < int(RUNS) and found[2] == str(kept)
     assert said.endswith("Aborted!\n") and "Traceback" not in said
