@@ -37,7 +37,7 @@ def leaner(
     allowed = late_share * sum(float(one.load.requests[from_s:].sum()) for one in services)
     left = max(0.0, allowed - sum(usual.values()))
     while waiting:
-        tried = [(one, *_leanest(one, plans[one.spec.name], usual[one.spec.name] + left, from_s)) for one in waiting]
+        tried = [(one, *_leanest(one, plans[one.spec.name], usual[one.spec.name], left, from_s)) for one in waiting]
         most, plan, late = max(tried, key=lambda one: _saved(plans[one[0].spec.name], one[1]) * one[0].engine.slots)
         found[most.spec.name] = plan
         left -= max(0.0, late - usual[most.spec.name])
@@ -56,12 +56,12 @@ def late_with(one: Service, plan: Array, from_s: int) -> float:
     return late
 
 
-def _leanest(one: Service, plan: Array, late: float, from_s: int) -> tuple[Array, float]:
-    """With no more late requests than these, and how many they are; the plan itself where nothing less does."""
+def _leanest(one: Service, plan: Array, usual: float, more: float, from_s: int) -> tuple[Array, float]:
+    """With so many more late requests than the plan's ``usual`` ones, and how many they are; itself if no other does."""
     for fewer in sorted(_fewer(plan), key=lambda fewer: float(fewer.sum())):
-        if _saved(plan, fewer) > 0 and (found := late_with(one, fewer, from_s)) <= late:
+        if _saved(plan, fewer) > 0 and (found := late_with(one, fewer, from_s)) <= usual + more:
             return fewer, found
-    return plan, late_with(one, plan, from_s)
+    return plan, usual
 
 
 def _fewer(plan: Array) -> Iterator[Array]:

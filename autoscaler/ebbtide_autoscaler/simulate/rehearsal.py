@@ -34,7 +34,9 @@ from ebbtide_autoscaler.simulate.traces import Array
 REHEARSALS = 8  # at most: each takes as long as a run
 GOOD = 0.0005  # of the requests late: nobody tells less from nothing, and half of what is called serving as well
 EQUAL = 0.0002  # of the requests: two plans serve alike
-LATE = (0.0, AS_WELL, 2 * AS_WELL)  # of the requests: as far as a rival's may be called as good, and it lies at the end
+# Of the requests. A rival with `AS_WELL` more late ones counts as one that serves as well: a plan must stand beside it,
+# with no more than as much again.
+LATE = (0.0, AS_WELL, 2 * AS_WELL)
 LONGER_S = 300.0  # dips up to it are not used in one rehearsal: less is moved, and more answers than is needed
 
 
