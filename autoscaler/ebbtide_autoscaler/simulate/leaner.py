@@ -57,7 +57,7 @@ def late_with(one: Service, plan: Array, from_s: int) -> float:
 
 
 def _leanest(one: Service, plan: Array, usual: float, more: float, from_s: int) -> tuple[Array, float]:
-    """With so many more late requests than the plan's ``usual`` ones, and how many they are; itself if no other does."""
+    """With so many ``more`` late requests than its ``usual`` ones, and how many they are; itself if no other does."""
     for fewer in sorted(_fewer(plan), key=lambda fewer: float(fewer.sum())):
         if _saved(plan, fewer) > 0 and (found := late_with(one, fewer, from_s)) <= usual + more:
             return fewer, found
