@@ -124,6 +124,8 @@ def _tell(report: "Report", figures: dict[str, Any], json_path: Path | None, pag
         click.echo(report.title())
         for table in report.tables():
             print_table(table.columns, table.rows, title=f"\n{table.title}")
+            if table.note:
+                click.echo(table.note)
     wrong = []
     for option, path in (("--json", json_path), ("--report", page_path)):
         if path is None:

@@ -109,7 +109,8 @@ def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(one)}</th>" for one in table.columns)
     lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.rows]
     rows = f"<tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<section><h2>{escape(table.title)}</h2><table>{rows}</table></section>"
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    return f"<section><h2>{escape(table.title)}</h2><table>{rows}</table>{note}</section>"
 
 
 def _course(course: Mapping[str, Sequence[int]], every_s: float) -> str:

@@ -38,21 +38,35 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table holds, as text."""
+    """What a table holds, as text; ``note``: what to know when reading it, if anything."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    note: str = ""
 
 
 def compared(policies: Mapping[str, Mapping[str, Any]]) -> tuple[Table, ...]:
     """Everybody with our mechanisms, and where rivals play with their own, those beside us."""
     ours = {name: one for name, one in policies.items() if not name.endswith(OWN)}
-    found = [Table(WITH_OURS, _COLUMNS, tuple(_rows(ours)))]
+    found = [Table(WITH_OURS, _COLUMNS, tuple(_rows(ours)), _above_oracle(ours))]
     if len(ours) < len(policies):
         beside = {n: one for n, one in policies.items() if n.endswith(OWN) or n in (OURS, ORACLE, STATIC)}
-        found.append(Table(WITH_THEIRS, _COLUMNS, tuple(_rows(beside))))
+        found.append(Table(WITH_THEIRS, _COLUMNS, tuple(_rows(beside)), _above_oracle(beside)))
     return tuple(found)
+
+
+def _above_oracle(policies: Mapping[str, Mapping[str, Any]]) -> str:
+    """Why somebody trains more than perfect foresight, since it looks like a mistake."""
+    ratios = {name: one.get("goodput_vs_oracle") for name, one in policies.items()}
+    above = [name for name, ratio in ratios.items() if ratio is not None and round(ratio["mean"], 3) > 1.0]
+    if not above:
+        return ""
+    in_time = ", ".join(f"{name} {policies[name]['slo_attainment']['mean']:.3%}" for name in (*above, ORACLE))
+    return (
+        f"Training more than {ORACLE} is no contradiction with fewer requests in time ({in_time}), or where requests "
+        f"are played one by one, for which {ORACLE} does not plan; its other plans are `foresight` in the JSON."
+    )
 
 
 def wasted(policies: Mapping[str, Mapping[str, Any]]) -> Table:
