@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, node_of
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, endpoint_of, node_of
 from ebbtide.pool.index import nodes_with
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState, SlotState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.serving import Want, may_go, seats_of
+from ebbtide_autoscaler.serving import Want, may_go
 from ebbtide_autoscaler.warm import park_or_drain
 
 # Of what an endpoint needs it keeps so many times as much: with less its own next rise would take the slots back.
@@ -32,9 +32,9 @@ def make_place(now_s: float, state: PoolState, wanted: Sequence[Want], draft: Dr
     have = Counter({want.endpoint: want.now for want in wanted})
     for move in draft.moves:
         if isinstance(move, GrantSeat | WakeSeat):
-            have[_endpoint(move.seat)] += 1
+            have[endpoint_of(move.seat)] += 1
         elif isinstance(move, DrainSeat | ParkSeat):
-            have[_endpoint(move.seat)] -= 1
+            have[endpoint_of(move.seat)] -= 1
     denied = frozenset(draft.denied)
     lacking = [want for want in wanted if want.endpoint in denied and want.need > have[want.endpoint]]
     if lacking:
@@ -64,9 +64,9 @@ class _Places:
         return -self._state.endpoints[want.endpoint].spec.priority, self._have[want.endpoint] / want.need
 
     def _count_what_comes(self, want: Want) -> None:
-        """Slots on their way that are enough for a replica count as one."""
+        """Slots on their way that are enough for a replica count as one, where they are least beyond that."""
         count = self._slots_each(want)
-        for node, slots in self._soon.items():
+        for node, slots in sorted(self._soon.items(), key=lambda one: one[1]):  # a stable sort
             more = min(slots // count, max(0, want.need - self._have[want.endpoint]))
             self._soon[node] -= more * count
             self._have[want.endpoint] += more
@@ -76,7 +76,7 @@ class _Places:
         gives = self._gives(want) if self._have[want.endpoint] < goal else {}
         there: dict[NodeId, list[SeatRecord]] = {}
         for name in gives:
-            for seat in reversed(seats_of(self._state, name)):  # the highest numbers go first
+            for seat in reversed(self._state.seats_of(name)):  # the highest numbers go first
                 if seat.state is SeatState.READY and seat.id not in self._moved:
                     there.setdefault(node_of(seat.slots[0]), []).append(seat)
         for node in sorted(there.keys() - self._state.draining, key=lambda node: (-self._soon[node], node)):
@@ -100,7 +100,7 @@ class _Places:
 
     def _ready(self, name: EndpointName) -> int:
         """Its replicas that answer and stay: one that is still starting cannot stand in for one of them."""
-        return sum(seat.state is SeatState.READY and seat.id not in self._moved for seat in seats_of(self._state, name))
+        return sum(seat.state is SeatState.READY and seat.id not in self._moved for seat in self._state.seats_of(name))
 
     def _make_on(self, node: NodeId, there: list[SeatRecord], gives: dict[EndpointName, int], want: Want) -> bool:
         """Place for one replica on this node, if replicas that may go are enough for that."""
@@ -149,8 +149,5 @@ def _coming_free(state: PoolState, draft: Draft, moved: set[str]) -> Mapping[Nod
         found.update(node_of(slot) for slot in (job.gang if job else seat.slots if seat and seat.slots else ()))
     got = [state.seats[name].slots for name in woken] + [m.slots for m in draft.moves if isinstance(m, GrantSeat)]
     found.subtract(node_of(slot) for slots in got for slot in slots)
-    return {node: count for node, count in found.items() if node not in state.draining}
-
-
-def _endpoint(seat: str) -> EndpointName:
-    return EndpointName(seat.rpartition("/")[0])
+    # By node: of a set of names the order is another one in each process.
+    return {node: count for node, count in sorted(found.items()) if node not in state.draining}

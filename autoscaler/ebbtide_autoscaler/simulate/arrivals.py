@@ -106,5 +106,10 @@ def so_far(values: Array) -> list[float]:
 
 
 def by_window(load: Load) -> Array:
-    """A count for each stretch of `WINDOW_S`, of nothing yet."""
-    return np.zeros(len(load.work_s) // WINDOW_S + 1)
+    """A count for each stretch of `WINDOW_S`, of nothing yet; the first one may be shorter, see `before_first_s`."""
+    return np.zeros(len(load.work_s) // WINDOW_S + 2)
+
+
+def before_first_s(scored_from_s: int) -> int:
+    """Seconds that the first stretch lacks, so that one begins with the first second that is scored."""
+    return -scored_from_s % WINDOW_S

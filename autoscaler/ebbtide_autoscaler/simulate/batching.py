@@ -42,7 +42,7 @@ class Speeds(NamedTuple):
         at_once: requests at a replica, at most: beyond it the gateway holds.
         held_s: for which it does, at most.
         ttft_s, tpot_s: to the first token, and between two of an answer on average; beyond it a request is late.
-        window_s: of `State.late` and `State.asked`.
+        window_s, before_s: of `State.late` and `State.asked`, and how many seconds the first of these lacks.
         block_tokens: of a prefix block; 0: no prefix is known.
     """
 
@@ -56,6 +56,7 @@ class Speeds(NamedTuple):
     ttft_s: float
     tpot_s: float
     window_s: int
+    before_s: int
     block_tokens: int
 
 
@@ -278,7 +279,7 @@ def _judge(s: State, who: int, late: bool, speeds: Speeds) -> None:
     """It is over with this request: its place is free."""
     request = s.requests[who]
     if late:
-        s.late[int(request.came_s) // speeds.window_s] += 1.0
+        s.late[(int(request.came_s) + speeds.before_s) // speeds.window_s] += 1.0
     s.spare[s.counts[FREE]] = who
     s.counts[FREE] += 1
 
@@ -426,7 +427,7 @@ def play(
         request.came_s, request.token_s = at_s, np.inf
         request.prompt, request.output = prompt[number], output[number]
         request.begin, request.end = begin[number], end[number]
-        s.asked[int(at_s) // speeds.window_s] += 1.0
+        s.asked[(int(at_s) + speeds.before_s) // speeds.window_s] += 1.0
         _come(s, who, at_s, blocks, speeds)
         number += 1
     give_up(s, until_s, speeds)

@@ -9,7 +9,16 @@ Not guaranteed: what a single long request does to its neighbours. `requests` is
 
 import numpy as np
 
-from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S, STAYS_S, WINDOW_S, Arrivals, AtWork, Served, by_window
+from ebbtide_autoscaler.simulate.arrivals import (
+    ARRIVALS_S,
+    STAYS_S,
+    WINDOW_S,
+    Arrivals,
+    AtWork,
+    Served,
+    before_first_s,
+    by_window,
+)
 from ebbtide_autoscaler.simulate.draws import Load
 from ebbtide_autoscaler.simulate.engine import Engine
 from ebbtide_autoscaler.simulate.traces import Array
@@ -28,12 +37,20 @@ class Queue:
         backlog_s: replica-seconds that wait.
     """
 
-    def __init__(self, load: Load, engine: Engine, ttft_slo_s: float, *, timed: bool = False) -> None:
-        """``timed``: it can say afterwards how long each second's requests waited."""
+    def __init__(
+        self, load: Load, engine: Engine, ttft_slo_s: float, *, timed: bool = False, scored_from_s: int = 0
+    ) -> None:
+        """Nothing has come yet.
+
+        Args:
+            timed: it can say afterwards how long each second's requests waited.
+            scored_from_s: a stretch begins with this second.
+        """
         self._waiting_s: list[float] | None = [] if timed else None  # at the end of each second
         self.arrivals = Arrivals(load)
         self.backlog_s = 0.0
         self.late, self.asked = by_window(load), by_window(load)
+        self._before_s = before_first_s(scored_from_s)
         self._by_second: list[float] = load.work_s.tolist()
         self._load, self._engine, self._slo_s = load, engine, ttft_slo_s
         self._at_full = requests_at_full(engine, load)
@@ -45,8 +62,9 @@ class Queue:
         if span.stop == span.start:
             return Served(0.0, 0.0, 0.0)
         late = self._late_in(span, rate)
-        self.late[span.start // WINDOW_S] += late
-        self.asked[span.start // WINDOW_S] += requests
+        window = (span.start + self._before_s) // WINDOW_S
+        self.late[window] += late
+        self.asked[window] += requests
         return Served(requests, late, before_s + work_s - self.backlog_s)
 
     def turn_away(self) -> None:

@@ -14,7 +14,16 @@ from math import inf, log2
 import numpy as np
 
 from ebbtide_autoscaler.simulate import batching
-from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S, STAYS_S, WINDOW_S, Arrivals, AtWork, Served, by_window
+from ebbtide_autoscaler.simulate.arrivals import (
+    ARRIVALS_S,
+    STAYS_S,
+    WINDOW_S,
+    Arrivals,
+    AtWork,
+    Served,
+    before_first_s,
+    by_window,
+)
 from ebbtide_autoscaler.simulate.draws import MINUTE_S, Load, lengths
 from ebbtide_autoscaler.simulate.engine import Engine
 from ebbtide_autoscaler.simulate.singles import Drawn, Singles
@@ -36,9 +45,20 @@ class RequestQueue:
     """
 
     def __init__(
-        self, drawn: Drawn, ttft_slo_s: float, tpot_slo_s: float, before: tuple[float, float] | None = None
+        self,
+        drawn: Drawn,
+        ttft_slo_s: float,
+        tpot_slo_s: float,
+        before: tuple[float, float] | None = None,
+        *,
+        scored_from_s: int = 0,
     ) -> None:
-        """No replica is there yet. ``before``: how long ago the last answer ended, and how long its request stayed."""
+        """No replica is there yet.
+
+        Args:
+            before: how long ago the last answer ended, and how long its request stayed.
+            scored_from_s: a stretch begins with this second.
+        """
         load, engine = drawn.load, drawn.engine
         self.arrivals = Arrivals(load)
         self._drawn = drawn
@@ -53,6 +73,7 @@ class RequestQueue:
             ttft_s=float(ttft_slo_s),
             tpot_s=float(tpot_slo_s),
             window_s=WINDOW_S,
+            before_s=before_first_s(scored_from_s),
             block_tokens=BLOCK_TOKENS if load.rows is not None and len(load.rows.blocks) else 0,
         )
         self._blocks = load.rows.blocks if load.rows is not None else np.empty(0, np.int64)
@@ -71,7 +92,7 @@ class RequestQueue:
         found, speeds = self._state.late.copy(), self._speeds
         came_s = self._waiting()
         overdue_s = came_s[self.arrivals.second - came_s > speeds.ttft_s]
-        np.add.at(found, overdue_s.astype(np.int64) // WINDOW_S, 1.0)
+        np.add.at(found, (overdue_s.astype(np.int64) + speeds.before_s) // WINDOW_S, 1.0)
         return found
 
     @property
@@ -128,16 +149,6 @@ class RequestQueue:
     def stays_s(self) -> float:
         """Request-seconds at replicas, of all answers so far."""
         return float(self._state.total[batching.STAY_S])
-
-    def answers(self) -> int:
-        """That have ended so far."""
-        return int(self._state.counts[batching.DONE])
-
-    def room(self) -> tuple[float, int]:
-        """Of the fullest replica: the tokens that it keeps, and the answers it writes."""
-        replicas = self._state.replicas
-        fullest = int(np.argmax(replicas["kv"]))
-        return float(replicas["kv"][fullest]), int(replicas["writing"][fullest])
 
     def waits_s(self) -> Array:
         """How long requests of each second waited for their first token, on average; of shape (seconds served,).

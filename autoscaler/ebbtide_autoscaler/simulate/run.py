@@ -234,11 +234,11 @@ class Run:
 
     def _scored(self, by_window: Sequence[Array]) -> Array:
         """Of all endpoints, from the end of the warm-up on."""
-        found = np.zeros(int(self._scene.horizon_s) // WINDOW_S + 1)
+        found = np.zeros(int(self._scene.horizon_s) // WINDOW_S + 2)
         for one in by_window:
             count = min(len(one), len(found))
             found[:count] += one[:count]
-        return found[int(self._scene.warm_up_s) // WINDOW_S :]
+        return found[-(-int(self._scene.warm_up_s) // WINDOW_S) :]  # a stretch begins there: see `_queue`
 
     def _waits(self) -> Iterator[tuple[Array, Array]]:
         warm = int(self._scene.warm_up_s)
@@ -339,11 +339,11 @@ def _prefix_share(queues: Sequence[RequestQueue]) -> float:
 
 
 def _queue(scene: Scene, number: int) -> Queue | RequestQueue:
-    one = scene.services[number]
+    one, from_s = scene.services[number], int(scene.warm_up_s)
     if scene.singly:
         drawn, before = Drawn(one.load, one.engine, (scene.seed, number)), scene.standing.stays_s.get(one.spec.name)
-        return RequestQueue(drawn, one.spec.ttft_slo_s, one.spec.tpot_slo_s, before)
-    return Queue(one.load, one.engine, one.spec.ttft_slo_s, timed=scene.timed)
+        return RequestQueue(drawn, one.spec.ttft_slo_s, one.spec.tpot_slo_s, before, scored_from_s=from_s)
+    return Queue(one.load, one.engine, one.spec.ttft_slo_s, timed=scene.timed, scored_from_s=from_s)
 
 
 def drains_s(one: Service) -> float:

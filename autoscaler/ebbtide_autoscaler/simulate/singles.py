@@ -78,7 +78,7 @@ class Drawn:
         )
         each_s = prompt / self.engine.prefill_tok_s + output / self.engine.decode_tok_s
         at = second - (seconds[0] if len(seconds) else 0)
-        sums_s = np.bincount(at, weights=each_s, minlength=len(seconds))
+        sums_s = np.bincount(at, weights=each_s, minlength=len(seconds)).astype(np.float64)  # of nothing: whole numbers
         stretch = np.divide(self.load.work_s[seconds], sums_s, out=np.ones_like(sums_s), where=sums_s > 0)[at]
         nothing = np.zeros(len(second), np.int64)
         return Singles(

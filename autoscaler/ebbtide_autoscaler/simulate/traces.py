@@ -211,13 +211,14 @@ def _gpus(path: Path, table: Table) -> Gpus:
     known = np.concatenate([begin_s[np.isfinite(begin_s)], end_s[np.isfinite(end_s)]])
     _refuse(path, "start_s", np.full(1, not len(known)), "is empty, and so is end_s, in every row: nothing changes")
     first_s, last_s = float(known.min()), float(known.max())
-    begin_s, end_s = np.where(np.isfinite(begin_s), begin_s, first_s), np.where(np.isfinite(end_s), end_s, last_s)
+    stays = ~np.isfinite(end_s)
+    begin_s, end_s = np.where(np.isfinite(begin_s), begin_s, first_s), np.where(stays, last_s, end_s)
     _refuse(path, "end_s", end_s < begin_s, "is before start_s")
     _refuse(path, "end_s", end_s - first_s > TRAFFIC_LONGEST_S, _too_long(TRAFFIC_LONGEST_S))
     minutes = int((last_s - first_s) // MINUTE_S) + 1
     change = np.zeros(minutes + 1)
     np.add.at(change, ((begin_s - first_s) // MINUTE_S).astype(np.int64), gpus)
-    np.add.at(change, ((end_s - first_s) // MINUTE_S).astype(np.int64), -gpus)
+    np.add.at(change, np.where(stays, minutes, (end_s - first_s) // MINUTE_S).astype(np.int64), -gpus)
     count: Array = np.maximum(np.cumsum(change[:-1]), 0.0)
     _refuse(path, "gpus", np.full(1, count.max() > GPUS_MAX), f"of all rows is more than {GPUS_MAX:g} at once")
     at_s: Array = np.arange(minutes, dtype=np.float64) * MINUTE_S

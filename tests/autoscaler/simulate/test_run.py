@@ -18,7 +18,7 @@ from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, job_spec
 from ebbtide_autoscaler.simulate.score import figures
 from ebbtide_autoscaler.simulate.standing import Standing
-from tests.autoscaler.simulate.scenes import HOUR_S, jobs_of, load_of, scene_of, tide
+from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
 
 
 def played(scene: Scene, name: str) -> Outcome:
@@ -103,6 +103,18 @@ def test_nobody_beats_the_bound(name: str, seed: int, high: float, count: int, w
     asked_s = float(scene.services[0].load.work_s.sum())
     behind_s = (asked_s - found.busy_s) / 0.65  # who leaves requests waiting has their slots for training
     assert found.slot_s[Use.TRAINING] <= training_bound_s(scene) + behind_s + 1e-6
+
+
+@pytest.mark.parametrize("warm_up_s", [299.0, 300.0, 301.0, 750.0])
+@pytest.mark.parametrize("singly", [False, True])
+def test_what_is_asked_in_the_warm_up_is_not_scored_wherever_that_ends(warm_up_s: float, singly: bool) -> None:
+    work_s = np.zeros(1500)
+    work_s[: int(warm_up_s)] = 20.0  # more than the pool can do, and nothing afterwards but one request a minute
+    work_s[int(warm_up_s) + 300 :: 60] = ENGINE.work_s(100, 50)
+    scene = replace(scene_of(load_of(work_s)), tick_s=1.0, warm_up_s=warm_up_s, singly=singly)
+    found = played(scene, "ebbtide")
+    assert found.requests.sum() == pytest.approx(np.count_nonzero(work_s[int(warm_up_s) :]))
+    assert found.requests[0] == 0.0, "five minutes in which nobody asks"
 
 
 # ---- decisions that follow at once

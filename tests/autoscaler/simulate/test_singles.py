@@ -45,6 +45,13 @@ def test_each_second_has_as_many_as_the_load_says_and_as_much_work(per_s: float,
     assert np.all(np.abs(work_s - given_load.work_s) <= rounding_s + 1e-9)
 
 
+def test_a_minute_in_which_nobody_asks_has_nobody() -> None:
+    seconds = np.zeros(180)
+    seconds[170] = 1.0
+    found = all_of(Drawn(Load(seconds, seconds, 100.0, 50.0), ENGINE, (0, 0)))
+    assert found.came_s.astype(int).tolist() == [170]
+
+
 def test_they_are_the_same_for_everybody_and_others_with_another_seed() -> None:
     given_load = a_rate(20.0)
     one, again, other = (all_of(Drawn(given_load, ENGINE, seed)) for seed in ((1, 0), (1, 0), (2, 0)))
