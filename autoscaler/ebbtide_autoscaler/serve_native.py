@@ -15,8 +15,10 @@ A stock Serve file takes it at the application's level, so that one decision is 
               chat: {target_requests: 16, priority: 10}
               embed: {target_requests: 64}
 
-Each of these deployments has an ``autoscaling_config`` with ``min_replicas``, ``max_replicas`` and both delays 0: how
-soon and for how long is decided here. Deployments that are not named are left alone.
+Each of these deployments has an ``autoscaling_config`` with ``min_replicas`` and ``max_replicas``. Its author sets
+``upscale_delay_s`` and ``downscale_delay_s`` there to 0, which nobody checks: the policy itself decides how soon and
+for how long.
+Deployments that are not named are left alone.
 
 Serve counts requests every few seconds and tells neither arrivals nor how long they stay, so demand is what is queued
 or running; training is not known at all. An arbiter (``ebbtide up``) has neither limit.
@@ -69,7 +71,7 @@ class ServePolicy:
         self,
         gpus: int,
         deployments: Mapping[str, Mapping[str, Any]],
-        forecast_share: float = 0.95,
+        forecast_share: float = 0.98,
         up_after_s: float = 1.0,
         clock: Callable[[], float] | None = None,
     ) -> None:

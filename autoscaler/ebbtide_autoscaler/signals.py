@@ -12,7 +12,7 @@ from ebbtide_autoscaler.teams import Team
 NOTED_EVERY_S = 30.0
 """How often it is noted that a condition lasts: each note is a record of the ledger, for which the tick waits.
 
-Whoever asks how long ago it was counts in quarters of an hour (`strain.HALF_S`, `serving.SLOW_KEPT_S`), of which this
+Whoever asks how long ago it was counts in quarters of an hour (`strain.HALF_S`, `slowness.SLOW_KEPT_S`), of which this
 is a thirtieth: a fortieth of the room for surges may go too early.
 """
 
@@ -56,7 +56,7 @@ class PolicyConfig:
     starve_after_s: float = 14_400.0  # then what becomes free is kept for a job, and those after it step aside
     up_after_s: float = 1.0
     teams: tuple[Team, ...] = ()  # none: first come, first served
-    forecast_share: float = 0.95  # of the cases in which what is expected shall be enough; 0: nothing is expected
+    forecast_share: float = 0.98  # of the cases in which what is expected shall be enough; 0: nothing is expected
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """An independent referee of every decision in the simulator: what a decision may not do, whoever made it.
 
-The rules are written from the design's promises and from what a workload's file promises (`JobSpec`, `EndpointSpec`),
+The rules are written from docs/promises.md and from what a workload's file promises (`JobSpec`, `EndpointSpec`),
 not from the policy: it sees the state before the moves, the moves, what was said to those who wait, the traffic, and
 what the policy itself says it aims at. It keeps its own books on preemptions and on what has been free for how long.
 Each rule answers in words what is wrong; a rule that would need to guess says nothing.

@@ -1,7 +1,7 @@
 """A handle on the arbiter that survives the arbiter's death.
 
-Every call has a deadline and answers ``None`` when nobody answered: the caller goes on with what it knew (the design's
-"fail static") and asks again. A call that the arbiter refused on purpose (``ValueError``) does raise.
+Every call has a deadline and answers ``None`` when nobody answered: the caller goes on with what it knew ("fail
+static", docs/promises.md) and asks again. A call that the arbiter refused on purpose (``ValueError``) does raise.
 """
 
 import asyncio

@@ -40,11 +40,11 @@ class PolicySection(Section):
         "free is kept for it, and those step aside. Default 14400: four hours, as a large job runs for days.",
     )
     forecast_share: float = Field(
-        0.95,
+        0.98,
         ge=0,
         lt=1,
         description="Share of the cases in which the replicas kept shall be enough for how demand grows until more "
-        "of them answer, as it did of late. Default 0.95. 0: nothing is expected, only what is there counts.",
+        "of them answer, as it did of late. Default 0.98. 0: nothing is expected, only what is there counts.",
     )
     placement_timeout_s: Seconds = Field(
         30,

@@ -17,4 +17,4 @@ class IllegalTransition(PoolError):
 
 
 class InvariantViolated(PoolError):
-    """A promise of the design would be broken; nothing was changed."""
+    """A promise (docs/promises.md) would be broken; nothing was changed."""

@@ -1,4 +1,4 @@
-"""The promises of the design that a state can be checked against, as one function.
+"""The promises (docs/promises.md) that a state can be checked against, as one function.
 
 The arbiter checks every state it is about to journal, and the tests check every state they reach.
 """

@@ -1,6 +1,6 @@
 """Telling the arbiter what goes on, and obeying the orders that it answers with: where requests go, and whose.
 
-An arbiter that does not answer changes nothing: the last orders go on to be obeyed (the design's "fail static").
+An arbiter that does not answer changes nothing: the last orders go on to be obeyed ("fail static": docs/promises.md).
 """
 
 import asyncio

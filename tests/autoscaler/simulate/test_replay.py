@@ -124,7 +124,7 @@ def test_what_is_measured_stands_in_for_what_is_assumed(tidal: Recording) -> Non
 
 def test_the_policy_is_the_pools_own_and_changes_by_what_the_file_names(tidal: Recording) -> None:
     mine = policy_config(AS_IT_WAS, Recorded(tidal))
-    assert (mine.restart_cost_s, mine.grow_after_s, mine.forecast_share) == (10, 5, 0.95)
+    assert (mine.restart_cost_s, mine.grow_after_s, mine.forecast_share) == (10, 5, 0.98)
     other = policy_config(a_file({"policy": {"grow_after_s": 60}, "pool": {"reserve": 1}}), Recorded(tidal))
     assert (other.restart_cost_s, other.grow_after_s, other.reserve) == (10, 60, 1)
 

@@ -24,7 +24,7 @@ MOVES = get_args(Move)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken promise, by its number in the design, and what shows it."""
+    """A broken promise, by its number in docs/promises.md, and what shows it."""
 
     promise: int
     what: str
