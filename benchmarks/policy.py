@@ -53,7 +53,8 @@ AZURE, MIDDLE, SMALL, REASONING = (
 )
 CONVERSATIONS, PHILLY, ACME = "azure_conv_2023.parquet", "philly.parquet", "acme_cdfs.parquet"
 DRAWN_DAYS = 8.0  # as long as a week with a day before it
-# GPUs that the highest ten minutes of a trace need, unscaled, with the engines of the configurations.
+# GPUs that the highest ten minutes of a trace need, unscaled, with the engines and tokens of the configurations: its
+# work (`draws.load`) by `Engine.full` and the GPUs of a replica, in fractions. By seed that of AZURE is 79 to 87.
 HIGHEST = {MIDDLE: 101.7, SMALL: 29.9, AZURE: 82.2, REASONING: 12.7}
 HIGHEST_OF_HOUR = {1: 0.838, 4: 7.21}  # of the hour of conversations, by the GPUs of a replica
 PEAK = 0.75  # of the pool: what all services would need at most, if they were highest at once
@@ -71,7 +72,7 @@ LARGE_BURST = Part(
     _bursts(512, [(1, 1 / 3), (1, 1 / 3), (4, 1 / 3)]),
     [(PHILLY, 1.0, float(day)) for day in range(9, 17)],
 )
-# Twice the jobs of its week: within an hour they fill half the pool.
+# Six of Philly's weeks, and twice the Acme jobs of the 8,192 week: within an hour they fill half the pool.
 LARGEST_BURST = Part(
     8192,
     _bursts(8192, [(gpus, share / sum(ZIPF) / 4) for share in ZIPF for gpus in (1, 1, 4, 1)]),
@@ -83,16 +84,20 @@ DECIDE = "decide"  # what decisions and ticks cost as a pool grows: no trace, no
 FIDELITY = "fidelity"  # the simulator against live runs on this machine's CPU: some 27 minutes
 OTHERS = (DECIDE, FIDELITY)
 PARTS: Mapping[str, Part] = {
+    # 5.4: the highest ten minutes need 50 to 56 of the 64 GPUs, by seed, and the mean 30. 0.17: jobs ask for 43.
     "64-week": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)]),
     # The same as of many crowds that know nothing of each other: a rate times k keeps the noise of one.
     "64-week-aggregated": Part(64, [(AZURE, 5.4, 0.0)], [(PHILLY, 0.17, 8.0)], noise="aggregated"),
+    # 57.0: PEAK * 64 / HIGHEST_OF_HOUR[1], so the highest ten minutes need 48 of the 64 GPUs.
     # Of one night's first hour all jobs, which fill the pool: of a sixth of them none would come within the hour.
     "64-burst": Part(64, [(CONVERSATIONS, 57.0, 0.0)], [(PHILLY, 1.0, 9.0)]),
     "64-burst-aggregated": Part(64, [(CONVERSATIONS, 57.0, 0.0)], [(PHILLY, 1.0, 9.0)], noise="aggregated"),
     # Requests one by one: the hour twice, and a day of the week, whose day before warms up.
     "64-burst-singly": Part(64, [(CONVERSATIONS, 57.0, 0.0)], [(PHILLY, 1.0, 9.0)], requests="singly"),
     "64-day-singly": Part(64, [(AZURE, 5.4, 2.0)], [(PHILLY, 0.17, 10.0)], 48.0, requests="singly"),
+    # 0.0141: the highest ten minutes need 48 of the 64 GPUs, and the mean 45.
     "64-flat": Part(64, [("alibaba_dlrm2025_gpu_instances.parquet", 0.0141, 0.0)], [(PHILLY, 0.17, 8.0)], 168.0),
+    # Each has a third of what serving may need: PEAK * 512 / 3 / HIGHEST[name]. 0.67: jobs ask for 364 of the 512 GPUs.
     "512-week": Part(
         512,
         [(MIDDLE, 1.26, 0.0), (SMALL, 4.28, 0.0), (AZURE, 1.56, 0.0)],
@@ -108,7 +113,7 @@ PARTS: Mapping[str, Part] = {
             for day, share in enumerate(ZIPF)
             for name, highest in HIGHEST.items()
         ],
-        # 40 % of what is asked for in training; the other 60 % are Acme's.
+        # They ask for 2,490 GPUs, 42 % of what all jobs ask for; Acme's for the other 58 %.
         [(PHILLY, 1.0, 7.0 * week) for week in range(6)] + [(PHILLY, 1.0, 7.0 * week + 3.0) for week in range(3)],
         acme_gpus=3440.0,
     ),

@@ -47,6 +47,27 @@ def test_every_command_and_option_exists(page: Path) -> None:
             assert options <= known | {"--help"}, f"{text}: {options - known}"
 
 
+def test_no_page_and_no_source_names_notes_that_are_not_here() -> None:
+    lacking = re.compile(r"\bfacts/|\bDESIGN\b")
+    files = [
+        path for folder in SOURCES for path in (ROOT / folder).rglob("*.*") if path.suffix in {".py", ".md", ".yaml"}
+    ]
+    named = [
+        str(path.relative_to(ROOT)) for path in {*files, *PAGES} - {Path(__file__)} if lacking.search(path.read_text())
+    ]
+    assert not named, f"{sorted(named)}: what a figure comes from stands in docs/origins.md"
+
+
+def test_every_constant_of_the_page_of_origins_is_there() -> None:
+    page = (ROOT / "docs" / "origins.md").read_text()
+    files = [path for folder in SOURCES[:4] for path in (ROOT / folder).rglob("*.py")]
+    named = re.findall(r"`(?:[\w/]+/)?(\w+)\.(?:\w+\.)?(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", page, re.M)))
+    assert len(named) > 20
+    for module, name in named:
+        there = [path for path in files if path.stem == module]
+        assert any(re.search(rf"^ *{name}\b.*=", path.read_text(), re.M) for path in there), f"{module}.{name}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_make_target_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))

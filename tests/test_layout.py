@@ -2,14 +2,18 @@
 
 import ast
 import platform
+import re
 import subprocess
 import sysconfig
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs")
+AUTOSCALER = ROOT / "autoscaler/ebbtide_autoscaler"
 FILE_LINES = 500
 FUNCTION_LINES = 60
 SOURCES = sorted(
@@ -48,6 +52,29 @@ def test_files_and_functions_are_short(path: Path) -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [p for p in SOURCES if "tests" not in p.parts and not ast.get_docstring(ast.parse(p.read_text()))]
     assert silent == []
+
+
+def test_a_module_of_the_policy_that_says_it_is_pure_is_held_to_it() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (core,) = [one["source_modules"] for one in contracts if one["name"] == "the functional core is pure"]
+    free = []
+    for path in AUTOSCALER.rglob("*.py"):
+        where = path.relative_to(AUTOSCALER.parent).with_suffix("").parts
+        ours = "simulate" not in where and "__init__" not in where
+        if ours and re.search(r"\bpure\b", ast.get_docstring(ast.parse(path.read_text())) or "", re.IGNORECASE):
+            names = {".".join(where[:count]) for count in range(1, len(where) + 1)}  # a package stands for its modules
+            free += [".".join(where)] if names.isdisjoint(core) else []
+    assert free == []
+
+
+def test_the_map_of_the_autoscaler_names_each_module_once() -> None:
+    told = ast.get_docstring(ast.parse((AUTOSCALER / "__init__.py").read_text())) or ""
+    named = re.findall(r"[\w*]+/?(?=[,.])", told.partition("\n")[2])
+    there = [path.stem for path in AUTOSCALER.glob("*.py") if path.stem != "__init__"]
+    there += [f"{path.parent.name}/" for path in AUTOSCALER.glob("*/__init__.py")]
+    found = {one: [name for name in named if fnmatch(one, name)] for one in there}
+    assert {one: names for one, names in found.items() if len(names) != 1} == {}
+    assert [name for name in named if not any(fnmatch(one, name) for one in there)] == []
 
 
 def test_no_tracked_file_names_a_path_of_one_machine() -> None:

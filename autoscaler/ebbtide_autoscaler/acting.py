@@ -28,7 +28,7 @@ from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.surroundings import Surroundings
 from ebbtide_autoscaler.would import takes_a_slot
 
-GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md)
+GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (docs/origins.md)
 
 
 class Acting:

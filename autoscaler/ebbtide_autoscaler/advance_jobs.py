@@ -135,7 +135,7 @@ def _next(
         return JobCrashed(name, "its gang left without a checkpoint", _lost_steps(job, seen, ranks))
     if job.state is JobState.RECOVERING and not held and _gang_lost(job, seen):
         return _given_up(job, seen) if job.failures_in_a_row > job.spec.max_failures else JobRecovered(name)
-    # Also a gang that holds nothing any more: one that was parked and does not come to leave.
+    # Also a parked gang that was told to leave and does not, although it holds no slot any more.
     asked_for_s = seen.waited_s(job.since_s, now_s)
     if job.state in STEPS_ASIDE and asked_for_s > job.spec.grace_s:
         why = f"it did not step aside within its grace of {job.spec.grace_s:g} s: {_what_kept(job, ranks)}"
@@ -177,7 +177,7 @@ def _gang_lost(job: JobRecord, seen: Seen) -> bool:
         return False
     if heard.report.phase is not ControllerPhase.NO_GANG:
         return False
-    # A controller that was told to stop, or of a crash, before it took the lease never starts a gang under it.
+    # A controller that hears of a stop, or of a crash, before it has taken a lease never starts a gang under it.
     aside = job.state in (JobState.STOPPING, JobState.RECOVERING)
     told_to_wait = aside and heard.at_s > job.since_s + STRAGGLER_S
     return told_to_wait or heard.report.lease_epoch >= job.gang_epoch

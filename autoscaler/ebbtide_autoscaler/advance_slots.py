@@ -78,10 +78,10 @@ def _holder(seen: Seen, record: SlotRecord) -> str:
 
 
 def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> float | None:
-    """From when on a free lock stays free, for the occupant cannot come to take it any more; None: it still may.
+    """Since when the occupant can no longer take the slot's lock (seconds since 1970); None: it still can.
 
-    A free lock alone proves that nothing is on the GPU now; a rank that was granted the slot and has not yet reached
-    its lock could still come. (The lock would then refuse its old epoch: this is the first fence, that the second.)
+    A free lock alone proves only that nothing is on the GPU now: a rank that was granted the slot, and has not reached
+    its lock yet, could still come. (The lock would refuse its old epoch: that is the second safeguard, this the first.)
     """
     job = state.jobs.get(JobName(str(record.occupant)))
     if job is not None:

@@ -86,10 +86,10 @@ def give(
 
 
 def _left_to(table: Table) -> dict[JobName, int]:
-    """Of the minima owed those of jobs that can take them now or in a moment: others take nothing of these meanwhile.
+    """The minima owed to jobs that can take them now or in a moment: nobody else takes these slots meanwhile.
 
-    Else a job that was stopped to grow would lose to one before it in turn what it may never lose. Only where they can
-    be met by what is free or on its way: nobody is asked aside for them, so the rest would idle.
+    Else a job that was stopped to grow could lose its minimum to a job before it in turn. Only minima that free slots,
+    or slots on their way, can meet: nobody is asked to step aside for the others, so slots kept for them would idle.
     """
     found = dict[JobName, int]()
     left = len(table.draft.free) + len(in_state(table.state.slots, SlotState.RECLAIMING))
@@ -117,7 +117,7 @@ def _coming(seat: SeatRecord) -> bool | None:
 
 @ordered(place)
 def _who_may_take(job: JobRecord) -> JobRecord | None:
-    """In turn, all but those that run with as many workers as they may have."""
+    """All jobs in turn, but those that have ended or run with as many workers as they may have."""
     return job if _may_take(job) else None
 
 
@@ -157,7 +157,11 @@ def _in_turn(table: Table, apart: Set[JobName]) -> Iterable[JobRecord]:
 
 
 def _looked_at(table: Table, asks: Asks, line: Line, alone: Set[JobName]) -> Iterator[JobRecord]:
-    """Those of a line that get something, the first that does not, and those that starve until one cannot be helped."""
+    """The jobs of one line that are looked at one by one, in turn.
+
+    All up to the first that is refused, and behind it those that starve, while somebody could still step aside for what
+    the line asks for. All that are skipped wait for the same reason, noted at once.
+    """
     at, starving_s = 0, table.now_s - table.config.starve_after_s
     while at < len(line.jobs):
         if asks in table.refused:

@@ -15,7 +15,7 @@ from ebbtide.snapshot.tiers.aside import Asks, StepAside, There, step_aside
 from ebbtide_autoscaler.seen import Seen
 
 LIVING = frozenset(JobState) - {JobState.ENDED}
-STEPS_ASIDE = frozenset({JobState.RUNNING, JobState.PARKED})  # of others nothing is decided by it
+MAY_STEP_ASIDE = frozenset({JobState.RUNNING, JobState.PARKED})  # of others nothing is decided by it
 _UNSAID = NodeMeans()
 _GPU = ("GPU-", "MIG-")  # so NVML's uuids begin; a logical GPU is named after its machine
 
@@ -84,7 +84,7 @@ def _asks(job: JobRecord, said: list[RankReport], restart_s: float, expected_s: 
 
 
 def _on_gang(state: PoolState, seen: Seen, job: JobRecord, gpus: Mapping[NodeId, int]) -> tuple[There, ...]:
-    """Where its gang is. What it has of the budget while it is parked is its own already."""
+    """Where its gang is. Host memory that it has while it is parked counts as its own, not as taken by others."""
     takes = job.state in JOB_IN_HOST_MEMORY
     found = []
     for node, workers in _by_node(job.gang):
@@ -101,9 +101,9 @@ def _by_node(gang: tuple[SlotId, ...]) -> Sequence[tuple[NodeId, int]]:
 
 
 def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
-    """Every kind of node of the pool: it may get any, with as many of its workers as it needs at least, and as fit.
+    """Every kind of node that the job may get, with as many workers as it needs at least and as fit on such a node.
 
-    What is parked and free there now says nothing of the time when it runs: the whole budget counts.
+    Who is parked there now says nothing of the time when the job runs, so the whole budget of host memory counts.
     """
     workers = {node: min(len(by_node(state.slots, node)), spec.workers_min) for node in state.nodes}
     found = (

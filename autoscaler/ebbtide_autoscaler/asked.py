@@ -4,12 +4,11 @@ By Little's law what arrives per second, times how long a request stays at its r
 once if none waits. That does not depend on how many replicas there are now: a count of requests in flight does, since
 it can be no larger than what they take in, and grows while they are too few.
 
-Those which have not ended yet have no known stay: streams that go on and on among short ones are seen in the count
-only. So the count goes where it is more than chance would make it (twice the root of what is expected, as for Poisson's
-law).
+Requests that have not ended have no known stay: a few long streams among short ones show in the count only. So the
+count is taken where it is higher than chance explains (by over twice the root of what is expected: Poisson's law).
 
-What waits is another matter: it is there once, and gone when it has been answered. More replicas for its sake are worth
-their start only for what will still wait when they answer.
+What waits counts differently: it is there once, and gone when it has been answered. Further replicas are worth their
+start only for what will still wait when they answer.
 """
 
 import math

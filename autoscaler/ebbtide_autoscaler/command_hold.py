@@ -9,7 +9,7 @@ from ebbtide.cli.errors import CommandFailed
 from ebbtide.cli.names import complete_jobs
 from ebbtide.cli.output import json_option
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.asking import LIMIT, ask, look_at, tell, user
+from ebbtide_autoscaler.command_calls import LIMIT, ask, look_at, tell, user
 from ebbtide_autoscaler.command_pool import POOL, joined, say
 from ebbtide_autoscaler.progress import NotInTime, until_done
 

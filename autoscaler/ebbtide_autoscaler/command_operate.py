@@ -8,7 +8,7 @@ from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.names import complete_jobs, complete_nodes
 from ebbtide.cli.output import json_option
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.asking import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
+from ebbtide_autoscaler.command_calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
 from ebbtide_autoscaler.command_pool import POOL, joined, say
 from ebbtide_autoscaler.nodes import Node, choose, cluster_nodes
 from ebbtide_autoscaler.progress import NotInTime, until_done

@@ -20,6 +20,10 @@ Traced = tuple[Path, float, float]
 """A trace's file, its factor, and the day from which on it is read."""
 
 MOST_NUMBERS = 2
+KILLED = (
+    "a process that played was killed, as is one for which there is no memory: --processes 1 plays one run at a time, "
+    "and with --keep FOLDER no run that has ended is played again"
+)
 
 
 class _Trace(click.ParamType[Traced]):
@@ -86,9 +90,12 @@ def simulate(
     broken off goes on where it was: runs that have ended are not played again by the same code on the same input.
     """
     # Here, since arrays and Parquet take half a second to import, for which every other command would wait.
+    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+
     from ebbtide_autoscaler.simulate import play  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.given import given, given_ledger  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.page import NoPictures, drawable  # noqa: PLC0415
+    from ebbtide_autoscaler.simulate.traces import BadTrace  # noqa: PLC0415
 
     check_outputs(json_path, page_path, keep, [config, *(path for path, *_ in (*serving, *jobs))])
     if ledger is not None and (serving or jobs):
@@ -104,8 +111,10 @@ def simulate(
     except ConfigErrors as error:
         print_problems(error.problems)
         raise BadInput(f"{config} describes no simulation: see above") from error
-    except ValueError as error:
+    except (BadTrace, play.UnknownPolicy) as error:  # any other error of a value is the simulator's own
         raise BadInput(str(error)) from error
+    except BrokenProcessPool as error:
+        raise CommandFailed(KILLED) from error
     except NoPictures as error:
         raise CommandFailed(str(error)) from error
     wrong = _tell(report, figures, json_path, page_path)

@@ -15,9 +15,9 @@ from functools import partial
 
 from ebbtide.client.bounded import BoundedCalls
 from ebbtide.client.seats import SeatActuator, SeatPlan
-from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, node_of
 from ebbtide_autoscaler import fences
-from ebbtide_autoscaler.fence_book import FenceBook, node_of
+from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.instruct import (
     CloseSeat,
     DropFence,
@@ -33,8 +33,8 @@ RETRY_S = 1.0  # after a first failure, before the same thing is tried again; do
 RETRY_MAX_S = 15.0
 RESEND_S = 30.0  # a wish that was sent is sent again: a restart of Serve may have lost it
 REOPEN_S = 10.0  # the same for a seat with no actor at all: Serve makes one within 0.2-7 s, on a loaded machine too
-REKILL_S = 5.0  # a killed actor is gone within 0.1 s (facts/line.md S2): one that is still listed is killed again
-RESTORE_S = 30.0  # a submitted driver registers within 12-17 s (facts/line.md)
+REKILL_S = 5.0  # a killed actor is gone within 0.1 s (docs/origins.md): one that is still listed is killed again
+RESTORE_S = 30.0  # a submitted driver's ranks take their first step within 12-17 s (docs/origins.md)
 REFUSED_S = 3.0  # how long a slot counts as held by a stranger after its fence could not be had
 HOLD_S = 60.0  # two times READY_S, a probe, and then some for a GCS that restarts
 DROP_S = 10.0

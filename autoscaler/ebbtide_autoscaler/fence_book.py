@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ebbtide.pool.ids import NodeId, SlotId
+from ebbtide.pool.ids import NodeId, SlotId, node_of
 from ebbtide_autoscaler.fences import Fence, stands
 from ebbtide_autoscaler.seen import FenceView
 
@@ -47,11 +47,6 @@ class FenceBook:
             del self.refused_until_s[slot]
             self.strangers.pop(slot, None)
         return [(slot, name) for slot, name in self.names.items() if node_of(slot) not in alive]
-
-
-def node_of(slot: SlotId) -> NodeId:
-    """The node of a slot."""
-    return NodeId(slot.rpartition(":")[0])
 
 
 def fallen(names: Mapping[SlotId, str], table: Mapping[str, Fence]) -> dict[SlotId, str]:

@@ -28,8 +28,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 
-READY_S = 2.0  # a fence on a free GPU is ready within 3-260 ms (facts/line.md); after this, somebody else has the GPU
-PROBE_S = 30.0  # a probe needs a new worker process: 0.1-1.3 s, more on a loaded machine
+READY_S = 2.0  # a fence on a free GPU is ready within 2-260 ms (docs/origins.md); after this, somebody else has it
+PROBE_S = 30.0  # a probe needs a new worker process: 0.1-1.3 s (docs/origins.md), more on a loaded machine
 NODE_LABEL = "ray.io/node-id"
 SEPARATOR = ":"  # in no pool's name
 

@@ -83,7 +83,7 @@ class FreeSlots:
                 self._changed(node)
 
     def place(self, slots: Collection[SlotId]) -> None:
-        """They are promised to a replica: its node takes no other one meanwhile, that would be taken for it."""
+        """They are promised to a replica. Its node takes no other one meanwhile, which could be mistaken for it."""
         nodes = {self._state.slots[slot].slot.node for slot in slots}
         self._busy().update(nodes)
         self.take(slots)
@@ -134,10 +134,10 @@ class FreeSlots:
 
         def lacks(node: NodeId) -> tuple[bool, int, int, NodeId] | None:
             here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0) - self._awaited.get(node, 0)
-            # A single slot is waited for even if nobody may go now: there is nothing that would be kept idle for it.
+            # A single slot is waited for even where nobody may leave now: no other slot is kept idle meanwhile.
             if count > 1 and here + soon + may_leave.get(node, 0) < count:
                 return None
-            # One that has enough and is only placing another replica lacks nothing, whatever others are about to have.
+            # A node that has enough, but is placing another replica, lacks nothing: it goes before all that lack some.
             return here < count, -here - soon, -here, node
 
         node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)

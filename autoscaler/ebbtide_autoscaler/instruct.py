@@ -98,14 +98,17 @@ def _fence(seen: Seen, slot: SlotId) -> FenceView:
 
 
 def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
-    """Slots without a fence, none that is being placed; one that was just refused has a holder, if a strange one."""
+    """Slots without a fence on which no replica is being placed.
+
+    Not those whose fence was just refused: somebody holds their GPU, though it may be a stranger.
+    """
     told, absent = seen.fences, FenceView.ABSENT
     without = [one for slot, one in state.slots.items() if told.get(slot, absent) is absent]
     return [one for one in without if one.state is not SlotState.OPENING]
 
 
 class _Calm:
-    """On which nodes whoever gets a logical GPU now can only be the replica that is to have it; found when asked."""
+    """Nodes where a logical GPU that gets free can only go to the replica that is to have it; worked out when asked."""
 
     def __init__(self, state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> None:
         """``ours``: slots whose fence is still to be got."""

@@ -4,8 +4,9 @@ For one that has just parked they are kept while waiting is cheaper than a resta
 again they are kept in that moment, whoever came before it: no start is as cheap as its return. Nothing is kept in that
 way from a job that starves, or that claims what its team was promised.
 
-What a job was stopped to grow into is not kept from it, once it is stopped, for one after it in turn that a person
-releases only then: it stays as it was when it was stopped. Third jobs have these slots kept from them as ever.
+A job that is stopped to grow counts on certain slots. If one of them belongs to a parked job after it in turn that a
+person held at that moment and releases only later, the slot is not kept from the growing job: the decision stands as
+it was made. From all other jobs it is kept as usual.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -85,6 +86,9 @@ def released_too_late(
 
 @chosen
 def _to_grow(job: JobRecord) -> JobRecord | None:
-    """Stopped to grow, and not back yet; not one that a person put aside, whose slots were promised to others since."""
+    """The job, if it was stopped to grow and is not back yet.
+
+    Not one that a person put aside: its slots have been promised to others since.
+    """
     stopped = job.stopped_to_grow and job.state in _ON_ITS_WAY and job.asked_s >= job.ran_since_s
     return job if stopped and not job.stood_aside else None

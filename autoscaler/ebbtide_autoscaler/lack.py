@@ -12,7 +12,7 @@ from ebbtide_autoscaler.serving import Want
 def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> bool:
     """Keep what is free for the replica of ``seat``, and note what it still lacks, and where.
 
-    Says whether anything was free that could be kept; else the next one of the endpoint lacks just the same.
+    Says whether anything free could be kept for it. If not, the endpoint's next replica would lack just as much.
     """
     count = state.endpoints[want.endpoint].spec.slots_per_replica
     found = _keep(count, draft)

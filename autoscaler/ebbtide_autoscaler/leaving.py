@@ -7,7 +7,7 @@ from ebbtide_autoscaler.host_memory import no_host_memory
 
 
 def leave(state: PoolState, job: JobRecord, draft: Draft, whom: str) -> ParkJob | StopJob:
-    """As the cost model says, where anybody has reckoned; and never by host memory that the books do not have.
+    """Park or stop, as the cost model says where it has an answer; never park without the host memory for it.
 
     Args:
         whom: for whom it leaves, for the reason.

@@ -23,8 +23,8 @@ from ebbtide.agent.process import started_ticks
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.client.runtime_dir import runtime_dir as runtime_dir  # others ask for it here
 
-START_S = 90.0  # 3-7 s on a quiet machine (facts/line.md), up to 20 s on a loaded one
-STOP_S = 5.0  # from SIGTERM to SIGKILL; a raylet with --block ignored SIGTERM for 20 s (facts/line.md S10)
+START_S = 90.0  # 3-7 s on a quiet machine and up to 20 s on a loaded one (docs/origins.md)
+STOP_S = 5.0  # from SIGTERM to SIGKILL; a raylet with --block ignored SIGTERM for 20 s (docs/origins.md)
 OBJECT_STORE_BYTES = 200 << 20  # weights and batches never travel through it
 PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port", "metrics-export-port")
 

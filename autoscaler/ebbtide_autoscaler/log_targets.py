@@ -13,6 +13,7 @@ from ray._private.state import actors as ray_actors
 
 from ebbtide.agent.node_agent import agent_name
 from ebbtide.client.link import ARBITER_NAME
+from ebbtide.pool.ids import SeatId, endpoint_of
 from ebbtide_autoscaler.log_reader import Selector
 from ebbtide_autoscaler.nodes import Node, choose
 
@@ -84,8 +85,9 @@ def targets(
             _seat(found, seat["seat"], actors_known)
     elif re.fullmatch(r".+/\d+", name):
         _seat(found, name, actors_known)
-        if not found.by_node and name.rpartition("/")[0] not in endpoints:
-            raise ValueError(f"there is no endpoint {name.rpartition('/')[0]!r}; see `ebbtide status`")
+        endpoint = endpoint_of(SeatId(name))
+        if not found.by_node and endpoint not in endpoints:
+            raise ValueError(f"there is no endpoint {endpoint!r}; see `ebbtide status`")
     else:
         _otherwise(found, name, status, actors_known, nodes, shared_dir)
     return found

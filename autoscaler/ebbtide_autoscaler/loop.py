@@ -42,7 +42,7 @@ from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.notices import Standstill, standstill
-from ebbtide_autoscaler.observe import next_routes, traffic, unheard
+from ebbtide_autoscaler.observe import next_routes, settling, traffic
 from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
@@ -283,10 +283,9 @@ class Loop:
     def _knobs(self, seen: Seen) -> Knobs:
         if self.file.config is None:
             return Knobs(PolicyConfig(), Limits(), frozen=True)
-        # Until every replica has reported once, an arbiter that has just started knows too little to decide.
-        settling = clock.now_s() - seen.started_s < 10.0 and unheard(self.world.state, seen)
-        self.settling_since_s = seen.started_s if settling else 0.0
-        return settings.knobs(self.file.config, frozen=self._stopping or settling)
+        settles = settling(self.world.state, seen, clock.now_s())
+        self.settling_since_s = seen.started_s if settles else 0.0
+        return settings.knobs(self.file.config, frozen=self._stopping or settles)
 
     async def _commit(self, result: Step, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None

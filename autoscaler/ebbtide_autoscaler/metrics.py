@@ -26,7 +26,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
-from ebbtide.pool.ids import Epoch, SeatId
+from ebbtide.pool.ids import Epoch, JobName, SeatId, node_of
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, handover, pool, training
@@ -63,7 +63,7 @@ def counted(before: PoolState, event: Event) -> Iterator[Sample]:
             yield Sample(training.PREEMPTIONS, 1, ("park" if before.jobs[name].held is None else "held",))
         case StopJob(job=name, preempts=True):
             yield Sample(training.PREEMPTIONS, 1, (_stopped_as(before.jobs[name]),))
-        case StopJob(preempts=False):
+        case StopJob(job=name, preempts=False) if _grows(before, name):
             yield Sample(training.GROWTHS, 1)
         case JobCrashed(job=name, lost_steps=lost):
             during = (before.jobs[name].state.value,)
@@ -91,6 +91,13 @@ def _stopped_as(job: JobRecord) -> str:
     if job.state in JOB_CLAIMS_SLOTS:
         return "park_to_restart"
     return "restart" if job.held is None else "held"
+
+
+def _grows(before: PoolState, name: JobName) -> bool:
+    """Whether a job that is stopped without a preemption is to come back larger: not held, its nodes do not drain."""
+    job = before.jobs[name]
+    drains = any(node_of(slot) in before.draining for slot in job.gang)
+    return job.state is JobState.RUNNING and job.held is None and not drains
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import EndpointRemoved, Event
 from ebbtide.pool.state import PoolState
 from ebbtide.telemetry.arbiter import STARTS
@@ -31,13 +30,6 @@ class Tally:
             self.add(sample)
         if isinstance(event.body, EndpointRemoved):
             self._forget(event.body.endpoint)
-
-    def take_all(self, before: PoolState, events: Sequence[Event]) -> PoolState:
-        """Count ``events`` in order; returns the state after them."""
-        for event in events:
-            self.take(before, event)
-            before = apply(before, event)
-        return before
 
     def started(self) -> None:
         """Count an arbiter's start."""

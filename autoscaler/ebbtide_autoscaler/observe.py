@@ -26,6 +26,8 @@ from ebbtide_autoscaler.signals import EndpointSignals
 
 GATEWAY_FRESH_S = 3.0  # gateways report ten times a second; after 3 s without a word a gateway's counts are stale
 
+SETTLE_S = 10.0  # as `policy.silence_s` is by default: a replica that has said nothing by then counts as lost
+
 AWAITS_A_LOOK = frozenset({SlotState.UNFENCED, SlotState.RECLAIMING, SlotState.FOREIGN})
 """Slots that the next word of a free lock may move."""
 
@@ -75,10 +77,10 @@ def _unheard_s(seen: Seen, now_s: float) -> float:
 
 
 def began_s(took_s: float, tokens: int, tpot_slo_s: float) -> float:
-    """When the first token was there at the latest, had a client seen them come, if the others came as promised.
+    """When an answer's first token would have come, in seconds, if each other one had taken as long as is promised.
 
-    An answer in one piece tells only when it was whole. It keeps the promise of a stream if it took no longer than the
-    first token and all others may.
+    An answer in one piece tells only when all of it was there. So it is taken for a stream that is as slow as promised
+    after its first token: it is late if it took longer than the first token and all others together may.
     """
     return max(0.0, took_s - max(0, tokens - 1) * tpot_slo_s)
 
@@ -138,8 +140,16 @@ def unheard(state: PoolState, seen: Seen) -> bool:
     return any(seat.state is SeatState.READY and seat.id not in seen.replicas for seat in state.seats.values())
 
 
+def settling(state: PoolState, seen: Seen, now_s: float) -> bool:
+    """Whether this arbiter has just started (``seen.started_s``) and still waits for the word of a ready replica.
+
+    Until then it knows too little to decide, and a routing table would leave out replicas that serve.
+    """
+    return now_s - seen.started_s < SETTLE_S and unheard(state, seen)
+
+
 def looked_too_early(state: PoolState, report: AgentReport) -> bool:
-    """Whether a slot has changed since the look of ``report``, and waits for a word on its lock."""
+    """Whether a slot has changed since the agent looked for ``report``, and still waits to hear of its lock."""
     looked_s = report.after.at_s if report.after is not None else -inf
     slots = (state.slots.get(slot_id(NodeId(report.node), index)) for index in report.holders)
     return any(one is not None and one.state in AWAITS_A_LOOK and one.since_s >= looked_s for one in slots)
@@ -154,11 +164,11 @@ def lease(state: PoolState, workload: str, epoch: int, slots: tuple[SlotId, ...]
     return Lease(workload, epoch, tuple(refs))
 
 
-LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.WARM, SeatState.STOPPING})
+TAKES_NO_REQUESTS = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.WARM, SeatState.STOPPING})
 
 
 def replica_orders(state: PoolState, report: ReplicaReport) -> ReplicaOrders:
-    """What the replica that sent ``report`` should do; one that the ledger does not mean is never told to park."""
+    """What the replica that sent ``report`` should do; only the very one that the ledger means is told to park."""
     record = state.seats.get(SeatId(report.seat))
     if record is None:
         return ReplicaOrders()
@@ -166,7 +176,7 @@ def replica_orders(state: PoolState, report: ReplicaReport) -> ReplicaOrders:
         return ReplicaOrders(wake=lease(state, record.id, record.epoch, record.slots))
     parks = record.state in (SeatState.PARKING, SeatState.WARM)
     meant = record.replica == report.replica and record.epoch == report.lease_epoch
-    return ReplicaOrders(draining=record.state in LEAVING, park=parks and meant)
+    return ReplicaOrders(draining=record.state in TAKES_NO_REQUESTS, park=parks and meant)
 
 
 def placed(state: PoolState, seat: SeatRecord, node: NodeId, gpu_ids: tuple[int, ...]) -> frozenset[SlotId]:

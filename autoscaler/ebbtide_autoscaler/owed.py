@@ -17,11 +17,11 @@ from ebbtide_autoscaler.turn import turn
 
 
 def is_owed(job: JobRecord) -> bool:
-    """Whether ``job`` is on its way back from a restart, and may not be kept from its minimum.
+    """Whether ``job`` is on its way back from a restart, and its minimum is kept for it.
 
-    By its class, or since it was stopped to grow while at its bound: to lose its slots to replicas would be one
-    preemption more, that nobody counts.
-    Not one that a person put aside: others were promised its slots meanwhile, and what is kept for it might never do.
+    By its class, or because it was stopped to grow while at its bound: if replicas then took its slots, that would be a
+    preemption beyond its bound that nobody counts. Never for a job that a person put aside: its slots were promised to
+    others meanwhile, and what is kept for it might never be enough.
     """
     ran = (job.epoch > 0 or job.restores > 0) and job.held is None and not job.stood_aside
     away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
@@ -43,9 +43,9 @@ def on_their_way_back(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
 def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobName, int]:
     """How many slots are kept for each of these jobs, those that come first served first.
 
-    Only minima that can be met: slots of replicas that stay, of strangers, and those that running jobs may never lose
-    cannot come to it, and to keep the rest for a job that they are too few for would starve replicas for nothing. Nor
-    can a job have what its team's quota forbids: it would only be in the way of one that can.
+    Only for minima that can be met. Out of reach are slots of replicas that stay, of strangers, and those that running
+    jobs may never lose; to keep other slots for a job that they cannot be enough for would starve replicas for nothing.
+    Nothing is kept beyond a team's quota either: such a job would only be in the way of one that may start.
     """
     waiting = on_their_way_back(state.jobs)
     left = _reached(state) if waiting else 0
@@ -72,10 +72,10 @@ def _reached(state: PoolState) -> int:
 
 
 def kept(state: PoolState, free: Sequence[SlotId], minima: Mapping[JobName, int]) -> frozenset[SlotId]:
-    """Of the free slots those that are kept for these minima: where they are missed least.
+    """Which of the free slots are kept for these minima: those that others miss least.
 
-    A replica of several slots needs all of them on one node, so nodes that can come to have few give first; and what a
-    parked job waits for stays, if something else does as well.
+    Nodes that can come to have few slots give theirs first, because a replica of several slots needs all of them on one
+    node. Slots that a parked job waits for are kept last.
     """
     count = sum(minima.values())
     if not count:
@@ -89,7 +89,10 @@ def kept(state: PoolState, free: Sequence[SlotId], minima: Mapping[JobName, int]
 
 
 def _out_of_reach(state: PoolState) -> set[SlotId]:
-    """Slots that may never come to a job: of a replica that serves or is about to, until its demand falls, as well."""
+    """Slots that may never come to a job: lost ones, strangers', those of draining nodes, and those of replicas.
+
+    Replicas that serve or are about to leave only when demand falls, and nobody knows whether it does.
+    """
     out = {*in_state(state.slots, SlotState.LOST), *in_state(state.slots, SlotState.FOREIGN)}
     out.update(slot for node in state.draining for slot in by_node(state.slots, node))
     out.update(slot for seat in state.seats.values() if seat.state in COMING_OR_READY for slot in seat.slots)

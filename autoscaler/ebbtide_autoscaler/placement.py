@@ -17,7 +17,7 @@ def placing_nodes(state: PoolState) -> frozenset[NodeId]:
 
 
 def lendable(state: PoolState) -> Mapping[NodeId, int]:
-    """How many slots of each node the classes of their jobs let go."""
+    """How many slots of each node can ever be asked of the jobs there: the sum of `may_lose`."""
     return _lendable(state.jobs)
 
 
@@ -29,7 +29,7 @@ def _lendable(job: JobRecord) -> Mapping[NodeId, int] | None:
 
 
 def may_lose(job: JobRecord) -> int:
-    """How many of its slots a job lets go, at any time: by its class, and none if it may never be preempted."""
+    """How many of its slots a job can ever be asked for: by its class, and none if its file allows no preemption."""
     if job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE or not job.spec.max_preemptions_per_h:
         return 0
     if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:

@@ -1,11 +1,13 @@
 """``decide(now_s, snapshot, memory, config) -> (Decision, memory)``: the whole policy, pure.
 
 Serving first, training on what is left. Least disruption first: a free slot, then a job that steps aside in place,
-then a job that goes on with fewer workers. How long a need will last is guessed by how long it has lasted already
-(whoever pays at most as much for waiting as for acting pays at most twice the optimum, whatever comes: the ski-rental
-rule), so a job parks at once, and is restarted smaller when it has been parked for as long as a restart costs; for an
-endpoint that has been busy for that long already, one that can do with fewer workers is restarted right away. Where
-the pool has seen enough preemptions (``away``) it is restarted as soon as it is parked if such usually last that long.
+then a job that goes on with fewer workers.
+
+Nobody knows how long a need will last. Whoever waits until waiting has cost as much as acting pays at most twice the
+best possible, whatever comes (ski rental): so a job parks at once, and is restarted smaller when it has been parked
+for as long as a restart costs. If the endpoint has been busy for that long already, a job that can do with fewer
+workers is restarted right away. Where the pool has seen enough parks (``away``), a parked job is restarted at once if
+they usually last that long.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +28,7 @@ from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.owed import kept, minima_owed
 from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
 from ebbtide_autoscaler.replacement import replace_outdated
-from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, seats_of, wants
+from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, wants
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Shares
 from ebbtide_autoscaler.waits import Waits
@@ -114,7 +116,7 @@ def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
     Of these first those on slots on which a parked job would go on, then those with the highest seat numbers.
     """
     record = state.endpoints[want.endpoint]
-    seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY]
+    seats = [seat for seat in state.seats_of(want.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(now_s, state, record, seat)]
     claimed = awaited(state.jobs)
 

@@ -18,7 +18,7 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack, note_more
 from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import Want
-from ebbtide_autoscaler.warm import aside, sleepers, wake
+from ebbtide_autoscaler.warm import asleep_seats, sleepers, wake
 
 
 def followed(state: PoolState) -> None:
@@ -50,7 +50,7 @@ def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft:
     """
     lines = []
     for want in wants:
-        limit = state.endpoints[want.endpoint].spec.replicas_max + len(aside(state, want.endpoint))
+        limit = state.endpoints[want.endpoint].spec.replicas_max + len(asleep_seats(state, want.endpoint))
         found = tries(now_s, state, want.endpoint, limit)
         lines.append(_Line(want, found, sleepers(state, want.endpoint), want.now))
     _raise(state, lines, lambda want: want.need, draft)
@@ -98,7 +98,7 @@ def _lack(state: PoolState, line: _Line, draft: Draft) -> None:
         draft.waits += [(seat, why) for seat in seats]
         return
     draft.denied.append(want.endpoint)
-    draft.best |= {slot for one in aside(state, want.endpoint) for slot in one.slots}
+    draft.best |= {slot for one in asleep_seats(state, want.endpoint) for slot in one.slots}
     for number, seat in enumerate(seats):
         if not note_lack(state, want, seat, draft):
             note_more(state, want, seats[number + 1 :], draft)

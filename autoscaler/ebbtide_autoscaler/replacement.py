@@ -6,14 +6,14 @@ A revision that does not come up replaces nobody: the old replicas stay until it
 """
 
 from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
-from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.ids import EndpointName, SeatId, endpoint_of
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack
 from ebbtide_autoscaler.outdated import is_on_draining, stale_seats, why_outdated
 from ebbtide_autoscaler.retry import Tries, tries
-from ebbtide_autoscaler.serving import COMING, COMING_OR_READY, Want, seats_of
+from ebbtide_autoscaler.serving import COMING, COMING_OR_READY, Want
 from ebbtide_autoscaler.training import room_for
 
 LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.STOPPING})
@@ -23,7 +23,7 @@ def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -
     """The next step towards an endpoint without outdated replicas; nothing where the policy has moved already."""
     if not state.draining and not stale_seats(state, want.endpoint):
         return
-    seats = [seat for seat in seats_of(state, want.endpoint) if seat.state in COMING_OR_READY | LEAVING]
+    seats = [seat for seat in state.seats_of(want.endpoint) if seat.state in COMING_OR_READY | LEAVING]
     here = [seat for seat in seats if seat.state in COMING_OR_READY]
     outdated = sorted((s for s in here if why_outdated(state, s)), key=lambda s: not is_on_draining(state, s))
     for seat in outdated:
@@ -50,7 +50,7 @@ def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -
 
 def _moved(endpoint: EndpointName, draft: Draft) -> bool:
     seats = [move.seat for move in draft.moves if isinstance(move, GrantSeat | DrainSeat | ParkSeat | WakeSeat)]
-    return any(seat.rpartition("/")[0] == endpoint for seat in seats)
+    return any(endpoint_of(seat) == endpoint for seat in seats)
 
 
 def _replace(now_s: float, state: PoolState, want: Want, draft: Draft, old: SeatRecord, found: Tries) -> None:

@@ -82,10 +82,10 @@ class Reports:
     _attended_s: float = 0.0
 
     def attend(self, now_s: float) -> None:
-        """Say that the arbiter's loop runs. If it did not for long, nobody was heard meanwhile, and nobody is to blame.
+        """Note that the arbiter's loop runs. After a long pause it has just come back, and nobody else was silent.
 
-        A process that is stopped (SIGSTOP, a machine that is moved or swaps) does not notice. What it would find when
-        it wakes are reports as old as its pause, and those that came meanwhile not taken in yet.
+        A process that is stopped (SIGSTOP, a machine that is moved or swaps) does not notice it. When it wakes, the
+        reports that it has are as old as its pause, and those that came meanwhile are not taken in yet.
         """
         if self._attended_s and now_s - self._attended_s > AWAY_S:
             self.back_s = now_s

@@ -15,7 +15,6 @@ from ebbtide.pool.ids import EndpointName, SeatId, number_of, seat_id
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.serving import seats_of
 
 DISTURB_MAX_S = 600.0  # longest wait before a job steps aside for it: some seconds lost, so 1 % of its time at most
 
@@ -50,7 +49,7 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
     failing = [seat for seat in _failed(state.seats).get(endpoint, {}).values() if _fails(now_s, seat, revision)]
     if not failing:
         return Tries(tuple(cold))
-    known = {seat.id: seat for seat in seats_of(state, endpoint)}
+    known = {seat.id: seat for seat in state.seats_of(endpoint)}
     last = max(failing, key=lambda seat: seat.since_s)
     count = sum(seat.failures for seat in failing)
     works = any(seat.state is SeatState.READY and seat.revision == revision for seat in known.values())

@@ -7,13 +7,13 @@ from zoneinfo import ZoneInfo
 from ebbtide.pool.spec import EndpointSpec, Scheduled
 from ebbtide.pool.words import many
 
-SPARE = 1.5  # of the time that a start took last: one start in ten takes 1.7 times the median (Alibaba's loads)
+SPARE = 1.5  # of the time that a start took last: one start in ten is taken to need 1.7 times the median
 
 
 def scheduled(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str]:
-    """The replicas that are scheduled for any moment from now until one that is started now answers, and why; 0: none.
+    """The most replicas scheduled for any moment from now until one that is started now answers, and why; 0: none.
 
-    Any: what is over by then may be short, and some replicas start sooner than the last one did.
+    Any moment counts, not only the last: a short span may be over by then, and some replicas start sooner than most.
 
     Args:
         spec: of the endpoint.

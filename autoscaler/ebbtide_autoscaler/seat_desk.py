@@ -7,7 +7,7 @@ from ebbtide.client.messages import GatewayOrders, GatewayReport, Lease, Replica
 from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.observe import lease, placed, replica_orders, unheard
+from ebbtide_autoscaler.observe import lease, placed, replica_orders, settling
 from ebbtide_autoscaler.reports import heard, overtaken
 from ebbtide_autoscaler.steady_clock import clock
 
@@ -53,12 +53,7 @@ class SeatDesk:
         held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
         if sum(part.held for part in report.traffic.values()) and not held_before:
             self._loop.wake()
-        seen = self._loop.seen
-        unsure = not self._loop.configured or seen is None or self._settling(seen.started_s)
+        seen, state = self._loop.seen, self._loop.world.state
+        unsure = not self._loop.configured or seen is None or settling(state, seen, clock.now_s())
         routes = None if unsure else self._loop.routing_table
         return self._loop.keys.orders(report.keys_seen, routes, self._loop.reports.share_of(report))
-
-    def _settling(self, started_s: float) -> bool:
-        """Right after a restart, replicas that have not reported yet must not fall out of the table."""
-        seen = self._loop.seen
-        return clock.now_s() - started_s < 10.0 and seen is not None and unheard(self._loop.world.state, seen)

@@ -59,11 +59,11 @@ class Seen:
         return now_s - max(heard_s, self.started_s, self.back_s)
 
     def waited_s(self, since_s: float, now_s: float) -> float:
-        """For how long something that was to happen from ``since_s`` on has not been told of.
+        """For how long something that was due from ``since_s`` on has not been reported, in seconds.
 
-        While no arbiter lived nobody could tell. To one that has just come back after a pause the news is still on its
-        way: it has waited for nothing yet. Such a pause does not begin the wait anew, or one that comes again and again
-        (a shared directory that hangs every minute) would keep it from ever ending.
+        Time before this arbiter started does not count: nobody could report. Just after a pause the reports are still
+        on their way, and nothing counts as waited for. But a pause does not begin the wait anew: if pauses came again
+        and again (a shared directory that hangs every minute), the wait would never end.
         """
         if now_s - self.back_s < STRAGGLER_S:
             return 0.0
@@ -90,8 +90,8 @@ class Limits:
 def lock_free(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
     """Whether the node's agent looked after ``after_s`` and nobody held the slot's lock.
 
-    When its word came in says little: it may have been on its way for seconds while somebody took the lock. The agent
-    says which answer of this arbiter it had when it looked.
+    The time at which its report came in says little: the report may have been on its way for seconds while somebody
+    took the lock. So the agent says which answer of this arbiter it had when it looked.
     """
     heard = seen.agents.get(node)
     if heard is None or heard.report.after is None or heard.report.after.at_s <= after_s:

@@ -5,10 +5,9 @@ was wanted in the last while. An endpoint whose gateways are silent keeps what i
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ebbtide.client.messages import LATENCY_WINDOW_S
 from ebbtide.pool.follow import grouped, summed
 from ebbtide.pool.ids import EndpointName, SeatId, number_of
 from ebbtide.pool.spec import EndpointSpec
@@ -19,10 +18,10 @@ from ebbtide_autoscaler.asked import asked, running
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.outdated import why_outdated
 from ebbtide_autoscaler.scheduled import scheduled
-from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.slowness import for_s, missed, proven, since, slowness
 from ebbtide_autoscaler.strain import keeps_room, noted_strain_s, room_kept, strains
 
-SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
 STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six waits, should demand have been misjudged
 
 # Requests at once, on average: for fewer no replica is kept, they wait for one to start, as an idle endpoint's do.
@@ -44,11 +43,6 @@ class Want:
     need: int = 0  # of these, for what comes in now, without room
     least: int = 0  # its minimum, or what is scheduled
     known: bool = True  # False: its gateways are silent, so nothing is known of its traffic
-
-
-def seats_of(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
-    """The endpoint's known seats, by number."""
-    return state.seats_of(endpoint)
 
 
 def wants(
@@ -97,17 +91,6 @@ def asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 
 
-def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
-    """Since when a condition holds, given since when it held before."""
-    if not holds:
-        return None
-    return now_s if since_s is None else since_s
-
-
-def _for_s(since_s: float | None, now_s: float) -> float:
-    return 0.0 if since_s is None else now_s - since_s
-
-
 def _want(
     now_s: float,
     state: PoolState,
@@ -128,46 +111,49 @@ def _want(
     strained_at_s = noted_strain_s(now_s, strained, before)
     calm_s = 0.0 if strained else now_s - strained_at_s
     raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, calm_s, config)
-    before, slow_since_s, too_slow = _slowness(now_s, spec, signals, replicas, before, config)
-    proven = _proven(before, signals)
+    before, slow_since_s, too_slow = slowness(now_s, spec, signals, replicas.settled, seats, before, config)
+    shown = proven(before, signals)
     if too_slow and raw <= have:
         raw = have + 1
-        why = _missed(spec, signals)
-    elif proven > raw:
-        raw = proven
+        why = missed(spec, signals)
+    elif shown > raw:
+        raw = shown
         why = f"{many(before.slow_replicas, 'replica')} missed the SLO when as much was asked for"
     known, known_why = scheduled(spec, now_s, lead_s)
     raw, why = (known, known_why) if known > raw else (raw, why)
     bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
-    # What is scheduled is aimed at as at the minimum, at once: demand for as many or more would have to last first.
+    # Scheduled replicas are aimed at at once, as the minimum is: demand for as many would have to last first.
     aim = min(max(before.aim, spec.replicas_min, known), spec.replicas_max)
     if signals.unheard_s and bounded < aim:  # what its requests take is in no count
         bounded, why = aim, f"a gateway has been silent for {signals.unheard_s:.0f} s: nothing is taken away meanwhile"
-    under_since_s = _since(before.under_since_s, bounded < aim, now_s)
-    over_since_s = _since(before.over_since_s, bounded > aim, now_s)
+    under_since_s = since(before.under_since_s, bounded < aim, now_s)
+    over_since_s = since(before.over_since_s, bounded > aim, now_s)
     under_most = 0 if under_since_s is None else max(before.under_most, bounded)
     want, at_once = aim, at_once or aim == 0 or too_slow
-    if bounded > aim and (at_once or _for_s(over_since_s, now_s) >= config.up_after_s):
+    if bounded > aim and (at_once or for_s(over_since_s, now_s) >= config.up_after_s):
         want, over_since_s = bounded, None
-    elif bounded < aim and _for_s(under_since_s, now_s) >= spec.down_after_s:
+    elif bounded < aim and for_s(under_since_s, now_s) >= spec.down_after_s:
         want = max(under_most, aim - max(1, int(aim * STEP_DOWN)))
         under_since_s, under_most = now_s, bounded
     elif known > before.aim:
         why = known_why
     elif bounded != aim:
         why = _not_yet(spec, bounded, aim, config)
-    since_s = _since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s), over_since_s, slow_since_s
+    since_s = since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s), over_since_s, slow_since_s
     after = _remembering(before, want, since_s, (under_since_s, under_most), strained_at_s)
     if want < have:
         want, why = _down(now_s, state, record, tuple(seats.values()), want)
     all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
     least = max(spec.replicas_min, known)
-    need = want if all_of_it else min(want, max(least, proven, _at_once(spec, signals)))
-    return Want(spec.name, have, want, why, _for_s(after.busy_since_s, now_s), need, least), after
+    need = want if all_of_it else min(want, max(least, shown, _at_once(spec, signals)))
+    return Want(spec.name, have, want, why, for_s(after.busy_since_s, now_s), need, least), after
 
 
 def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:
-    """Replicas for what comes in now, at least one: no room for more, nor for the line, which all have in a burst."""
+    """Replicas for the requests that come in now, at least one.
+
+    Neither room for surges nor what waits counts: in a burst every endpoint has a queue.
+    """
     return max(1, math.ceil(running(signals) / spec.target_requests - 1e-9))
 
 
@@ -199,12 +185,12 @@ def _remembering(
 
 
 def _untold(before: EndpointMemory) -> EndpointMemory:
-    """What nobody heard of was no calm."""
+    """While gateways are silent nobody knows whether its replicas were strained: the silence must not count as calm."""
     return before if not before.strained_at_s else replace(before, strained_at_s=0.0)
 
 
 def _unheard(now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord]) -> Want:
-    """While its gateways are silent: what it has, within the bounds of its file; fewer only as replicas are ready."""
+    """While its gateways are silent an endpoint keeps what it has; only if its file allows fewer do ready ones go."""
     spec, have = record.spec, len(seats)
     keep, why = min(max(have, spec.replicas_min), spec.replicas_max), "its gateways are silent: nothing moves"
     if keep < have:
@@ -220,76 +206,6 @@ def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -
     return f"less demand, but for less than {spec.down_after_s:g} s"
 
 
-def _slowness(
-    now_s: float,
-    spec: EndpointSpec,
-    signals: EndpointSignals,
-    replicas: _Replicas,
-    before: EndpointMemory,
-    config: PolicyConfig,
-) -> tuple[EndpointMemory, float | None, bool]:
-    """Whether its replicas are too slow, since when, and with the memory of how many missed the SLO at what demand.
-
-    With replicas on their way nothing is judged: they change it. That puts it off for some seconds after each: demand
-    beyond what replicas are for is counted meanwhile, and one that fails again and again is tried ever more seldom.
-    """
-    slow = replicas.settled and bool(_missed(spec, signals)) and _is_theirs(now_s, signals, replicas.seats.values())
-    slow_since_s = _since(before.slow_since_s, slow, now_s)
-    too_slow = slow and _for_s(slow_since_s, now_s) >= config.up_after_s
-    if too_slow:
-        return _learnt(now_s, signals, len(replicas.seats), before), slow_since_s, True
-    if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
-        before = replace(before, slow_replicas=0, slow_per_s=0.0, slow_at_s=0.0)
-    return before, slow_since_s, False
-
-
-def _is_theirs(now_s: float, signals: EndpointSignals, seats: Collection[SeatRecord]) -> bool:
-    """Whether latencies are of requests that came when all of ``seats`` were ready, so that so many are judged by them.
-
-    Told of are first tokens, and ends, of the last `LATENCY_WINDOW_S`; who waited for them came as much earlier.
-    """
-    told_s = LATENCY_WINDOW_S + max(signals.ttft_p90_s, signals.stay_s)
-    return now_s - max(seat.ready_since_s for seat in seats) > told_s
-
-
-def _learnt(now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory) -> EndpointMemory:
-    """That so many replicas miss the SLO at what arrives, noted once in a while as long as they do.
-
-    Nothing where nothing arrives: no count is compared with it. Nor where each request has a replica of its own: then
-    it is slow by itself, and how many arrive says nothing of how many replicas they take.
-    """
-    noted = before.slow_replicas == replicas and now_s - before.slow_at_s <= NOTED_EVERY_S
-    alone = signals.held + signals.inflight <= replicas
-    if noted or alone or not signals.arriving_per_s:
-        return before
-    return replace(before, slow_replicas=replicas, slow_per_s=signals.arriving_per_s, slow_at_s=now_s)
-
-
-def _missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
-    """Which promise its replicas miss, with what they are busy with; empty: none."""
-    if signals.ttft_p90_s > spec.ttft_slo_s:
-        missed = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
-    elif signals.tpot_p90_s > spec.tpot_slo_s:
-        missed = f"TPOT p90 {1000 * signals.tpot_p90_s:.0f} ms is over its SLO of {1000 * spec.tpot_slo_s:g} ms"
-    else:
-        return ""
-    inside = (
-        f" ({many(signals.waiting, 'request', 'is')} queueing in replicas, KV caches up to {signals.kv_usage:.0%} full)"
-    )
-    return missed + inside if signals.waiting else missed
-
-
-def _proven(before: EndpointMemory, signals: EndpointSignals) -> int:
-    """How many replicas it takes now, after so many have missed the SLO: one more when as much arrives.
-
-    Arrivals tell whether as much is asked for as then: counts in flight fall when replicas are added.
-    """
-    if not before.slow_replicas or not before.slow_per_s:
-        return 0
-    # Half a replica more than was too few, in proportion: so noise of demand does not cross a whole number each time.
-    return math.ceil((before.slow_replicas + 0.5) * signals.arriving_per_s / before.slow_per_s)
-
-
 def _raw_want(
     now_s: float,
     spec: EndpointSpec,
@@ -300,7 +216,7 @@ def _raw_want(
     calm_s: float,
     config: PolicyConfig,
 ) -> tuple[int, str, bool]:
-    """Replicas for what is asked, why, and whether that is no fleeting count."""
+    """Replicas for what is asked, why, and whether that is more than a count at one moment."""
     now = asked(spec, signals, have, lead_s)
     quiet_s = now_s - signals.last_arrival_s
     idle = not signals.last_arrival_s or quiet_s >= spec.idle_after_s
@@ -325,7 +241,10 @@ def _raw_want(
 def _down(
     now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord], aim: int
 ) -> tuple[int, str]:
-    """Fewer replicas, as far as enough ready ones are left and some have lived long enough to have been worth it."""
+    """How many replicas are left after going down towards ``aim``, and why.
+
+    Only ready ones go, and only if one of them has been up for long enough to have been worth its start.
+    """
     have = len(seats)
     surplus = sum(seat.state is SeatState.READY for seat in seats) - aim
     if surplus <= 0:

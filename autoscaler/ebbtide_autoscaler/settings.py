@@ -5,8 +5,9 @@ import json
 from ebbtide.client.messages import KeyGrant
 from ebbtide.client.seats import VLLM_ENGINE, SeatPlan
 from ebbtide.config.access import KeySection, Scope
+from ebbtide.config.policy import PolicySection
 from ebbtide.config.root import PoolFile
-from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.ids import SeatId, endpoint_of
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.seen import Limits
 from ebbtide_autoscaler.signals import PolicyConfig
@@ -23,16 +24,7 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
     """The parts that a step needs."""
     policy = config.policy
     return Knobs(
-        policy=PolicyConfig(
-            reserve=config.pool.reserve,
-            restart_cost_s=policy.restart_cost_s,
-            park_first=policy.park_first,
-            grow_after_s=policy.grow_after_s,
-            up_after_s=policy.up_after_s,
-            starve_after_s=policy.starve_after_s,
-            forecast_share=policy.forecast_share,
-            teams=teams(config),
-        ),
+        policy=policy_config(policy, reserve=config.pool.reserve, teams=teams(config)),
         limits=Limits(
             placement_timeout_s=policy.placement_timeout_s,
             start_timeout_s=policy.start_timeout_s,
@@ -41,6 +33,26 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
         ),
         frozen=frozen,
         observe=config.pool.mode == "observe",
+    )
+
+
+def policy_config(section: PolicySection, *, reserve: int, teams: tuple[Team, ...] = ()) -> PolicyConfig:
+    """The policy's knobs, for the arbiter and for whoever plays it.
+
+    Args:
+        section: what the file says of them.
+        reserve: slots that jobs leave free.
+        teams: what is promised to them; none: first come, first served.
+    """
+    return PolicyConfig(
+        reserve=reserve,
+        restart_cost_s=section.restart_cost_s,
+        park_first=section.park_first,
+        grow_after_s=section.grow_after_s,
+        up_after_s=section.up_after_s,
+        starve_after_s=section.starve_after_s,
+        forecast_share=section.forecast_share,
+        teams=teams,
     )
 
 
@@ -67,12 +79,12 @@ def cluster_size(config: PoolFile) -> SizeConfig | None:
 
 def seat_plan(config: PoolFile, seat: SeatId, *, token: str, cache_dir: str) -> SeatPlan | None:
     """How to run the replica of ``seat``; None if its endpoint is not configured any more."""
-    name = seat.rpartition("/")[0]
+    name = endpoint_of(seat)
     for endpoint in config.endpoints:
         if endpoint.name == name:
             return SeatPlan(
                 seat=seat,
-                endpoint=EndpointName(name),
+                endpoint=name,
                 model=str(endpoint.model),
                 load=endpoint.load.model_dump() | {"loaders": config.pool.loaders_max},
                 slots=endpoint.gpus_per_replica,

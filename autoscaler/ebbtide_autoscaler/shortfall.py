@@ -35,7 +35,7 @@ class Shortfall:
 
     @property
     def missing(self) -> int:
-        """Slots of those that nothing has been given for."""
+        """Lacked slots that nothing given so far covers."""
         return self._short_on + max(0, self._anywhere - self._beyond)
 
     def lack(self, count: int, node: NodeId | None = None) -> None:
@@ -47,7 +47,7 @@ class Shortfall:
             self._short_on += count
 
     def helps(self, slots: Mapping[NodeId, int]) -> int:
-        """Of how many that are missing these would be."""
+        """How many of the missing slots these would cover."""
         there, rest = 0, 0
         for node, count in slots.items():
             used = min(count, self._missing_on(node))

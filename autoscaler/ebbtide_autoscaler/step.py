@@ -12,7 +12,7 @@ from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.advance import advance
-from ebbtide_autoscaler.asides import STEPS_ASIDE, asides
+from ebbtide_autoscaler.asides import MAY_STEP_ASIDE, asides
 from ebbtide_autoscaler.away import expected_s
 from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.holds import why_held
@@ -103,7 +103,7 @@ def shown(
 ) -> Snapshot:
     """What the policy is shown."""
     usual_s = expected_s(memory.away, now_s, park_first=policy.park_first)
-    ways = asides(state, seen, restart_s=policy.restart_cost_s, expected_s=usual_s, states=STEPS_ASIDE)
+    ways = asides(state, seen, restart_s=policy.restart_cost_s, expected_s=usual_s, states=MAY_STEP_ASIDE)
     return Snapshot(state, traffic(state, seen, now_s), ways, outlooks)
 
 

@@ -18,14 +18,17 @@ LEAST = 0.01  # of demand, which nobody knows better than that: less is no room
 
 
 def strains(spec: EndpointSpec, signals: EndpointSignals) -> bool:
-    """Whether its replicas have as much as they can do with, or more, for all that is known."""
+    """Whether its replicas have all they can do, or more; also if they are at work and nobody says how they fare."""
     untold = signals.inflight > 0 and not signals.ttft_p90_s  # at work, and nobody says how they fare
     slow = signals.ttft_p90_s > CLOSE * spec.ttft_slo_s or signals.tpot_p90_s > spec.tpot_slo_s
     return signals.held > 0 or untold or slow
 
 
 def noted_strain_s(now_s: float, strained: bool, before: EndpointMemory) -> float:
-    """When it was noted last that they have so, which it is once in a while; what nobody has looked at yet just had."""
+    """When strain was noted last (seconds since 1970): anew every `NOTED_EVERY_S` while it lasts.
+
+    An endpoint never looked at counts as strained now.
+    """
     noted_s = before.strained_at_s
     return now_s if not noted_s or (strained and now_s - noted_s > NOTED_EVERY_S) else noted_s
 

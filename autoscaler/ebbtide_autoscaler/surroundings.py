@@ -19,12 +19,12 @@ from ebbtide.client.messages import SlotRef
 from ebbtide.client.seats import SeatActuator
 from ebbtide.pool.drain import let_go
 from ebbtide.pool.events import NodeFound, NodeLost, Slot, SlotFound
-from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
+from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.agents import Agents
-from ebbtide_autoscaler.fence_book import FenceBook, fallen, node_of, strays
+from ebbtide_autoscaler.fence_book import FenceBook, fallen, strays
 from ebbtide_autoscaler.nodes import ELASTIC_LABEL
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.steady_clock import clock

@@ -70,7 +70,7 @@ def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
 
 
 def vacate(state: PoolState, draft: Draft) -> None:
-    """Have jobs leave nodes that drain: a person's wish goes before their class, and they lose no step by it."""
+    """Have jobs leave nodes that drain. A drain goes before their class, and they lose no step by it."""
     for job in sorted(state.jobs.values(), key=turn) if state.draining else ():
         name = job.spec.name
         nodes = sorted({state.slots[slot].slot.node for slot in job.gang} & set(state.draining))

@@ -17,7 +17,7 @@ from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.outdated import node_of, stale_seats, why_outdated
+from ebbtide_autoscaler.outdated import node_of_seat, stale_seats, why_outdated
 from ebbtide_autoscaler.serving import Want, asleep
 
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
@@ -25,13 +25,13 @@ AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong
 
 def followed(state: PoolState) -> None:
     """Look at what a rising endpoint asks for: else the first tick of a burst works off all that has changed since."""
-    _aside(state.seats)
+    _asleep_seats(state.seats)
     _may_wake(state.seats)
 
 
-def aside(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+def asleep_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     """The endpoint's seats whose replica is warm, or was: they are taken, and do not count as replicas."""
-    return tuple(_aside(state.seats).get(endpoint, {}).values())
+    return tuple(_asleep_seats(state.seats).get(endpoint, {}).values())
 
 
 def sleepers(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
@@ -72,8 +72,8 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
     warm = others + sum(one.endpoint == seat.endpoint for one in parks)
     if warm >= record.spec.warm_replicas:
         return f"{warm} of {record.spec.warm_replicas} are warm already"
-    node = node_of(state, seat)
-    promised = sum(one.park_bytes for one in parks if node_of(state, one) == node)
+    node = node_of_seat(seat)
+    promised = sum(one.park_bytes for one in parks if node_of_seat(one) == node)
     of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, draft)[node]
     needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
     if needed > state.nodes.get(node, 0):
@@ -161,9 +161,9 @@ def _parking(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
 
 
 @grouped(order=number_of)
-def _aside(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
-    aside = seat.parks and seat.state in (SeatState.WARM, SeatState.STOPPING)
-    return (seat.endpoint, seat) if aside else None
+def _asleep_seats(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    taken = seat.parks and seat.state in (SeatState.WARM, SeatState.STOPPING)
+    return (seat.endpoint, seat) if taken else None
 
 
 @chosen
@@ -181,9 +181,9 @@ def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> No
     used, ending = _of_jobs(state, draft), draft.moved()
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
-            used[node_of(state, one)] += one.park_bytes
+            used[node_of_seat(one)] += one.park_bytes
     for seat in sorted(warm, key=lambda one: (state.endpoints[one.endpoint].spec.priority, one.since_s, one.id)):
-        node = node_of(state, seat)
+        node = node_of_seat(seat)
         if used[node] > state.nodes.get(node, 0):
             why = f"its {seat.park_bytes} bytes of host memory are needed, since jobs on node {node[:8]} go first"
             draft.moves.append(DrainSeat(seat.id, why))

@@ -31,7 +31,7 @@ from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.loop import Loop
 
 TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
-CONFIG_S = 30.0  # the same, and a first start of Serve: 3-14 s on 2 cores (facts/ray.md)
+CONFIG_S = 30.0  # the same, and a first start of Serve: 3-14 s on 2 cores (docs/origins.md)
 KEY_CHANGE_S = 10.0  # an fsync takes milliseconds; while the ledger hangs nothing changes
 
 

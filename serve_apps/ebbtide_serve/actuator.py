@@ -41,7 +41,7 @@ HEALTH_TIMEOUT_S = 30.0  # an engine that starves on a loaded machine is slow, n
 PLACE = ("host", "port", "per_node", "tls_cert", "tls_key")  # what a running gateway cannot change
 GATEWAY_DRAIN_S = 30.0  # GatewaySettings.drain_s: begun streams may end
 STOP_MARGIN_S = 15.0  # beyond the drain: engine stop (3 s), slot lock gone (5 s), and some
-SERVE_S = 60.0  # a first start of Serve takes 3-14 s on 2 cores (facts/ray.md), everything else milliseconds
+SERVE_S = 60.0  # a first start of Serve takes 3-14 s on 2 cores (docs/origins.md), everything else milliseconds
 LIST_S = 5.0
 
 

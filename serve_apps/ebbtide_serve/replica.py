@@ -32,7 +32,7 @@ from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 
 _log = logging.getLogger(__name__)
 
-# Long enough for an arbiter that restarts (1.5-2.3 s, facts/line.md) and for one that is slow to see who landed.
+# Long enough for an arbiter that restarts (1.5-2.3 s, docs/origins.md) and for one that is slow to see who landed.
 LEASE_TIMEOUT_S = 30.0
 LEASE_RETRY_S = 0.2
 

@@ -14,7 +14,7 @@ from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from ebbtide_serve.errors import SeatRefused
 
-CALL_TIMEOUT_S = 10.0  # the controller answers in 4-33 ms (facts/line.md); a killed one is back in 1.5 s
+CALL_TIMEOUT_S = 10.0  # the controller answers in 4-33 ms and a killed one is back in 1.5 s (docs/origins.md)
 
 
 def set_replicas(app: str, deployment: str, number: int) -> bool:

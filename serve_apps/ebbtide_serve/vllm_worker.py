@@ -24,7 +24,7 @@ from ebbtide_serve.loading.worker_calls import LoadCalls
 from ebbtide_serve.parent_watch import arm_from_environment
 
 # The last occupant was proven gone before we were granted the slot; what can remain is a probe's moment, or the
-# predecessor at the same seat in its last breath (vLLM needs up to 5 s to end, facts/vllm.md section 1).
+# predecessor at the same seat in its last breath (vLLM kills its engine after some 5 s: docs/origins.md).
 LOCK_TIMEOUT_S = 10.0
 
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from ebbtide.pool.events import Decision, Event, GrantJob, GrantSeat
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.asides import STEPS_ASIDE, asides
+from ebbtide_autoscaler.asides import MAY_STEP_ASIDE, asides
 from ebbtide_autoscaler.observe import traffic
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.recovered import MEMORY, STATE, plain
@@ -63,7 +63,7 @@ class Collector:
         if len(self.taken) >= self._most or not result.decision.moves:
             return
         state, _ = before_the_moves(before.state, result.events, result.decision.moves)
-        ways = asides(state, seen, restart_s=config.restart_cost_s, states=STEPS_ASIDE)
+        ways = asides(state, seen, restart_s=config.restart_cost_s, states=MAY_STEP_ASIDE)
         self.taken.append(
             Taken(
                 now_s,

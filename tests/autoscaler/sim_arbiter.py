@@ -38,6 +38,7 @@ from ebbtide_autoscaler.instruct import (
     instruct,
 )
 from ebbtide_autoscaler.observe import (
+    SETTLE_S,
     directive,
     lease,
     looked_too_early,
@@ -45,8 +46,8 @@ from ebbtide_autoscaler.observe import (
     placed,
     replica_orders,
     routes,
+    settling,
     traffic,
-    unheard,
 )
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
@@ -61,7 +62,6 @@ MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.REA
 LIVING_S = 0.25  # as the real shell
 NODES_S = 1.0
 RESTORE_S = 30.0
-SETTLING_S = 10.0
 AWAY_S = 2.0  # as the real one: without a tick for so long it has been away
 REOPEN_S = 2.0  # as the real one, after its ledger broke
 
@@ -159,8 +159,9 @@ class Arbiter:
 
     def report_gateway(self, report: GatewayReport) -> GatewayOrders:
         self.gateways[report.gateway] = Heard(self.now_s, report)
-        young = self.now_s - self.started_s < SETTLING_S
-        return GatewayOrders(routes=None if young and self._settling(self.seen()) else self.table)
+        young = self.now_s - self.started_s < SETTLE_S  # looked at first: all that is seen takes long to gather
+        unsure = young and settling(self.world.state, self.seen(), self.now_s)
+        return GatewayOrders(routes=None if unsure else self.table)
 
     def report_agent(self, report: AgentReport) -> AgentAnswer:
         if report.after is not None and report.after.arbiter != self.name:
@@ -169,9 +170,6 @@ class Arbiter:
         if last is None or last.report.boot_id != report.boot_id or last.report.sent_boot_s <= report.sent_boot_s:
             self.agents[NodeId(report.node)] = Heard(self.now_s, report)
         return AgentAnswer(self.name, self.now_s, again=looked_too_early(self.world.state, report))
-
-    def _settling(self, seen: Seen) -> bool:
-        return self.now_s - self.started_s < SETTLING_S and unheard(self.world.state, seen)
 
     def seen(self) -> Seen:
         """What this arbiter knows besides the ledger."""
@@ -220,7 +218,7 @@ class Arbiter:
                 self._look_at_nodes()
         seen = self.seen()
         bodies, self.inbox = tuple(self.inbox), []
-        frozen = self.loop.knobs.frozen or (now_s - self.started_s < SETTLING_S and self._settling(seen))
+        frozen = self.loop.knobs.frozen or settling(self.world.state, seen, now_s)
         knobs = replace(self.loop.knobs, frozen=True) if frozen else self.loop.knobs
         self.watch.hear(now_s, traffic(self.world.state, seen, now_s))
         before = self.world

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster import ClusterRecord
-from ebbtide_autoscaler import asking, command_hold, progress
+from ebbtide_autoscaler import command_calls, command_hold, progress
 from ebbtide_autoscaler.command_hold import park, resume
 from tests.autoscaler.test_command_operate import FakeLink, a_status, no_sleep, run
 
@@ -34,7 +34,7 @@ class Link(FakeLink):
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     found = Link()
-    monkeypatch.setattr(asking, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(command_calls, "ArbiterLink", lambda: found)
     monkeypatch.setattr(command_hold, "joined", lambda pool: ClusterRecord("p", "h:1", "", "", "/s", "/f"))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.setattr(command_hold, "until_done", no_sleep(progress.until_done))

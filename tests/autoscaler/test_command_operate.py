@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster import ClusterRecord
-from ebbtide_autoscaler import asking, command_operate, progress
+from ebbtide_autoscaler import command_calls, command_operate, progress
 from ebbtide_autoscaler.command_operate import cancel, drain, freeze, left_on, undrain, unfreeze
 from ebbtide_autoscaler.nodes import Node
 
@@ -53,7 +53,7 @@ class FakeLink:
 def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
     found = FakeLink()
     record = ClusterRecord("p", "h:1", "", "", "/s", "/f")
-    monkeypatch.setattr(asking, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(command_calls, "ArbiterLink", lambda: found)
     monkeypatch.setattr(command_operate, "joined", lambda pool: record)
     monkeypatch.setattr(command_operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
     monkeypatch.setattr("getpass.getuser", lambda: "me")

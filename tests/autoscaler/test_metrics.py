@@ -1,16 +1,19 @@
 """The arbiter's metrics after simulated tides: what a scrape shows, and that a restart takes nothing back."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from ebbtide.client.messages import RankPhase, RankReport
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Decision, EndpointRemoved, Event, JobCrashed, JobHeld
-from ebbtide.pool.ids import EndpointName, JobName, RecordId
+from ebbtide.pool.events import Decision, EndpointRemoved, Event, JobCrashed, JobHeld, NodeDraining, StopJob
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide.telemetry.catalogue import families, series_names
+from ebbtide.telemetry.training import GROWTHS
+from ebbtide_autoscaler.metrics import counted
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.metrics_tally import Tally
@@ -18,6 +21,7 @@ from ebbtide_autoscaler.seen import Heard
 from ebbtide_autoscaler.signals import Memory
 from ebbtide_autoscaler.step import Step, World, step
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint
+from tests.autoscaler.test_policy import a_pool, fold, parked, slots, with_job
 from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 
 TRAIN = JobName("train")
@@ -32,6 +36,14 @@ CONDITION = Condition(
     pending=0,
     oldest_pending_s=0.0,
 )
+
+
+def take_all(tally: Tally, before: PoolState, events: Sequence[Event]) -> PoolState:
+    """Count ``events`` in order; returns the state after them."""
+    for event in events:
+        tally.take(before, event)
+        before = apply(before, event)
+    return before
 
 
 class Metered(Loop):
@@ -49,7 +61,7 @@ class Metered(Loop):
     def start(self, world: World) -> None:
         super().start(world)
         recovered = Tally()
-        recovered.take_all(PoolState(), self.events)
+        take_all(recovered, PoolState(), self.events)
         self.starts += 1
         for _ in range(self.starts):  # as many as the ledger has records of starts
             recovered.started()
@@ -164,10 +176,32 @@ def test_a_job_that_a_person_puts_aside_is_counted_apart_from_preemptions_by_the
     assert {key[1] for key in found if key[0] == "ebbtide_preemptions_total"} == {"held"}
 
 
+GROWS = with_job(a_pool(nodes={"n0": 3, "n1": 1}), a_job(), slots(2))
+OFF_NODE = JobHeld(TRAIN, "ann", "debugging", off_node=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "grows"),
+    [
+        pytest.param(GROWS, True, id="nothing else takes it away"),
+        pytest.param(fold(GROWS, NodeDraining(NodeId("n1"), "disk")), True, id="another node drains"),
+        pytest.param(fold(GROWS, NodeDraining(NodeId("n0"), "disk")), False, id="its node drains"),
+        pytest.param(fold(GROWS, OFF_NODE), False, id="held, and to leave memory"),
+        pytest.param(fold(parked(GROWS), OFF_NODE), False, id="held while parked, and to leave memory"),
+        pytest.param(fold(parked(GROWS), NodeDraining(NodeId("n0"), "disk")), False, id="its node drains while parked"),
+    ],
+)
+def test_what_stops_without_a_preemption_grows_only_if_nothing_else_takes_it_away(
+    before: PoolState, grows: bool
+) -> None:
+    stop = Event(RecordId("1-0"), 2_000.0, None, StopJob(TRAIN, "r", preempts=False))
+    assert [one.family for one in counted(before, stop)].count(GROWTHS) == grows
+
+
 def test_counting_live_and_counting_by_replay_give_the_same() -> None:
     loop = one_tide()
     replayed = Tally()
-    replayed.take_all(PoolState(), loop.events)
+    take_all(replayed, PoolState(), loop.events)
     replayed.started()
     assert replayed.counts == loop.meter.tally.counts
     assert Tally.from_json(replayed.as_json()).counts == replayed.counts
@@ -177,9 +211,9 @@ def test_a_snapshot_with_its_tally_stands_for_the_events_before_it() -> None:
     loop = one_tide()
     half = len(loop.events) // 2
     first = Tally()
-    state = first.take_all(PoolState(), loop.events[:half])
+    state = take_all(first, PoolState(), loop.events[:half])
     second = Tally.from_json(first.as_json())
-    second.take_all(state, loop.events[half:])
+    take_all(second, state, loop.events[half:])
     second.started()
     assert second.counts == loop.meter.tally.counts
 

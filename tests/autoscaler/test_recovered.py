@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import settings
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide.pool.events import JobHeld
-from ebbtide.pool.ids import EndpointName, SlotId
+from ebbtide.pool.events import Body, Event, JobHeld, NodeFound, Slot, SlotFound
+from ebbtide.pool.ids import EndpointName, NodeId, RecordId, SlotId
 from ebbtide.pool.state import Hold
 from ebbtide_autoscaler.key_book import MadeKey, key_record
 from ebbtide_autoscaler.recovered import (
@@ -111,6 +111,24 @@ def test_a_snapshot_of_before_people_could_hold_jobs_holds_none_and_one_of_today
     del jobs[JOB]["stood_aside"]
     found = from_snapshot(old).state.jobs[JOB]
     assert found == replace(before.state.jobs[JOB], held=None)
+
+
+def test_a_slot_whose_type_an_older_ledger_or_snapshot_tells_is_known_without_it() -> None:
+    slot = Slot(SlotId("n:0"), NodeId("n"), 0, uuid="GPU-1")
+    bodies: tuple[Body, ...] = (NodeFound(slot.node, 0), SlotFound(slot))
+    records = [encode_event(Event(RecordId(f"1-{number}"), 1.0, None, body)) for number, body in enumerate(bodies)]
+    records[1]["body"]["slot"]["gpu_type"] = "logical"
+    told = Recovered()
+    for record in records:
+        told.take(record)
+    assert told.state.slots[slot.id].slot == slot
+
+    written = json.loads(json.dumps(parts(told)).replace('"uuid":', '"gpu_type": "logical", "uuid":'))
+    assert "gpu_type" in json.dumps(written)
+    again = Recovered()
+    for record in written:
+        again.take(record)
+    assert again.state == told.state
 
 
 def test_a_copy_is_folded_on_apart() -> None:

@@ -18,8 +18,9 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.forecast.surge import Surge
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.serving import SLOW_KEPT_S, _remembering, may_go, wants
+from ebbtide_autoscaler.serving import _remembering, may_go, wants
 from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, Snapshot
+from ebbtide_autoscaler.slowness import SLOW_KEPT_S
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,

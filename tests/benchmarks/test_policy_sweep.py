@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from benchmarks.policy_sweep import AS_THEY_ARE, SERVED, Point, chosen, grid, is_at
+from benchmarks.policy_sweep import AS_THEY_ARE, Point, chosen, grid, is_at
 from benchmarks.rows import RESULTS
+from ebbtide_autoscaler.simulate.bars import SLO
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, OURS, knobs_of
 
 RIVALS = [name for name in CONTENDERS if name not in AS_THEY_ARE and not name.startswith(OURS)]
@@ -16,7 +17,7 @@ def a_point(served: float, trained: float) -> Point:
 
 
 def test_of_those_that_serve_the_one_that_trains_most_is_chosen() -> None:
-    points = [a_point(SERVED - 0.001, 100.0), a_point(SERVED, 5.0), a_point(1.0, 4.0)]
+    points = [a_point(SLO - 0.001, 100.0), a_point(SLO, 5.0), a_point(1.0, 4.0)]
     assert chosen(points) == points[1]
 
 

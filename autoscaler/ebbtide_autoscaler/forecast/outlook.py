@@ -110,7 +110,7 @@ class Outlook:
         return float(np.interp(lead_s, leads, peaks))
 
     def later(self, by_s: float) -> "Outlook":
-        """What is expected by now, to whoever will ask ``by_s`` later: what is nearer has come about by then."""
+        """The same for somebody who asks ``by_s`` later: leads are that much shorter, and what is past is left out."""
         ahead = [replace(one, lead_s=one.lead_s - by_s) for one in self.expected if one.lead_s > by_s]
         return replace(self, made=self.made + int(by_s // BIN_S), expected=tuple(ahead))
 

@@ -19,7 +19,7 @@ from ebbtide_autoscaler.simulate.occupants import Occupants
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.training import Training
 
-LEAVING = frozenset({JobState.PARKING, JobState.STOPPING})
+JOB_LEAVES = frozenset({JobState.PARKING, JobState.STOPPING})
 
 _EVENT = RecordId("simulated")
 
@@ -132,10 +132,10 @@ class Book:
             return
         if was.state is JobState.RUNNING:
             self._credit(job, len(was.gang))
-        if now is not None and now.state in LEAVING:
+        if now is not None and now.state in JOB_LEAVES:
             self._to_free[job] = len(self._holds(job, now.gang))  # none where it was parked
         if self.now_s >= self._from_s:
             if now is not None and now.state is JobState.RUNNING:
                 self.tally.lent.append((self.now_s - was.since_s, count))
-            elif was.state in LEAVING and self._to_free[job]:
+            elif was.state in JOB_LEAVES and self._to_free[job]:
                 self.tally.reclaimed.append((self.now_s - was.since_s, min(count, self._to_free[job])))

@@ -2,8 +2,11 @@
 
 Requests take their work by ``full``, in fractions of replicas, the moment they come. The rest of the pool trains; a
 job's work can be done no earlier than if it had run from its submission on, and what could not be done then may be done
-later by any number of workers. Whatever a real pool does (whole replicas, gangs, starts) only leaves less.
+later by any number of workers. Whatever a real pool does (whole replicas, gangs, starts) only leaves less. The requests
+of the last seconds may still wait at the end, for as long as was promised: nobody has to have served those.
 """
+
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +36,20 @@ def is_flat(scene: Scene) -> bool:
     return bool(tens.max(axis=1).sum() <= FLAT * needed.sum(axis=0).mean())
 
 
-def _by_service(scene: Scene) -> Array:
-    """Slots that each one's requests need; of shape (services, minutes)."""
+def _by_service(scene: Scene, *, until_end: bool = True) -> Array:
+    """Slots that each one's requests need; of shape (services, minutes).
+
+    Not ``until_end``: without those that may still wait at the end and be in time.
+    """
     begins, long_s = _minutes(scene)
     needed = np.zeros((len(scene.services), len(begins)))
     for mine, one in zip(needed, scene.services, strict=True):
         full = 1.0 if scene.singly else one.engine.full  # one that batches may be driven to all its speed for a while
-        mine += np.add.reduceat(one.load.work_s, begins) / long_s / full * one.engine.slots
+        work_s = one.load.work_s
+        if not until_end:
+            asked_s = max(0, int(scene.horizon_s) - ceil(one.spec.ttft_slo_s) - 1)  # one more: of a second, its middle
+            work_s = np.where(np.arange(len(work_s)) < asked_s, work_s, 0.0)
+        mine += np.add.reduceat(work_s, begins) / long_s / full * one.engine.slots
     return needed
 
 
@@ -51,7 +61,8 @@ def _minutes(scene: Scene) -> tuple["npt.NDArray[np.int64]", Array]:
 
 def training_bound_s(scene: Scene) -> float:
     """Slot-seconds of training from the end of the warm-up on, at most."""
-    room = np.maximum(scene.slots - serving_slots(scene), 0.0) * _minutes(scene)[1]
+    serve = _by_service(scene, until_end=False).sum(axis=0)
+    room = np.maximum(scene.slots - serve, 0.0) * _minutes(scene)[1]
     arriving = _as_if_alone(scene, len(room))
     surplus = np.cumsum(arriving - room)
     waiting = surplus - np.minimum(np.minimum.accumulate(surplus), 0.0)

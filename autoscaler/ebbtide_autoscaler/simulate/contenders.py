@@ -19,7 +19,7 @@ from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import engine
 from ebbtide_autoscaler.simulate.bounded import Bounded
-from ebbtide_autoscaler.simulate.draws import replicas_needed
+from ebbtide_autoscaler.simulate.draws import CURVE_S, replicas_needed
 from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.knobs import TUNED, USUAL, Knobs
 from ebbtide_autoscaler.simulate.rehearsal import Foreseeing, rehearse
@@ -27,9 +27,8 @@ from ebbtide_autoscaler.simulate.rivals import Schedule, Servers, newest_first, 
 from ebbtide_autoscaler.simulate.run import Contender, Outcome, Scene, Service, fixed
 from ebbtide_autoscaler.simulate.traces import Array
 
-CURVE_S = 600  # a partition is made for the curve of demand, as people see it on a chart, not for a minute's noise
 UP_S = 15.0  # how often a usual autoscaler looks
-LYRA_RESERVE = 0.02  # of the pool, as the benchmark's definition has it
+LYRA_RESERVE = 0.02  # of the pool: assumed (docs/origins.md)
 OURS = "ebbtide"
 ORACLE = "oracle"
 STATIC = "static-p100"

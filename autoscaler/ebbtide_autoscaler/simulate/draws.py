@@ -1,7 +1,7 @@
 """From traces to what one seed's run is given: work by the second, and jobs. Pure; equal seeds draw equal things.
 
-Rates become arrivals as in the traces' README: linear in between, noise from minute to minute (AR(1)), more variance
-within a second than Poisson's, and lengths around their mean.
+Rates become arrivals: linear in between, noise from minute to minute (AR(1)), more variance within a second than
+Poisson's, and lengths around their mean. docs/origins.md has the origins of the figures.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ from ebbtide_autoscaler.simulate.engine import Engine
 from ebbtide_autoscaler.simulate.traces import Array, Gpus, Jobs, Rates, Requests, Serving, Tokens
 
 MINUTE_S = 60
-MEMORY = 0.6  # of the noise from one minute to the next: measured on the Azure 2024 week
+MEMORY = 0.6  # of the noise from one minute to the next: assumed
 DISPERSION = 1.4  # variance of the arrivals within a second by their mean: measured on Azure's conversations of 2023
-LENGTH_SPREAD = 1.0  # standard deviation of a request's work by its mean: 0.9 to 1.2 there
+# A partition is made for the curve of demand, as people see it on a chart, not for a minute's noise.
+CURVE_S = 600
+LENGTH_SPREAD = 1.0  # standard deviation of a request's work by its mean: assumed (prompts there: 0.96)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How fast a replica serves, and how long things take, in the simulated pool: numbers, each with its origin.
+"""How fast a replica serves, and how long things take, in the simulated pool. Origins: docs/origins.md.
 
 Work is counted in replica-seconds: a request of ``i`` prompt and ``o`` output tokens is ``i / prefill + o / decode`` of
 them. A replica is full at the share ``full`` of its speed: beyond it tokens come later than promised, so what is beyond
@@ -27,7 +27,7 @@ class Engine:
     decode_tok_s: float
     park_bytes: int = 16 << 30  # host memory of one that is parked: its weights
     slots: int = 1
-    full: float = 0.65  # DESIGN's replica model, an assumption until measured on the GPU at hand
+    full: float = 0.65  # assumed, until it is measured on the GPU at hand
     tpot_s: float = 0.03  # twice the 17 ms of a step of 128 tokens at 1.5k context: prefills come between
     step_s: float = 0.0064  # of 128 tokens, Vidur's profile of Llama-2-7B on an H100: reading the weights
     chunk_tokens: float = 8192.0  # vLLM's max_num_batched_tokens for a server on such a GPU
@@ -90,9 +90,9 @@ class Times:
         saves: checkpoints while it trains: it falls back to the last one where it crashes.
     """
 
-    place_s: float = 1.0  # 0.3 to 1.5 s (facts on Ray)
+    place_s: float = 1.0  # 0.2 to 1.4 s
     start_s: float = 45.0  # local weights and compile cache: Alibaba's base-model loads have p50 23, p90 42 s; + engine
-    start_spread: float = 0.4  # so that p90 is 1.7 times the median, as there
+    start_spread: float = 0.4  # so that p90 is 1.7 times the median; there it is 1.85 times
     cold_s: float = 150.0  # container, weights from afar, compilation and graphs: 120 to 300 s
     wake_s: float = 3.0  # vLLM's sleep levels: 0.1 to 6 s
     drain_s: float = 10.0

@@ -1,4 +1,4 @@
-"""Which nodes of a simulated pool fail, and when. Pure; equal seeds draw equal failures, whoever plays.
+"""Which nodes of a simulated pool fail, and when. Deterministic: equal seeds draw equal failures, whoever plays.
 
 A GPU that fails takes its node with it until the node is repaired: the pool knows no smaller failure than that either.
 Once in a run of days there is a storm. Both are as the benchmark has them (docs/simulate.md).

@@ -238,6 +238,14 @@ class SimulationFile(Section):
         gpus, needed = self.pool.nodes * self.pool.gpus_per_node, sum(self.engine_of(o).slots for o in self.endpoints)
         if needed > gpus:
             raise ValueError(f"a replica of each endpoint takes {needed} GPUs, the pool has {gpus}")
+        for size in sorted({self.engine_of(one).slots for one in self.endpoints}):
+            # Nodes have room for no more of one size, wherever the larger ones stand, each of which takes that of some.
+            needed, room = sum(self.engine_of(o).slots // size for o in self.endpoints), self.pool.replicas_max(size)
+            if needed > room:
+                raise ValueError(
+                    f"a replica of each endpoint takes the room of {needed} with {size} GPUs of one node, and "
+                    f"{self.pool.nodes} nodes of {self.pool.gpus_per_node} have it for {room}"
+                )
         if self.pool.reserve >= gpus:
             raise ValueError("the reserve is the whole pool: no job would ever run")
         return self

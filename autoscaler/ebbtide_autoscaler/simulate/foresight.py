@@ -29,7 +29,7 @@ class Learnt:
     Attributes:
         earlier_s: by how much sooner than usual what is needed then has to be ordered.
         more: replicas on top of what it was reckoned to take.
-        dip_s: shorter ones are not used then.
+        dip_s: dips of demand shorter than this are bridged: the replicas stay.
     """
 
     earlier_s: Array

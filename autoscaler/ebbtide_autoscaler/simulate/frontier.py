@@ -18,7 +18,7 @@ RESERVES = (0.02, 0.05)  # of the pool
 FIGURES = ("slo_attainment", "slo_worst_5min", "goodput_gpu_s", "goodput_share", "waste_share")
 
 
-def turns(name: str, slots: int) -> list[Knobs]:
+def settings_of(name: str, slots: int) -> list[Knobs]:
     """Other settings of a contender than the one at which it is compared.
 
     Args:

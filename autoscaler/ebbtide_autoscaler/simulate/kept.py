@@ -8,17 +8,20 @@ has to be told. What is not whole is played again too.
 import hashlib
 import json
 import os
-import pickle
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
 
 import ebbtide
 import ebbtide_autoscaler
 from ebbtide_autoscaler.simulate.casting import File, Given
 from ebbtide_autoscaler.simulate.knobs import Knobs
-from ebbtide_autoscaler.simulate.report import Played
+from ebbtide_autoscaler.simulate.one_run import Played
 
 COUNTS = ("numpy", "numba")  # other releases of these may draw or add otherwise
 
@@ -28,7 +31,7 @@ class Kept:
 
     def __init__(self, folder: Path, file: File, inputs: Given) -> None:
         self._folder = folder
-        self._of = _code() + hashlib.sha256(file.model_dump_json().encode() + pickle.dumps(inputs)).digest()
+        self._of = _code() + hashlib.sha256(repr((_plain(file), _plain(inputs))).encode()).digest()
 
     def find(self, name: str, seed: int, knobs: Knobs | None) -> Played | None:
         """A run that has ended before."""
@@ -49,6 +52,23 @@ class Kept:
     def _path(self, name: str, seed: int, knobs: Knobs | None) -> Path:
         run = hashlib.sha256(self._of + repr((name, seed, knobs)).encode())
         return self._folder / f"{name}-{seed}-{run.hexdigest()[:16]}.json"
+
+
+def _plain(value: Any) -> object:
+    """What reads alike in every process: a set is in no order there, and a pickle of equal values may differ."""
+    if isinstance(value, BaseModel):
+        return value.model_dump_json(), value.model_dump_json(exclude_unset=True)  # what is set may differ, too
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    if is_dataclass(value):
+        return type(value).__name__, [(one.name, _plain(getattr(value, one.name))) for one in fields(value)]
+    if isinstance(value, Mapping):
+        return [(_plain(key), _plain(one)) for key, one in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(_plain(one)) for one in value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(one) for one in value]
+    return value
 
 
 def _code() -> bytes:

@@ -57,7 +57,10 @@ def late_with(one: Service, plan: Array, from_s: int) -> float:
 
 
 def _leanest(one: Service, plan: Array, usual: float, more: float, from_s: int) -> tuple[Array, float]:
-    """With so many ``more`` late requests than its ``usual`` ones, and how many they are; itself if no other does."""
+    """The smallest plan with at most ``usual + more`` late requests, and how many it has.
+
+    ``plan`` and ``usual`` if there is none.
+    """
     for fewer in sorted(_fewer(plan), key=lambda fewer: float(fewer.sum())):
         if _saved(plan, fewer) > 0 and (found := late_with(one, fewer, from_s)) <= usual + more:
             return fewer, found
@@ -65,7 +68,7 @@ def _leanest(one: Service, plan: Array, usual: float, more: float, from_s: int) 
 
 
 def _fewer(plan: Array) -> Iterator[Array]:
-    """Never more than so many, or everywhere by so much less, or by so many."""
+    """Smaller plans to try: capped at each count, scaled to each of `GRAIN` shares, or lowered by 1 to `FEWER`."""
     most = int(plan.max())
     yield from (np.minimum(plan, float(cap)) for cap in range(1, most))
     yield from (np.ceil(plan * part / GRAIN - 1e-9) for part in range(1, GRAIN))

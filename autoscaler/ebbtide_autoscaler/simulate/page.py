@@ -49,7 +49,7 @@ class NoPictures(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Picture:
     """What is drawn of a contender.
 
     Attributes:
@@ -68,7 +68,7 @@ class Drawn:
 def page(
     title: str,
     tables: Sequence[Sequence[Table]],
-    found: Mapping[str, Drawn],
+    found: Mapping[str, Picture],
     remarks: Sequence[str] = (),
     *,
     course_s: float = COURSE_S,
@@ -138,7 +138,7 @@ def drawn_course(counts: Sequence[Sequence[int]], every_s: float) -> tuple[list[
     return [n * every_s / 3600 for n in begins], means
 
 
-def _frontier(found: Mapping[str, Drawn]) -> str:
+def _frontier(found: Mapping[str, Picture]) -> str:
     """Goodput against requests in time: all of it, and those who serve."""
     figure, both = _plots().subplots(1, 2, figsize=(11, 4.5), layout="constrained")
     for axes, least in zip(both, (0.0, SERVING), strict=True):
@@ -156,7 +156,7 @@ def _frontier(found: Mapping[str, Drawn]) -> str:
     return _svg(figure)
 
 
-def _waste(found: Mapping[str, Drawn]) -> str:
+def _waste(found: Mapping[str, Picture]) -> str:
     """Causes of waste, side by side."""
     figure, axes = _plots().subplots(figsize=(11, 1.5 + 0.3 * len(found)), layout="constrained")
     begin = [0.0] * len(found)

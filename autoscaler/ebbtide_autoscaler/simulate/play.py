@@ -20,26 +20,31 @@ from ebbtide.pool.words import many
 from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.simulate.casting import File, Given, scene
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.frontier import turns
+from ebbtide_autoscaler.simulate.frontier import settings_of
 from ebbtide_autoscaler.simulate.kept import Kept
 from ebbtide_autoscaler.simulate.knobs import Knobs
-from ebbtide_autoscaler.simulate.report import Played, Report, played
+from ebbtide_autoscaler.simulate.one_run import Played, played
+from ebbtide_autoscaler.simulate.report import Report
 
 Task = tuple[str, int, Knobs | None]
 """A contender, a seed, and knobs other than those at which it is compared."""
+
+
+class UnknownPolicy(ValueError):
+    """There is none of that name."""
 
 
 def chosen(policies: str) -> list[str]:
     """The contenders of a list with commas; ``all`` is everybody.
 
     Raises:
-        ValueError: there is none of that name.
+        UnknownPolicy: there is none of that name.
     """
     said = [name.strip() for name in policies.split(",")]
     names = [name for one in said for name in (CONTENDERS if one == "all" else (one,))]
     unknown = [name for name in names if name not in CONTENDERS]
     if unknown:
-        raise ValueError(
+        raise UnknownPolicy(
             f"no policy {', '.join(name or repr(name) for name in unknown)}: there are {', '.join(CONTENDERS)}, and all"
         )
     return list(dict.fromkeys(names))
@@ -70,6 +75,7 @@ def play(
 
     Raises:
         BadTrace: a scene cannot be, by its numbers; nothing has run then.
+        BrokenProcessPool: a process that played was killed.
     """
     report, began_s = Report.of(file, inputs, seeds), time.perf_counter()
     kept, tell = None if keep is None else Kept(keep, file, inputs), tell or _nobody
@@ -77,7 +83,7 @@ def play(
         tell(remark)
     tasks: list[Task] = [(name, seed, None) for seed in range(seeds) for name in names]
     if frontier:
-        tasks += [(name, 0, one) for name in names for one in turns(name, report.inputs["slots"])]
+        tasks += [(name, 0, one) for name in names for one in settings_of(name, report.inputs["slots"])]
     left = [task for task in tasks if not _found(kept, report, task)]
     if len(left) < len(tasks):
         tell(f"{keep}: {many(len(tasks) - len(left), 'run')} of {len(tasks)} had ended before")
@@ -100,11 +106,14 @@ def play(
                 _keep(kept, running[done], done.result(), tell)
                 bar.advance(line)
         except KeyboardInterrupt:
-            there = f"they are in {keep}, and the same command goes on there" if keep else "--keep FOLDER keeps them"
-            ended = len(tasks) - len(left) + int(bar.tasks[line].completed)
-            tell(f"broken off when {ended} of {many(len(tasks), 'run')} had ended: {there}")
+            tell(_broken_off(len(tasks) - len(left) + int(bar.tasks[line].completed), len(tasks), keep))
             raise
     return report, report.as_json(time.perf_counter() - began_s)
+
+
+def _broken_off(ended: int, of: int, keep: Path | None) -> str:
+    there = f"they are in {keep}, and the same command goes on there" if keep else "--keep FOLDER keeps them"
+    return f"broken off when {ended} of {many(of, 'run')} had ended: {there}"
 
 
 def _progress() -> Progress:
@@ -145,7 +154,7 @@ def _add(report: Report, task: Task, found: Played) -> None:
     if knobs is None:
         report.add(name, seed, found)
     else:
-        report.turn(name, knobs, found)
+        report.add_point(name, knobs, found)
 
 
 def _keep(kept: Kept | None, task: Task, found: Played, tell: Callable[[str], None]) -> None:

@@ -54,7 +54,7 @@ from ebbtide.pool.events import (
     StopJob,
     WakeSeat,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, slot_id
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, seat_id, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState
@@ -154,7 +154,7 @@ class Pool(Book):
             node = next((one for one, count in free.items() if count >= record.spec.slots_per_replica), None)
             if node is None:
                 return
-            seat = SeatId(f"{endpoint}/{number}")
+            seat = seat_id(endpoint, number)
             slots = [slot for slot in self.state.free_slots() if self.state.slots[slot].slot.node == node]
             self.now_s = now_s - (record.start_s or self._times.start_s)
             self._apply(GrantSeat(seat, tuple(slots[: record.spec.slots_per_replica]), "it was there"))

@@ -60,7 +60,6 @@ class Recording:
         slot_s: slot-seconds by use.
         course: slots by use at every ``course_s``.
         nodes: when each was there.
-        slots_each: of each node.
         endpoints: as they were declared last.
         declared: from when until when each of them was there, within the recording and in order.
         demand: by endpoint and number of the bin (see `forecast.demand`), also of before the begin.

@@ -23,7 +23,7 @@ from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bounded import Bounded
-from ebbtide_autoscaler.simulate.contradictions import AS_WELL, GANGS
+from ebbtide_autoscaler.simulate.contradictions import AS_WELL, GANGS, SERVES
 from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, nothing_learnt, plan, unmoved
 from ebbtide_autoscaler.simulate.leaner import leaner
 from ebbtide_autoscaler.simulate.lessons import lesson
@@ -126,7 +126,7 @@ def rehearse(scene: Scene, config: PolicyConfig) -> list[Rehearsed]:
     if not _alike(longer, played[-1].plans):
         played.append(_play(scene, longer, config)[0])
     still = _unmoved(scene, learnt)
-    if not _alike(still, played[-1].plans) and _room_s(scene, still) > best(played).outcome.slot_s[Use.TRAINING]:
+    if not _alike(still, played[-1].plans) and _may_be_better(scene, still, best(played)):
         played.append(_play(scene, still, config)[0])
     played += _leaner(scene, config, best(played).plans, still)
     first = best(played)
@@ -187,6 +187,11 @@ def _room_s(scene: Scene, still: Mapping[EndpointName, Array]) -> float:
     """Slot-seconds of training from the end of the warm-up on, at most, if replicas do not move."""
     serve = sum(one.engine.slots * float(still[one.spec.name].max()) for one in scene.services)
     return (scene.slots - serve) * (scene.horizon_s - scene.warm_up_s)
+
+
+def _may_be_better(scene: Scene, still: Mapping[EndpointName, Array], so_far: Rehearsed) -> bool:
+    """Whether replicas that do not move may train more, or serve where all that was played does not."""
+    return so_far.late_share > 1.0 - SERVES or _room_s(scene, still) > so_far.outcome.slot_s[Use.TRAINING]
 
 
 def best(played: Sequence[Rehearsed]) -> Rehearsed:

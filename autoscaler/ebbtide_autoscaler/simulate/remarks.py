@@ -1,6 +1,6 @@
 """What is left out of a simulation, and what is odd about it, with its numbers: told before anything runs. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -27,10 +27,13 @@ def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
     scored_s = given.horizon_s - given.warm_up_s
     if scored_s < SHORT_S:
         found.append(f"only {scored_s:.0f} s are scored: one start is a large part of every figure")
+    left = 0
     for named, jobs in inputs.jobs:
-        found += _of_jobs(file, named, jobs, gang_max(file, len(inputs.serving)), given.jobs_until_s)
+        told, count = _of_jobs(file, named, jobs, gang_max(file, len(inputs.serving)), given.jobs_until_s)
+        found, left = [*found, *told], left + count
     if inputs.jobs and not given.jobs:
-        found.append(f"no job comes within the {given.horizon_s / 3600:.1f} hours: there is nothing to train")
+        none = f"the first seed draws none of the {many(left, 'job')} left: " if left else ""
+        found.append(f"{none}there is nothing to train")
     return found
 
 
@@ -52,8 +55,12 @@ def _like_milliseconds(at_s: Array) -> bool:
     return bool(at_s[-1] > LONG_S or at_s[-1] / (len(at_s) - 1) > SELDOM_S)
 
 
-def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int, until_s: float) -> Sequence[str]:
-    """Jobs of the whole trace, before shares of it are drawn; each is told of once, by the first reason that holds."""
+def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int, until_s: float) -> tuple[list[str], int]:
+    """Jobs of the whole trace, before shares of it are drawn; each is told of once, by the first reason that holds.
+
+    Returns:
+        What is told, and how many jobs are left.
+    """
     kept, rows = file.jobs, len(trace.gpus) + trace.without_end
     most = f"{trace.gpus.max(initial=0):.0f} GPUs"
     reasons = (
@@ -71,4 +78,4 @@ def _of_jobs(file: SimulationFile, named: Named, trace: Jobs, largest: int, unti
     found = [f"{count} of {rows} jobs {why}: left out" for count, why in told if count]
     if found:
         found.append(f"{many(int(left.sum()), 'job')} of {rows} left" if left.any() else "no job is left")
-    return [f"{named.path.name}: {one}" for one in found]
+    return [f"{named.path.name}: {one}" for one in found], int(left.sum())

@@ -126,18 +126,9 @@ def reserve(file: ReplayFile, one: Recording) -> int:
 def replay_policy(file: ReplayFile, one: Recording) -> PolicyConfig:
     """The knobs as the pool's arbiter had them last, and what the file says instead."""
     said = {name: getattr(file.policy, name) for name in file.policy.model_fields_set}
-    known = PolicyConfig(teams=settings.teams(one.config)) if one.config is not None else PolicyConfig()
     policy = one.config.policy.model_copy(update=said) if one.config is not None else file.policy
-    return replace(
-        known,
-        reserve=reserve(file, one),
-        restart_cost_s=policy.restart_cost_s,
-        park_first=policy.park_first,
-        grow_after_s=policy.grow_after_s,
-        up_after_s=policy.up_after_s,
-        starve_after_s=policy.starve_after_s,
-        forecast_share=policy.forecast_share,
-    )
+    teams = settings.teams(one.config) if one.config is not None else ()
+    return settings.policy_config(policy, reserve=reserve(file, one), teams=teams)
 
 
 def times(file: ReplayFile, one: Recording) -> Times:

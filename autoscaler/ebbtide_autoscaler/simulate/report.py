@@ -1,101 +1,24 @@
-"""What a simulation says: a run's figures, and all runs' as JSON and as a table."""
+"""What a simulation says: all runs, as JSON, as tables and as a page."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import Any
 
-import numpy as np
-
-from ebbtide.pool.events import Decision
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bars import bars
 from ebbtide_autoscaler.simulate.beside import beside, happened
-from ebbtide_autoscaler.simulate.bound import is_flat, serving_slots, training_bound_s
-from ebbtide_autoscaler.simulate.casting import File, Given, policy_config, scene, told
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, TURNED, knobs_of
+from ebbtide_autoscaler.simulate.bound import is_flat, serving_slots
+from ebbtide_autoscaler.simulate.casting import File, Given, scene, told
+from ebbtide_autoscaler.simulate.contenders import CONTENDERS, ORACLE, STATIC, knobs_of
 from ebbtide_autoscaler.simulate.contradictions import contradictions
 from ebbtide_autoscaler.simulate.frontier import point
 from ebbtide_autoscaler.simulate.knobs import Knobs
-from ebbtide_autoscaler.simulate.luck import luck
-from ebbtide_autoscaler.simulate.page import Drawn, page
+from ebbtide_autoscaler.simulate.one_run import Played
+from ebbtide_autoscaler.simulate.page import Picture, page
 from ebbtide_autoscaler.simulate.replay import Recorded
-from ebbtide_autoscaler.simulate.run import COURSE_S, Contender, Run
-from ebbtide_autoscaler.simulate.score import figures, over_seeds
+from ebbtide_autoscaler.simulate.run import COURSE_S
+from ebbtide_autoscaler.simulate.score import over_seeds
 from ebbtide_autoscaler.simulate.tables import CAUSES, Table, compared, held_to, moved, wasted
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One run.
-
-    Attributes:
-        figures: see `score.figures`.
-        course: slots by use and time.
-        took_s: of CPU.
-        decide_ms: of processor time, by decision, one of `CLOCKED`; no figure of the run, for those are equal for
-            equal seeds.
-        others: of foresight, what its other plans came to, each with `PLAN`'s figures.
-    """
-
-    figures: dict[str, Any]
-    course: dict[str, tuple[int, ...]]
-    took_s: float
-    decide_ms: Mapping[str, float] = field(default_factory=dict)
-    others: Sequence[Mapping[str, float]] = ()
-
-
-PLAN = ("slo_attainment", "goodput_gpu_s", "work_done_gpu_s")
-CLOCKED = 7  # one decision of so many: a process's clock costs as much as a decision of a pool that is quiet
-
-
-class Clocked:
-    """A contender, and how long some of its decisions take: the first one, and of ``CLOCKED`` one each."""
-
-    def __init__(self, contender: Contender) -> None:
-        self._contender = contender
-        self._all_s, self._moving_s = list[float](), list[float]()
-        self._turns = cycle([True] + [False] * (CLOCKED - 1))
-
-    def __call__(
-        self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
-    ) -> tuple[Decision, Memory]:
-        """As the contender."""
-        if not next(self._turns):
-            return self._contender(now_s, snapshot, memory, config)
-        began_s = time.process_time()
-        found = self._contender(now_s, snapshot, memory, config)
-        took_s = time.process_time() - began_s
-        self._all_s.append(took_s)
-        if found[0].moves:
-            self._moving_s.append(took_s)
-        return found
-
-    def ms(self) -> dict[str, float]:
-        """Milliseconds of all decisions, and of those that move something, as far as they were clocked."""
-        return {
-            f"{which}p{share}": 1000 * float(np.percentile(times, share)) if times else 0.0
-            for which, times in (("", self._all_s), ("moving_", self._moving_s))
-            for share in (50, 99)
-        }
-
-
-def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None = None) -> Played:
-    """One contender on one seed; ``knobs``: others than those at which it is compared."""
-    given = scene(file, inputs, seed)
-    began_s = time.process_time()
-    play = TURNED[name](given, policy_config(file, inputs), knobs_of(name) if knobs is None else knobs)
-    clocked = Clocked(play.contender)
-    found = play.outcome or Run(play.scene, clocked, play.config).outcome()
-    return Played(
-        figures(play.scene, found) | {"bound_gpu_s": training_bound_s(given), "luck": luck(given)},
-        {use.value: counts for use, counts in found.course.items()},
-        time.process_time() - began_s,
-        clocked.ms(),
-        tuple(_plan(figures(play.scene, one)) for one in play.others),
-    )
 
 
 @dataclass(slots=True)
@@ -105,7 +28,7 @@ class Report:
     inputs: dict[str, Any]
     recorded: dict[str, Any] | None = None
     runs: dict[str, dict[int, Played]] = field(default_factory=dict)
-    turned: dict[str, list[tuple[Knobs, Played]]] = field(default_factory=dict)
+    points: dict[str, list[tuple[Knobs, Played]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: File, inputs: Given, seeds: int) -> "Report":
@@ -130,9 +53,9 @@ class Report:
         """One run has ended."""
         self.runs.setdefault(name, {})[seed] = found
 
-    def turn(self, name: str, knobs: Knobs, found: Played) -> None:
+    def add_point(self, name: str, knobs: Knobs, found: Played) -> None:
         """A run of the first seed with other settings has ended."""
-        self.turned.setdefault(name, []).append((knobs, found))
+        self.points.setdefault(name, []).append((knobs, found))
 
     def as_json(self, took_s: float) -> dict[str, Any]:
         """Everything, contenders in the order of their table."""
@@ -140,26 +63,29 @@ class Report:
         for name in self._names():
             runs = [self._against(seed, found.figures) for seed, found in sorted(self.runs[name].items())]
             policies[name] = over_seeds(runs)
-        frontier = {"frontier": {name: self._frontier(name) for name in self._names()}} if self.turned else {}
+        frontier = {"frontier": {name: self._frontier(name) for name in self._names()}} if self.points else {}
         return {
             "policies": policies,
             "seeds": self.inputs["seeds"],
             "inputs": self.inputs,
             "bars": bars(self.inputs["slots"], policies, flat=self.inputs.get("flat", False)),
             "impossible": self.impossible(),
-            "decide_ms": {
-                name: _highest([one.decide_ms for one in self.runs[name].values()]) for name in self._names()
-            },
+            "decide_ms": self._decide_ms(),
             "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
             "took_s": took_s,
             "foresight": {str(seed): list(plans) for seed, plans in sorted(self._others().items())},
         } | (frontier if self.recorded is None else frontier | {"recorded": self.recorded})
 
+    def _decide_ms(self) -> dict[str, dict[str, float]]:
+        """Of those who were clocked, which foresight with a fluid is not: it has played before."""
+        found = {name: _highest([one.decide_ms for one in self.runs[name].values()]) for name in self._names()}
+        return {name: one for name, one in found.items() if one}
+
     def _frontier(self, name: str) -> list[dict[str, Any]]:
         """The first seed at all settings, the most training first."""
-        points = [point(knobs, found.figures) for knobs, found in self.turned.get(name, [])]
-        points.append(point(knobs_of(name), self.runs[name][0].figures))
-        return sorted(points, key=lambda one: (-float(one["goodput_gpu_s"]), str(one)))  # runs end in any order
+        found = [point(knobs, one.figures) for knobs, one in self.points.get(name, [])]
+        found.append(point(knobs_of(name), self.runs[name][0].figures))
+        return sorted(found, key=lambda one: (-float(one["goodput_gpu_s"]), str(one)))  # runs end in any order
 
     def _against(self, seed: int, found: dict[str, Any]) -> dict[str, Any]:
         static = self.runs.get(STATIC, {}).get(seed)
@@ -197,7 +123,7 @@ class Report:
             self.title(),
             [self._tables(policies), (wasted(policies), moved(policies)), (held_to(found["bars"]),)],
             {
-                name: Drawn(
+                name: Picture(
                     (one["goodput_gpu_s"]["mean"], one["slo_attainment"]["mean"]),
                     [(at["goodput_gpu_s"], at["slo_attainment"]) for at in found.get("frontier", {}).get(name, [])],
                     {cause: one["waste"][cause]["mean"] for cause in CAUSES},
@@ -219,13 +145,10 @@ class Report:
         return (*really, *compared(policies))
 
 
-def _plan(found: Mapping[str, float]) -> dict[str, float]:
-    return {name: found[name] for name in PLAN}
-
-
 def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of the seeds' figures."""
-    return {name: max(run[name] for run in runs) for name in runs[0]}
+    """Of the seeds' figures, each of those that have it."""
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {name: max(run[name] for run in runs if name in run) for name in names}
 
 
 def _ratio(some: float, of: float) -> float | None:

@@ -14,6 +14,7 @@ from math import ceil
 
 from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.index import in_state
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
@@ -30,7 +31,7 @@ SLICE_S = 900.0  # of a schedule
 
 def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Jobs step aside until the replicas' missing slots are on their way: the one that began last goes first."""
-    missing = draft.shortfall.asked - _coming(state, draft)
+    missing = draft.shortfall.asked - _coming(state)
     may_go = (job for job in state.jobs.values() if job.state is JobState.RUNNING and may_lose(job))
     for job in sorted(may_go, key=lambda job: -job.ran_since_s):
         if missing <= 0:
@@ -44,7 +45,7 @@ def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyCon
 
 def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
     """Elastic jobs shrink, then whole servers come back from jobs, until the missing slots are on their way."""
-    missing = draft.shortfall.asked - _coming(state, draft)
+    missing = draft.shortfall.asked - _coming(state)
     left: set[str] = set()
     for job in _with_most_to_spare(state):
         if missing <= 0:
@@ -85,9 +86,9 @@ def preemption_cost(jobs: Sequence[JobRecord], left: Collection[str]) -> int:
     return sum(len(job.gang) for job in jobs if job.spec.name not in left)
 
 
-def _coming(state: PoolState, draft: Draft) -> int:
+def _coming(state: PoolState) -> int:
     """Slots that are on their way already."""
-    return sum(record.state is SlotState.RECLAIMING for record in state.slots.values())
+    return len(in_state(state.slots, SlotState.RECLAIMING))
 
 
 class Servers:

@@ -102,7 +102,7 @@ class Outcome:
         training: every job.
         refused: moves that could not be made.
         course: by use, how many slots had it at every ``course_s`` of the scene, from the start of the run on.
-        ticks: decisions taken.
+        decisions: taken, at ticks and between them.
         tally: see there.
         double_s: slot-seconds with two occupants, of the whole run.
         waits: of each endpoint, where it was asked for: how long requests of each second waited, and how many they are.
@@ -118,7 +118,7 @@ class Outcome:
     training: Mapping[JobName, Training]
     refused: tuple[str, ...]
     course: Mapping[Use, tuple[int, ...]]
-    ticks: int
+    decisions: int
     tally: Tally
     double_s: float
     waits: tuple[tuple[Array, Array], ...] = ()
@@ -160,6 +160,7 @@ class Run:
         self._watch = Watch(scene.known, silent_s=max(SILENT_S, 2 * scene.tick_s))
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
         self._ticks = 0
+        self._prompted = 0  # decisions between two ticks
         self._decided_s: float | None = None  # seconds from the start; only where decisions are prompt
         self._next_job = 0
 
@@ -203,6 +204,7 @@ class Run:
                 self.pool.agenda.pop()()
             if self._scene.prompt and self.pool.changes > changes and at_s < until_s:
                 before_s = self._decided_s or 0.0
+                self._prompted += 1
                 self._count(self._decide(), at_s - self._scene.begins_s - before_s)  # by so much the next tick is later
                 return True
         self._advance(until_s)
@@ -224,7 +226,7 @@ class Run:
             self.pool.training,
             tuple(self.pool.refused),
             {use: tuple(counts) for use, counts in self._course.items()},
-            self._ticks,
+            self._ticks + self._prompted,
             self.pool.tally,
             self.pool.occupants.double_s,
             tuple(self._waits()) if self._scene.timed else (),

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.pool.spec import EndpointSpec
+from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.simulate.draws import Job, Load, jobs, lasting, load, replicas_needed
+from ebbtide_autoscaler.simulate.draws import CURVE_S, Job, Load, jobs, lasting, load, replicas_needed
 from ebbtide_autoscaler.simulate.engine import Engine, Saves, Times
 from ebbtide_autoscaler.simulate.failures import Failure, failures
 from ebbtide_autoscaler.simulate.file import EndpointModel, SimulationFile
@@ -25,7 +26,6 @@ FACTOR_MAX = 1e6
 COPIES_BYTES = 8e9  # of repeated requests, half of what a small machine has: 30 million of them, a minute of a run
 REQUEST_BYTES = 256  # while it is repeated, as measured: a hundred in its figures, the rest in its list of blocks
 BLOCK_BYTES = 24  # of a prefix block, in the trace, in its request's list, and in that of all
-CURVE_S = 600  # what is beyond for a minute may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def scene(file: SimulationFile, inputs: Inputs, seed: int) -> Scene:
     together = np.zeros(max(1, horizon_s // CURVE_S))
     for (model, named, trace, number), drawn in zip(given, loads, strict=True):
         engine, asked = file.engine_of(model), lasting(drawn, horizon_s, named.from_day * DAY_S)
-        needed = replicas_needed(asked, engine, CURVE_S)
+        needed = replicas_needed(asked, engine, CURVE_S)  # what is beyond for a minute may wait
         together += needed * engine.slots
         if together.max() > slots:
             which = "" if len(loads) == 1 else "with those before it "
@@ -251,18 +251,9 @@ def _cast(file: SimulationFile, inputs: Inputs, seed: int, found: tuple[Job, ...
 def gang_max(file: SimulationFile, endpoints: int) -> int:
     """GPUs of the largest gang that can ever run: each endpoint keeps a replica, and nobody trains on the reserve."""
     kept = sum(file.engine_of(one).slots for one in file.endpoints[:endpoints])
-    return file.pool.nodes * file.pool.gpus_per_node - file.pool.reserve - kept
+    return max(0, file.pool.nodes * file.pool.gpus_per_node - file.pool.reserve - kept)
 
 
 def policy_config(file: SimulationFile) -> PolicyConfig:
     """The knobs as the pool's own arbiter would have them."""
-    policy = file.policy
-    return PolicyConfig(
-        reserve=file.pool.reserve,
-        restart_cost_s=policy.restart_cost_s,
-        park_first=policy.park_first,
-        grow_after_s=policy.grow_after_s,
-        up_after_s=policy.up_after_s,
-        starve_after_s=policy.starve_after_s,
-        forecast_share=policy.forecast_share,
-    )
+    return settings.policy_config(file.policy, reserve=file.pool.reserve)

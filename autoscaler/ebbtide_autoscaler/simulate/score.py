@@ -61,7 +61,7 @@ def figures(scene: Scene, found: Outcome) -> dict[str, Any]:
         | {
             "double_allocated_gpu_s": found.double_s,
             "refused_moves": len(found.refused),
-            "decisions": found.ticks,
+            "decisions": found.decisions,
         }
         | ({"wait_s": _waits(found)} if found.waits else {})
         | _singly(found)
@@ -203,7 +203,7 @@ def _spread_over(timed: Sequence[tuple[float, int]]) -> dict[str, float]:
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same figures with their mean and the half-width of its 95 % interval.
+    """The same figures with their mean and the half-width of its 95 % interval (None: of one seed nobody knows it).
 
     Where some seeds have none it is that of the others, with their number (``seeds``); None: no seed has one.
     """
@@ -221,7 +221,7 @@ def _joined(values: Sequence[Any]) -> Any:
         return None
     if isinstance(known[0], Mapping):
         return {name: _joined([value[name] for value in known]) for name in known[0]}
-    half = 0.0
+    half = None
     if len(known) > 1:
         half = student_t(len(known) - 1) * float(np.std(known, ddof=1)) / len(known) ** 0.5
     of = {"seeds": len(known)} if len(known) < len(values) else {}

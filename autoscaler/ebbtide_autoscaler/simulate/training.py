@@ -26,14 +26,9 @@ class Training:
     preempted_s: list[float] = field(default_factory=list)  # when
     per_h_max: int = 0  # preemptions that it was promised at most within an hour
     lost_s: float = 0.0  # slot-seconds that had to be done again
-    crashed_s: list[float] = field(default_factory=list)  # when
+    crashed_s: list[float] = field(default_factory=list)  # when a node of its went away under it
     saved_s: float = 0.0  # of work that is durable, in slot-seconds
     saving: tuple[float, Transfer] | None = None  # so much work is on its way to the filesystem
-
-    @property
-    def crashes(self) -> int:
-        """How often a node of its went away under it."""
-        return len(self.crashed_s)
 
     @property
     def done_s(self) -> float:

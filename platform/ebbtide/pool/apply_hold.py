@@ -38,7 +38,7 @@ def _released(state: PoolState, event: Event, body: JobReleased) -> PoolState:
     record = job_record(state, body.job)
     if record.held is None:
         raise IllegalTransition(f"job {body.job} is not held")
-    # Whether a restart elsewhere is worth its cost is told by how long it waits for its slots: from now on.
+    # A restart elsewhere is worth its cost once the job has waited for its slots long enough: that time begins now.
     asked_s = event.at_s if record.state is JobState.PARKED else record.asked_s
     away = record.stood_aside or record.state not in JOB_HOLDS_SLOTS
     return _put(state, replace(record, held=None, stood_aside=away, asked_s=asked_s, cause=event.id))

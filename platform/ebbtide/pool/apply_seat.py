@@ -20,7 +20,7 @@ from ebbtide.pool.events import (
     SeatReady,
     SeatStopped,
 )
-from ebbtide.pool.ids import EndpointName, SeatId
+from ebbtide.pool.ids import EndpointName, SeatId, endpoint_of
 from ebbtide.pool.records import having, without
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SEAT_TABLE, SeatState, SlotState, advance
@@ -37,7 +37,7 @@ def seat_record(state: PoolState, seat: SeatId) -> SeatRecord:
     known = state.seats.get(seat)
     if known is not None:
         return known
-    endpoint = EndpointName(seat.rpartition("/")[0])
+    endpoint = endpoint_of(seat)
     if endpoint not in state.endpoints:
         raise IllegalTransition(f"seat {seat} belongs to no endpoint of the pool")
     return SeatRecord(id=seat, endpoint=endpoint)
@@ -59,7 +59,7 @@ def move_seat(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
 
 
 def _must_be_cold(state: PoolState, endpoint: EndpointName, why: str) -> None:
-    others = [seat.id for seat in state.seats_of(endpoint) if seat.state is not SeatState.COLD]
+    others = occupied_seats(state, endpoint)
     if others:
         raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(others)} still has a replica")
 

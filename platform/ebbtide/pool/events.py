@@ -19,7 +19,6 @@ class Slot:
     id: SlotId
     node: NodeId
     index: int
-    gpu_type: str = "logical"
     uuid: str = ""
 
 
@@ -64,7 +63,9 @@ class StopJob:
 
     job: JobName
     reason: str
-    preempts: bool  # True: its slots are needed elsewhere; False: it is to come back larger
+    # True: it counts as a preemption. False: it is to come back larger, its node drains, or it is parked and shall
+    # leave memory.
+    preempts: bool
     kind: Literal["stop_job"] = "stop_job"
 
 
@@ -139,13 +140,16 @@ class NodeForgotten:
     """A node that was lost leaves the state, and its lost slots with it; under the same id it may join as a new one."""
 
     node: NodeId
-    slots: tuple[SlotId, ...]  # all that it had: they are told of by these names, and come no more
+    slots: tuple[SlotId, ...]  # all that it had, for whoever tells of them; they never come back
     kind: Literal["node_forgotten"] = "node_forgotten"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDraining:
-    """A person wants the node empty: nothing is granted there, and what is there leaves in good order."""
+    """The node is to be emptied, by a person or by the arbiter (see `drain`).
+
+    Nothing is granted there, and what is there leaves in good order.
+    """
 
     node: NodeId
     reason: str

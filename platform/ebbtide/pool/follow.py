@@ -1,7 +1,7 @@
 """Look-ups that follow a mapping from change to change instead of being built anew from all of its records.
 
-Each is made of one *part* of every record, None where a record has none. It stays the very same object while the parts
-that it is made of do, so what is made of it in turn (:func:`ebbtide.pool.index.remembered`) is not built again either.
+Each is made of one *part* of every record (None where a record has none). While no part changes, it stays the very same
+object; so what is built from it in turn (:func:`ebbtide.pool.index.remembered`) is not built again either.
 """
 
 from bisect import bisect_left
@@ -157,10 +157,10 @@ def ordered(
 def lined_up(
     order: Callable[[V], Any], make: Callable[..., A]
 ) -> Callable[[Callable[[V], tuple[G, tuple[Any, ...]] | None]], Callable[[Mapping[K, V]], Mapping[G, A]]]:
-    """What `make` makes of each group, as `order` puts its records in order; no two may stand alike.
+    """What `make` makes of each group, its records sorted by `order`; no two may have the same place.
 
-    The part of a record is its group and a row; `make` gets what stands first in all rows of the group, as a tuple,
-    then what stands second, and so on. So a row more in a line of thousands costs no look at the others.
+    The part of a record is its group and a row. `make` gets the columns of the group's rows as tuples: the first
+    entries of all rows, then the second ones, and so on. So one more row in a line of thousands looks at no other row.
     """
 
     def move(before: _Lines[G, A], changes: list[Change[K, tuple[G, tuple[Any, ...]]]]) -> _Lines[G, A]:

@@ -38,6 +38,11 @@ def seat_id(endpoint: EndpointName, number: int) -> SeatId:
     return SeatId(f"{endpoint}/{number}")
 
 
+def endpoint_of(seat: SeatId) -> EndpointName:
+    """The endpoint of ``seat``."""
+    return EndpointName(seat.rpartition("/")[0])
+
+
 def number_of(seat: SeatId) -> int:
     """The number of ``seat`` among those of its endpoint."""
     return int(seat.rpartition("/")[2])

@@ -180,7 +180,7 @@ def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName
 
 
 def awaited(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
-    """Of :func:`claims` those of jobs that would resume if they could: for one that a person holds nothing is kept."""
+    """Of :func:`claims`, those of jobs that would resume if they could; nothing is kept for one that a person holds."""
     return _by_slot(_awaiting(jobs))
 
 

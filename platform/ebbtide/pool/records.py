@@ -1,8 +1,8 @@
 """Mappings that are never changed, only replaced, and that know by what each differs from those before it.
 
-A pool of ten thousand slots changes by a few records an event. So what an event makes shares nearly everything with
-what it was made of (a plain dict, and what has changed since: a copy of ten thousand records costs as much as the rest
-of an event), and whoever has looked at all of it once asks :func:`changed` what to look at again.
+An event changes a few records of a pool of ten thousand slots. To copy them all would cost as much as the rest of the
+event, so its result shares a plain dict with what it was made of, and has what has changed since beside it. Whoever has
+looked at all records once asks :func:`changed` which to look at again.
 """
 
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-# At least, and twice as many at most: a burst in a large pool has hundreds of events; who looks less often than that
-# looks at all of it.
+# Steps by which mappings remember where they came from: at least so many, and at most twice as many. A burst in a large
+# pool has hundreds of events; whoever looks less often than that looks at all records.
 STEPS_KEPT = 512
 APART = 128  # changes beside a dict before the two are put together: a copy of so many costs a hundredth of 10,000's
 GONE: Any = object()

@@ -46,7 +46,7 @@ def to_forget(state: PoolState, now_s: float, *, restorable: frozenset[JobName])
     Args:
         state: of the pool.
         now_s: seconds since 1970.
-        restorable: jobs with a kept submission: one of these that was lost is wanted again, and goes last.
+        restorable: jobs with a kept submission. One of these that was lost will be wanted again, so it goes last.
     """
     ended = index.ended(state.jobs)  # oldest first
     if len(ended) <= ENDED_KEPT:

@@ -49,14 +49,14 @@ class JobRecord:
     directive: int = 0  # number of the last thing that was asked of the gang
     cancelled: bool = False
     held: Hold | None = None  # by a person, also while it is still on its way aside; never of a cancelled job
-    stood_aside: bool = False  # it gave up its slots to a person's wish and has not run since: none is owed to it
+    stood_aside: bool = False  # it left its slots because a person asked, and has not run since: none is owed to it
     since_s: float = 0.0  # in this state
     submitted_s: float = 0.0
     submission: int = 0  # how many were submitted before it: those of one moment have their turn by this, not by name
     registered_s: float = 0.0  # by its present driver; later than submitted_s when it was restored
     ran_since_s: float = 0.0  # last time it began to train
     asked_s: float = 0.0  # last time it was asked to step aside, or, parked, was released by a person
-    stopped_to_grow: bool = False  # the last stop was for its own good, no preemption
+    stopped_to_grow: bool = False  # the last stop was no preemption: to grow, a drain, or parked and to leave memory
     preempted_s: tuple[float, ...] = ()  # times of preemptions within the last hour
     step: int = 0  # finished steps
     durable_step: int = 0
@@ -122,7 +122,7 @@ class PoolState:
     endpoints: Mapping[EndpointName, EndpointRecord] = field(default_factory=dict)
     seats: Mapping[SeatId, SeatRecord] = field(default_factory=dict)
     next_epoch: Epoch = Epoch(1)
-    draining: Mapping[NodeId, str] = field(default_factory=dict)  # why, for nodes that a person wants empty
+    draining: Mapping[NodeId, str] = field(default_factory=dict)  # why, for nodes that are to be emptied
     drained_from: Mapping[NodeId, Epoch] = field(default_factory=dict)  # leases there are older than this epoch
     frozen: str = ""  # why a person stopped all decisions; "": they have not
     frozen_since_s: float = 0.0

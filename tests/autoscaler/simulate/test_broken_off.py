@@ -68,6 +68,16 @@ def test_who_plays_goes_with_the_command(files: tuple[str, str, str], tmp_path: 
     assert until(lambda: not any(is_alive(*one) for one in playing.items()))
 
 
+def test_where_one_that_plays_is_killed_it_says_so_in_words(files: tuple[str, str, str], tmp_path: Path) -> None:
+    command = started(files, tmp_path / "kept", stderr=subprocess.PIPE)
+    playing = children(command.pid)
+    os.kill(next(iter(playing)), signal.SIGKILL)
+    _, said = command.communicate(timeout=PATIENCE_S)
+    assert command.returncode == 1 and not any(is_alive(*one) for one in playing.items())
+    assert "Error: a process that played was killed" in said and "Traceback" not in said
+    assert "--processes 1" in said and "--keep FOLDER" in said
+
+
 @pytest.mark.parametrize("whom", ["all", "one"])
 def test_ctrl_c_ends_it_at_once_and_says_what_is_kept(files: tuple[str, str, str], tmp_path: Path, whom: str) -> None:
     """A terminal sends it to all processes of the command, somebody else to one."""

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.report import played
+from ebbtide_autoscaler.simulate.one_run import played
 from ebbtide_autoscaler.simulate.scene import Inputs, Named, scene
 from ebbtide_autoscaler.simulate.traces import (
     Array,

@@ -15,8 +15,9 @@ from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.given import given
+from ebbtide_autoscaler.simulate.one_run import Played
 from ebbtide_autoscaler.simulate.page import POINTS, drawn_course
-from ebbtide_autoscaler.simulate.report import Played, Report
+from ebbtide_autoscaler.simulate.report import Report
 from ebbtide_autoscaler.simulate.run import COURSE_S
 from ebbtide_autoscaler.simulate.scene import scene
 from ebbtide_autoscaler.simulate.traces import BadTrace
@@ -289,6 +290,12 @@ def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tupl
             "a replica of each endpoint takes 9 GPUs, the pool has 8",
         ),
         (
+            "pool: {nodes: 2, gpus_per_node: 3}\nengines: {two: {prefill_tok_s: 1, decode_tok_s: 1, gpus: 2}}\n"
+            "endpoints: [{name: x, engine: two}, {name: y, engine: two}, {name: z, engine: two}]\n",
+            "1:1",
+            "the room of 3 with 2 GPUs of one node, and 2 nodes of 3 have it for 2",
+        ),
+        (
             "pool: {nodes: 1}\nendpoints: [{name: x}]\njobs: {shortest_s: 500, longest_s: 100}\n",
             "3:7",
             "shortest_s, 500, is more than longest_s, 100: no job is left",
@@ -307,6 +314,27 @@ def test_a_wrong_file_is_told_of_with_line_and_column(
     assert f"bad.yaml:{place}" in told and message in told
 
 
+def test_what_the_simulator_itself_does_wrong_is_not_called_bad_input(
+    files: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_args: object, **_named: object) -> None:
+        np.zeros(2).reshape(3)
+
+    monkeypatch.setattr(play, "play", wrong)
+    found = run(files[0], "--serving", files[1])
+    assert isinstance(found.exception, ValueError) and "bad input" not in found.output and found.exit_code != MISUSED
+
+
+def test_who_did_not_decide_is_not_said_to_have_taken_no_time(files: tuple[str, str, str], tmp_path: Path) -> None:
+    config, serving, jobs = files
+    arguments = ("--policies", "oracle,ebbtide", "--processes", "1", "--json", "-")
+    found = run(config, "--serving", serving, "--jobs", jobs, *arguments)
+    assert found.exit_code == 0, found.output
+    figures = json.loads(found.stdout)
+    assert list(figures["decide_ms"]) == ["ebbtide"] and list(figures["run_s"]) == ["ebbtide", "oracle"]
+    assert figures["policies"]["ebbtide"]["slo_attainment"]["ci95"] is None, "of one seed"
+
+
 def test_a_file_that_is_not_there_is_told(files: tuple[str, str, str]) -> None:
     assert "none.yaml" in refusal("none.yaml", "--serving", files[1])
 
@@ -320,7 +348,7 @@ def test_what_is_left_out_is_told_with_its_number_before_anything_runs(
     jobs = str(written(tmp_path / "wide", rows))
 
     def begins(*_args: object, **_named: object) -> None:
-        raise ValueError("it would play now")
+        raise BadTrace("it would play now")
 
     monkeypatch.setattr(play, "ProcessPoolExecutor", begins)
     told = run(config, "--serving", serving, "--jobs", jobs).stderr

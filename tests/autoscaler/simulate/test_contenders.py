@@ -13,7 +13,8 @@ from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OUR
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.mix import Mix, cast
-from ebbtide_autoscaler.simulate.report import Played, Report
+from ebbtide_autoscaler.simulate.one_run import Played
+from ebbtide_autoscaler.simulate.report import Report
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.score import figures
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
@@ -52,7 +53,7 @@ def test_every_slot_second_has_one_use_and_no_move_is_refused(name: str) -> None
 def test_equal_seeds_give_equal_runs_whoever_played_in_between(name: str) -> None:
     first, again = outcome(name), played(scene(), name)
     assert first.late.tolist() == again.late.tolist()
-    for part in ("slot_s", "busy_s", "training", "course", "ticks"):
+    for part in ("slot_s", "busy_s", "training", "course", "decisions"):
         assert getattr(first, part) == getattr(again, part), part
     assert figures(scene(), first) == figures(scene(), again)
 

@@ -69,7 +69,7 @@ def test_a_job_goes_back_to_its_last_checkpoint_and_does_its_work() -> None:
     scene = replace(scene, failures=(Failure(60.0 + 2000.0, 1, 600.0),))
     found = played(scene)
     [one] = found.training.values()
-    assert one.crashes == 1 and one.end_s is not None and one.left_s == 0.0
+    assert len(one.crashed_s) == 1 and one.end_s is not None and one.left_s == 0.0
     saves = scene.times.saves
     assert one.lost_s == pytest.approx((2000.0 - saves.every_s - saves.pause_s) * 4, abs=1e-6)
     assert found.slot_s[Use.LOST] == pytest.approx(one.lost_s)

@@ -12,12 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 import ebbtide_autoscaler
+from ebbtide.config.policy import PolicySection
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
-from ebbtide_autoscaler.simulate.given import given
+from ebbtide_autoscaler.simulate.given import given, given_ledger
 from ebbtide_autoscaler.simulate.kept import Kept
 from ebbtide_autoscaler.simulate.knobs import USUAL
-from ebbtide_autoscaler.simulate.report import Played
+from ebbtide_autoscaler.simulate.one_run import Played
+from tests.autoscaler.simulate.ledgers import pool_file, tide, written
 from tests.autoscaler.simulate.test_command import files
 
 __all__ = ["files"]
@@ -88,6 +90,42 @@ def test_another_process_finds_it(files: tuple[str, str, str], tmp_path: Path, h
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     subprocess.run([sys.executable, "-c", code, *files, str(runs)], check=True, env=environment)
     assert kept_of(files, runs).find("ebbtide", 0, None) == PLAYED
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The shared directory of a pool that has lived for six minutes."""
+    folder, life = tmp_path / "shared", tide()
+    written(folder / "ledger", life.events, [pool_file(folder), *life.records()])
+    return folder
+
+
+def kept_of_ledger(folder: Path, shared: Path, file: str = "{}\n") -> Kept:
+    (shared / "if.yaml").write_text(file)
+    return Kept(folder, *given_ledger(shared / "if.yaml", shared, 1.0, 0.0))
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2", "3"])
+def test_another_process_finds_what_is_of_a_ledger(shared: Path, tmp_path: Path, hash_seed: str) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from tests.autoscaler.simulate.test_kept import PLAYED, kept_of_ledger;"
+        "kept_of_ledger(Path(sys.argv[1]), Path(sys.argv[2])).keep('ebbtide', 0, None, PLAYED)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    subprocess.run([sys.executable, "-c", code, str(runs), str(shared)], check=True, env=environment)
+    assert kept_of_ledger(runs, shared).find("ebbtide", 0, None) == PLAYED
+
+
+def test_of_a_ledger_too_only_that_very_run_is_found(shared: Path, tmp_path: Path) -> None:
+    kept_of_ledger(tmp_path, shared).keep("ebbtide", 0, None, PLAYED)
+    usual_s = PolicySection().grow_after_s  # the pool had five, as its ledger says
+    for file in ("times: {start_s: 7}\n", f"policy: {{grow_after_s: {usual_s}}}\n"):
+        assert kept_of_ledger(tmp_path, shared, file).find("ebbtide", 0, None) is None
+    other = Kept(tmp_path, *given_ledger(shared / "if.yaml", shared, 1.1, 0.0))
+    assert other.find("ebbtide", 0, None) is None
+    assert kept_of_ledger(tmp_path, shared).find("ebbtide", 0, None) == PLAYED
 
 
 def simulated(files: tuple[str, str, str], runs: Path, out: Path) -> tuple[dict[str, Any], str]:

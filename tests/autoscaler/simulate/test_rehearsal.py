@@ -76,6 +76,15 @@ def test_without_a_rehearsal_starts_come_too_late(monkeypatch: pytest.MonkeyPatc
     assert max(late) > 0.01
 
 
+def test_where_no_plan_serves_that_moves_replicas_it_tries_to_leave_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For which there is less training."""
+    scene = steps(0, 8)
+    monkeypatch.setattr(rehearsal, "plan", lambda *_: np.ones(len(scene.services[0].load.work_s) // 10))
+    found, *others = rehearsal.rehearse(scene, PolicyConfig())
+    assert found.late_share <= GOOD and all(one.late_share > 0.01 for one in others)
+    assert found.outcome.slot_s[Use.TRAINING] < max(one.outcome.slot_s[Use.TRAINING] for one in others)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nobody_is_better_than_foresight_where_starts_take_long(seed: int) -> None:
     runs = {name: {seed: of_steps(seed, 0, name)} for name in (OURS, "ebbtide-reactive", "lyra", STATIC, ORACLE)}

@@ -142,6 +142,19 @@ def test_what_a_job_leaves_is_given_away_at_once_where_decisions_are_prompt() ->
     assert starts[False] % 10 == 0.0, "at a tick"
 
 
+@pytest.mark.parametrize("prompt", [False, True])
+def test_every_decision_is_counted(prompt: bool) -> None:
+    taken = list[float]()
+
+    def noting(now_s: float, *rest: Any) -> Any:
+        taken.append(now_s)
+        return decide(now_s, *rest)
+
+    scene = replace(asked_at(95), prompt=prompt)
+    assert Run(scene, noting, PolicyConfig()).outcome().decisions == len(taken)
+    assert any((at_s - BEGINS_S) % scene.tick_s for at_s in taken) == prompt
+
+
 def test_the_next_tick_comes_its_time_after_a_prompt_decision_and_all_time_counts() -> None:
     scene = replace(asked_at(95), prompt=True)
     run = Run(scene, decide, PolicyConfig())

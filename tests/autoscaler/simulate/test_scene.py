@@ -1,5 +1,6 @@
 """From a command line to what every contender is given."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate.bound import FLAT, is_flat, serving_slots
@@ -315,8 +319,8 @@ def test_jobs_that_come_after_all_traffic_are_told_of(warm_up_s: float) -> None:
     jobs = Jobs(np.array([0.0, 1799.0, 1800.0, 1e6]), np.full(4, 600.0), np.ones(4))
     found = told(file_of(warm_up_s=warm_up_s), jobs)
     assert found == ["j: 2 of 4 jobs come after the 0.5 hours of traffic: left out", "j: 2 jobs of 4 left"]
-    given = drawn(file_of(warm_up_s=warm_up_s), replicas([1.0] * 30), jobs=(jobs,))
-    assert len(given.jobs) == (4 if warm_up_s else 2), "played twice they come twice"
+    of = drawn(file_of(warm_up_s=warm_up_s), replicas([1.0] * 30), jobs=(jobs,))
+    assert len(of.jobs) == (4 if warm_up_s else 2), "played twice they come twice"
 
 
 def test_inputs_are_told_as_on_a_command_line() -> None:
@@ -327,7 +331,52 @@ def test_inputs_are_told_as_on_a_command_line() -> None:
 def test_where_nothing_is_left_or_asked_for_that_is_said() -> None:
     found = told(file_of(), Jobs(np.zeros(1), np.full(1, 600.0), np.array([9.0])), traces=[replicas([0.0] * 30)])
     assert found[0] == "t0: it asks for nothing at all"
-    assert found[2:] == ["j: no job is left", "no job comes within the 0.5 hours: there is nothing to train"]
+    assert found[2:] == ["j: no job is left", "there is nothing to train"]
+
+
+def test_where_a_share_of_the_jobs_is_so_small_that_none_is_drawn_that_is_said() -> None:
+    jobs = Jobs(np.zeros(3), np.full(3, 600.0), np.ones(3))
+    inputs = Inputs(((Named(Path("t")), replicas([1.0] * 30)),), ((Named(Path("j"), 1e-6), jobs),))
+    found = remarks(file_of(), inputs, scene(file_of(), inputs, 0))
+    assert found == ["the first seed draws none of the 3 jobs left: there is nothing to train"]
+
+
+def test_where_endpoints_and_the_reserve_leave_no_slot_no_gang_has_fewer_than_none() -> None:
+    file = file_of(2, nodes=1, per_node=2)
+    file = file.model_copy(update={"pool": file.pool.model_copy(update={"reserve": 1})})
+    found = told(file, Jobs(np.zeros(1), np.full(1, 600.0), np.ones(1)), traces=[replicas([0.5] * 30)] * 2)
+    assert found[0] == "j: 1 of 1 jobs ask for up to 1 GPUs, of which no gang can have more than 0 here: left out"
+
+
+@given(st.integers(1, 3), st.integers(1, 8), st.lists(st.integers(1, 8), min_size=1, max_size=6))
+def test_only_endpoints_that_cannot_stand_beside_each_other_are_refused(
+    nodes: int, per_node: int, sizes: list[int]
+) -> None:
+    """Of sizes that divide each other exactly these; of others never some that can."""
+    sizes = [min(one, per_node) for one in sizes]
+    divide = all(larger % smaller == 0 for larger in sizes for smaller in sizes if smaller <= larger)
+    engines = {f"m{n}": {"prefill_tok_s": 1, "decode_tok_s": 1, "gpus": n} for n in sizes}
+    endpoints = [{"name": f"e{n}", "engine": f"m{size}"} for n, size in enumerate(sizes)]
+    text = {"pool": {"nodes": nodes, "gpus_per_node": per_node}, "engines": engines, "endpoints": endpoints}
+    try:
+        SimulationFile.model_validate_json(json.dumps(text))
+        refused = False
+    except ValidationError:
+        refused = True
+    fits = packs(sorted(sizes, reverse=True), (per_node,) * nodes)
+    assert not (refused and fits)
+    assert refused == (not fits) or not divide
+
+
+def packs(sizes: Sequence[int], free: tuple[int, ...]) -> bool:
+    """Whether there is a place for each, by trying all of them."""
+    if not sizes:
+        return True
+    return any(
+        packs(sizes[1:], (*free[:at], one - sizes[0], *free[at + 1 :]))
+        for at, one in enumerate(free)
+        if one >= sizes[0] and one not in free[:at]
+    )
 
 
 def mixed(seed: int, **mix: Any) -> Scene:

@@ -4,7 +4,7 @@ import mmap
 
 from ebbtide.snapshot.regions.header import HEADER_BYTES
 
-CHUNK_BYTES = 16 << 20  # of one hash; as weights and checkpoints on the shared directory have (DESIGN 3.6)
+CHUNK_BYTES = 16 << 20  # of one hash; as weights and checkpoints on the shared directory have (docs/origins.md)
 HASH_BYTES = 8
 
 
