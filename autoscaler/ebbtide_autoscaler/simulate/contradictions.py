@@ -6,8 +6,7 @@ has more for requests: these are other points of the same frontier. Foresight ha
 that it tried, and who does no better than one of those has not beaten it. Each seed is a world of its own.
 
 Compared is what is scored. Whoever trains more in it only since he has left work of the warm-up for it is no better, so
-he has to have done more by the end, too. What `luck` may make counts for nothing. Foresight that does not serve
-with any of its plans, as in a pool that is too small or has hardly begun, is no yardstick for how well others do.
+he has to have done more by the end, too. What `luck` may make counts for nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +52,7 @@ def _of(who: str, mine: Figures, foreseen: Figures | None, others: Sequence[Figu
     foresees, foreseen_s, more_s = foreseen["slo_attainment"], foreseen["goodput_gpu_s"], _more_s(mine, foreseen)
     if serves >= SERVES and serves >= foresees - AS_WELL and more_s > _lucky_s(mine, foreseen_s):
         yield f"{who}: {trained_s:.0f} GPU-s of training, and with perfect foresight it is {foreseen_s:.0f}"
-    if foresees >= SERVES and serves > foresees + _lucky_share(mine) and more_s >= 0.0:
+    if serves > foresees + _lucky_share(mine) and more_s >= 0.0:
         yield (
             f"{who}: {serves:.2%} of the requests in time, and with perfect foresight and no more training it is "
             f"{foresees:.2%}"

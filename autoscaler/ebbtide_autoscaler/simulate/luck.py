@@ -33,14 +33,13 @@ def luck(scene: Scene) -> Mapping[str, float]:
     """
     times = scene.times
     gang = min(max((one.workers_max for one in scene.jobs), default=0), scene.slots)
+    failed = sqrt(sum(one.at_s >= scene.warm_up_s for one in scene.failures))
     struck = max(gang, scene.slots_per_node) if scene.jobs else 0  # a node may have many small gangs
     so_far = np.cumsum(_requests(scene))
     asked = float(so_far[-1])
     serve = float(np.mean(serving_slots(scene))) if scene.services else 0.0
     node_share = min(1.0, scene.slots_per_node / serve) if serve else 1.0  # of all replicas, those of one node
-    again_s = ceil(scene.tick_s + times.place_s + times.cold_s)
-    failed = sqrt(sum(one.at_s + again_s >= scene.warm_up_s for one in scene.failures))  # still felt when it is scored
-    again_s = min(again_s, len(so_far) - 1)
+    again_s = min(ceil(scene.tick_s + times.place_s + times.cold_s), len(so_far) - 1)
     busiest = float((so_far[again_s:] - so_far[: len(so_far) - again_s]).max())
     return {
         "start_gpu_s": STARTS * gang * (times.gang_start_s + TICKS * scene.tick_s),

@@ -166,13 +166,14 @@ def test_who_does_not_serve_is_not_compared() -> None:
 
 @pytest.mark.parametrize(("done_s", "told"), [(94.9, False), (95.0, True), (95.5, True)])
 def test_who_serves_better_than_foresight_and_trains_no_less_is_told(done_s: float, told: bool) -> None:
-    [*found] = a_report({OURS: (done_s, 0.996), ORACLE: (95.0, 0.992)}).impossible()
+    """As recorded once: foresight had 97.2 % in time, our policy 99.6 %, in another hour."""
+    [*found] = a_report({OURS: (done_s, 0.996), ORACLE: (95.0, 0.972)}).impossible()
     words = "ebbtide, seed 0: 99.60% of the requests in time, and with perfect foresight and no more training it is"
-    assert found == ([f"{words} 99.20%"] if told else [])
+    assert found == ([f"{words} 97.20%"] if told else [])
 
 
-def test_foresight_that_does_not_serve_with_any_plan_is_no_yardstick() -> None:
-    assert a_report({"lyra": (96.0, SERVES - 0.01), ORACLE: (95.0, SERVES - 0.02)}).impossible() == []
+def test_so_is_who_serves_better_but_does_not_serve() -> None:
+    assert len(a_report({"lyra": (96.0, SERVES - 0.01), ORACLE: (95.0, SERVES - 0.02)}).impossible()) == 1
 
 
 @pytest.mark.parametrize(

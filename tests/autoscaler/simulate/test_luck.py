@@ -80,10 +80,10 @@ def test_what_is_done_in_the_warm_up_is_not_compared() -> None:
 
 
 def test_one_request_of_a_few_is_luck_and_so_is_whom_a_failure_strikes() -> None:
-    assert not told(of(1.0, 1.0, 1.0, requests_share=0.01), of(1.0, 1.0, 0.991))
-    assert not told(of(1.0, 1.0, 1.0, failures_share=0.01), of(1.0, 1.0, 0.991))
-    assert told(of(1.0, 1.0, 1.0, requests_share=0.005), of(1.0, 1.0, 0.991))
-    assert told(of(1.0, 1.0, 1.0, failures_share=0.005), of(1.0, 1.0, 0.991))
+    assert not told(of(1.0, 1.0, 1.0, requests_share=0.04), of(1.0, 1.0, 0.97))
+    assert not told(of(1.0, 1.0, 1.0, failures_share=0.04), of(1.0, 1.0, 0.97))
+    assert told(of(1.0, 1.0, 1.0, requests_share=0.02), of(1.0, 1.0, 0.97))
+    assert told(of(1.0, 1.0, 1.0, failures_share=0.02), of(1.0, 1.0, 0.97))
 
 
 @pytest.mark.parametrize(("slo_s", "more"), [(30.0, 1.02), (60.0, 1.05)])
@@ -117,15 +117,6 @@ def test_failures_count_where_they_are_scored_and_by_the_root_of_their_number() 
     assert one["failures_gpu_s"] == 6 * (scene.times.saves.every_s + scene.times.gang_start_s)
     assert four["failures_gpu_s"] == 2 * one["failures_gpu_s"]
     assert four["failures_share"] == pytest.approx(min(1.0, 2 * one["failures_share"])) and one["failures_share"] > 0.0
-
-
-def test_a_failure_just_before_what_is_scored_is_felt_in_it() -> None:
-    scene = replace(scene_of(tide(0.5, 0.3, 2.0), (Job(0.0, 2, 6, 1e4),)), warm_up_s=600.0)
-    again_s = np.ceil(scene.tick_s + scene.times.place_s + scene.times.cold_s)
-    before, felt, within = (
-        luck(replace(scene, failures=(Failure(at_s, 0, 60.0),))) for at_s in (599.0 - again_s, 600.0 - again_s, 700.0)
-    )
-    assert before["failures_share"] == 0.0 and felt == within
 
 
 @pytest.mark.parametrize(
