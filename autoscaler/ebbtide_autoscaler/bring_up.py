@@ -283,17 +283,24 @@ def _wait_ready(config: PoolFile, say: Say) -> None:
     said = ""
     while time.monotonic() < deadline_s:
         status = link.call("status") or {}
-        going = {one["node"] for one in status.get("nodes", []) if (one["draining"] or "").startswith(UNNEEDED)}
-        slots = [slot["state"] for slot in status.get("slots", []) if slot["node"] not in going]
-        heard = [gateway for gateway in status.get("gateways", []) if gateway["heard_s_ago"] < 3]
-        now = f"slots: {', '.join(slots) or 'none yet'}; gateway: {'up' if heard else 'starting'}"
+        now, is_ready = _readiness(config, status)
         if now != said:
             say(now)
             said = now
-        # Where nodes are started on demand the first one may take minutes.
-        if (slots or config.pool.nodes_max) and heard and ("unfenced" not in slots or config.pool.mode == "observe"):
+        if is_ready:
             return
         time.sleep(0.1)
     status = link.call("status") or {}
     troubles = [status.get("arbiter", {}).get("frozen", ""), *(one["why"] for one in status.get("notices", []))]
     raise UpFailed(f"the pool was not ready within {READY_S:g} s ({'; '.join([said, *filter(None, troubles)])})")
+
+
+def _readiness(config: PoolFile, status: Mapping[str, Any]) -> tuple[str, bool]:
+    """How far the pool is, in words, and whether that is far enough."""
+    going = {one["node"] for one in status.get("nodes", []) if (one["draining"] or "").startswith(UNNEEDED)}
+    slots = [slot["state"] for slot in status.get("slots", []) if slot["node"] not in going]
+    # One that leaves is heard until its last stream ends, but refuses whoever connects.
+    heard = any(one["heard_s_ago"] < 3 and not one.get("leaving") for one in status.get("gateways", []))
+    # Where nodes are started on demand the first one may take minutes.
+    has_slots = bool(slots or config.pool.nodes_max) and ("unfenced" not in slots or config.pool.mode == "observe")
+    return f"slots: {', '.join(slots) or 'none yet'}; gateway: {'up' if heard else 'starting'}", heard and has_slots

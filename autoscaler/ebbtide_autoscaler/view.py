@@ -35,7 +35,11 @@ def view(
         "teams": list(_teams(state, teams)),
         "jobs": [_job(state, name, seen, waits, now_s) | _aside(asides.get(name)) for name in sorted(state.jobs)],
         "gateways": [
-            {"url": heard.report.url, "heard_s_ago": round(now_s - heard.at_s, 2)}
+            {
+                "url": heard.report.url,
+                "heard_s_ago": round(now_s - heard.at_s, 2),
+                "leaving": heard.report.leaving,
+            }
             for heard in seen.gateways.values()
             if now_s - heard.at_s < 10 * GATEWAY_FRESH_S
         ],

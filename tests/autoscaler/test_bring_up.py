@@ -8,7 +8,7 @@ import ray
 
 from ebbtide.config.load import load
 from ebbtide.config.root import PoolFile
-from ebbtide_autoscaler.bring_up import UpRefused, _fits
+from ebbtide_autoscaler.bring_up import UpRefused, _fits, _readiness
 
 FILE = """pool: {{name: demo, slots: all, shared_dir: shared, ray_address: auto{more}}}
 endpoints:
@@ -50,3 +50,14 @@ def test_nodes_that_may_yet_be_started_count(tmp_path: Path, monkeypatch: pytest
 def test_a_replica_that_fits_on_no_node_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UpRefused, match="the largest node of the cluster has 1"):
         told(tmp_path, monkeypatch, [1] * 8)
+
+
+def test_a_gateway_that_leaves_makes_no_pool_ready(tmp_path: Path) -> None:
+    """It is heard while it ends its streams, but whoever connects to it is refused."""
+    status: dict[str, Any] = {"slots": [{"node": "n0", "state": "free"}], "gateways": []}
+    config = _file(tmp_path, "")
+    assert _readiness(config, status) == ("slots: free; gateway: starting", False)
+    status["gateways"] = [{"heard_s_ago": 0.1, "leaving": True}]
+    assert _readiness(config, status) == ("slots: free; gateway: starting", False)
+    status["gateways"].append({"heard_s_ago": 0.1, "leaving": False})
+    assert _readiness(config, status) == ("slots: free; gateway: up", True)

@@ -217,6 +217,7 @@ class GatewayReport:
     traffic: Mapping[str, Traffic]  # by endpoint
     keys_seen: int = -1  # version of the keys that it obeys; -1: it has not heard of any yet
     seq: int = 0
+    leaving: bool = False  # it accepts nothing new, and ends what it has
 
 
 @dataclass(frozen=True, slots=True)

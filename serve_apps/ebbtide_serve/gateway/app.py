@@ -140,6 +140,7 @@ class Gateway:
             routes_seen=self._routes.version,
             keys_seen=self._keys.version,
             seq=self._reports,
+            leaving=self.stopping,
             traffic={name: self._counters.traffic(name, self._hold, self._routes) for name in self.settings.endpoints},
         )
 

@@ -169,6 +169,7 @@ async def test_a_stop_lets_running_streams_end_and_takes_nothing_new(scene: Scen
     stopping = asyncio.create_task(scene.server.stop(5.0))
     await until(lambda: scene.server.gateway.stopping)
     assert not scene.server.alive
+    assert scene.server.gateway.report().leaving, "while its stream ends the arbiter hears it, and nobody else does"
     writer.write(request(json.dumps(chat()).encode()))
     late = await asyncio.wait_for(reader.readuntil(b"}}"), 5)
     assert b" 503 " in late.split(b"\r\n")[0] and b"retry-after: 1" in late
