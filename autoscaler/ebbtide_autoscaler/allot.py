@@ -52,7 +52,7 @@ def give(
     growing: dict[JobName, float] = {}
     moved = draft.moved()
     if not draft.contested and draft.owed:
-        draft.free, draft.owed = FreeSlots(state, {*state.free_slots()} - {*draft.free, *draft.owed}), []
+        draft.free, draft.owed = FreeSlots(now_s, state, {*state.free_slots()} - {*draft.free, *draft.owed}), []
     kept = kept_for_parked(now_s, state, draft, config)
     table = Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
     table.owed = {} if draft.contested else _left_to(table)
@@ -192,17 +192,20 @@ def _unpark(table: Table, job: JobRecord) -> None:
         table.wait(job, "parked: replicas wait for slots, they go first")
         return
     missing = draft.free.missing(job.gang)
-    if table.most(job, 0) < len(job.gang):
-        table.wait(job, _over_quota(table, job, len(job.gang)))
+    most = table.most(job, 0)
+    if most < job.spec.workers_min:
+        table.wait(job, _over_quota(table, job, job.spec.workers_min))
         return
-    left_to = table.left_to_others()
-    if not missing and len(draft.free) - len(job.gang) >= config.reserve + left_to:
+    has = len(job.gang)
+    if not missing and has <= most and len(draft.free) - has >= config.reserve + table.left_to_others():
         table.take(job.gang, job)
         draft.moves.append(ResumeJob(name, "all its slots are free again"))
         return
     parked_s = table.now_s - job.asked_s
     who = ", ".join(sorted({_who_has(state.slots[slot]) for slot in missing}))
     lacks = f"{len(missing)} of its slots taken by {who}" if missing else "its slots are free"
+    if most < len(job.gang) and draft.shares is not None:
+        lacks += f", and {draft.shares.words(job)}"
     reserve = f", {many(config.reserve, 'slot', 'is')} kept free as the reserve" if config.reserve else ""
     reserve += _left_words(table)
     cost_s, usual_s = draft.restart_costs_s(name, config.restart_cost_s), draft.expected_s or 0.0
@@ -212,7 +215,7 @@ def _unpark(table: Table, job: JobRecord) -> None:
         return
     room = table.for_job(job)
     if len(room) >= job.spec.workers_min:
-        count = min(len(room), table.most(job, 0))
+        count = min(len(room), most)
         usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
         why = f"parked for {parked_s:.0f} s{usual}, a restart costs {cost_s:.0f} s"
         draft.moves.append(StopJob(name, f"{why}: goes on with {many(count, 'worker')}", preempts=True))
@@ -272,7 +275,8 @@ def _start(table: Table, job: JobRecord) -> None:
 def _too_few(table: Table, needed: int, room: Sequence[SlotId]) -> str:
     reserve = f", {table.config.reserve} in reserve" if table.config.reserve else ""
     few = f"needs {many(needed, 'slot')}, {len(room)} free for it"
-    return f"waits: {few}{reserve}{_left_words(table)}{_kept_for(table, room)}"
+    whole = "" if table.starving is None else f"; what becomes free is kept for {table.starving}"
+    return f"waits: {few}{reserve}{_left_words(table)}{_kept_for(table, room)}{whole}"
 
 
 def _left_words(table: Table) -> str:
@@ -303,6 +307,6 @@ def _grow(table: Table, job: JobRecord, since_s: float) -> None:
         return
     count = min(len(job.gang) + len(room), table.most(job, len(job.gang)))
     table.take(room[: count - len(job.gang)], job)
-    why = f"{many(len(room), 'slot', 'has')} been free for {free_s:.0f} s"
+    why = f"slots free for {free_s:.0f} s, {len(room)} now"
     words = f"{why}: goes on with {many(count, 'worker')} instead of {len(job.gang)}"
     table.draft.moves.append(StopJob(spec.name, words, preempts=False))

@@ -14,7 +14,7 @@ from ebbtide.pool.ids import NodeId, SlotId, node_of
 from ebbtide.pool.index import awaited, nodes_with, remembered
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
-from ebbtide_autoscaler.placement import lendable, placing_nodes
+from ebbtide_autoscaler.placement import askable, lendable, placing_nodes
 
 Rank = Callable[[NodeId], tuple[Any, ...] | None]
 """Where a node stands, less first, by what is free there now; None: it does not come into question."""
@@ -23,9 +23,9 @@ Rank = Callable[[NodeId], tuple[Any, ...] | None]
 class FreeSlots:
     """Slots that nobody has been promised yet, in order of node and index."""
 
-    def __init__(self, state: PoolState, but: Set[SlotId] = frozenset()) -> None:
+    def __init__(self, now_s: float, state: PoolState, but: Set[SlotId] = frozenset()) -> None:
         """Those of ``state``, but for these."""
-        self._state = state
+        self._now_s, self._state = now_s, state
         by_node = state.free_on_nodes()
         self._by_node: dict[NodeId, Sequence[SlotId]] = dict(by_node)  # by name
         self._listed: tuple[SlotId, ...] | None = state.free_slots()
@@ -33,6 +33,7 @@ class FreeSlots:
         self._sizes = Counter(_sizes(by_node))  # nodes by how many are free there
         self._awaited: Counter[NodeId] = Counter()  # of slots that are not free yet: those that replicas wait for
         self._placing: set[NodeId] | None = None
+        self._askable: Mapping[NodeId, int] | None = None
         self._orders: dict[tuple[str, int], _Order] = {}  # by what for, and how many slots it takes
         self.take(but)
 
@@ -128,20 +129,31 @@ class FreeSlots:
         """The node that lacks fewest of ``count`` slots, and its free ones; None if no node can come to have so many.
 
         Slots of jobs can be had in time, as far as their class lets them go; slots of replicas and strangers cannot.
+        Nodes whose jobs may be asked for enough now go before those at which one of them must be waited for.
         """
         state = self._state
         leaving, may_leave = nodes_with(state.slots, SlotState.RECLAIMING), lendable(state)
 
-        def lacks(node: NodeId) -> tuple[bool, int, int, NodeId] | None:
-            here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0) - self._awaited.get(node, 0)
+        def soon(node: NodeId) -> int:
+            return leaving.get(node, 0) - self._awaited.get(node, 0)
+
+        def lacks(node: NodeId) -> tuple[bool, bool, int, int, NodeId] | None:
+            here, comes = len(self._by_node.get(node, ())), soon(node)
             # A single slot is waited for even where nobody may leave now: no other slot is kept idle meanwhile.
-            if count > 1 and here + soon + may_leave.get(node, 0) < count:
+            if count > 1 and here + comes + may_leave.get(node, 0) < count:
                 return None
+            later = count > 1 and here < count and here + comes + self.may_be_asked(node) < count
             # A node that has enough, but is placing another replica, lacks nothing: it goes before all that lack some.
-            return here < count, -here - soon, -here, node
+            return here < count, later, -here - comes, -here, node
 
         node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)
         return None if node is None else (node, self.on(node))
+
+    def may_be_asked(self, node: NodeId) -> int:
+        """How many slots of ``node`` the jobs there may be asked for now."""
+        if self._askable is None:
+            self._askable = askable(self._now_s, self._state)
+        return self._askable.get(node, 0)
 
     def await_on(self, node: NodeId, count: int) -> None:
         """A replica waits for so many slots of ``node`` to become free: the next one counts on others."""

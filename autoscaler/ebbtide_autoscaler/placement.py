@@ -1,14 +1,15 @@
 """Where slots can be had, and which a gang gets; which a replica gets: ``free``. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from ebbtide.pool.follow import summed
+from ebbtide.pool.follow import chosen, summed
 from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide.pool.index import nodes_with, on_nodes
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, SlotState
+from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
+from ebbtide_autoscaler.preemptions import protected
 
 
 def placing_nodes(state: PoolState) -> frozenset[NodeId]:
@@ -26,6 +27,22 @@ def _lendable(job: JobRecord) -> Mapping[NodeId, int] | None:
     if job.state not in JOB_HOLDS_SLOTS:
         return None
     return {node: min(here, may_lose(job)) for node, here in on_nodes(job.gang, 1).items()}
+
+
+def askable(now_s: float, state: PoolState) -> Mapping[NodeId, int]:
+    """How many slots of each node running jobs may be asked for now."""
+    found: Counter[NodeId] = Counter()
+    for job, here in _asked(state.jobs).values():
+        if not protected(now_s, job):
+            found.update(here)
+    return found
+
+
+@chosen
+def _asked(job: JobRecord) -> tuple[JobRecord, Mapping[NodeId, int]] | None:
+    if job.state is not JobState.RUNNING or not may_lose(job):
+        return None
+    return job, {node: min(here, may_lose(job)) for node, here in on_nodes(job.gang, 1).items()}
 
 
 def may_lose(job: JobRecord) -> int:

@@ -65,7 +65,7 @@ def decide(
     minima = minima_owed(state, shares)
     owed = kept(state, free, minima)
     draft = Draft(
-        free=FreeSlots(state, owed),
+        free=FreeSlots(now_s, state, owed),
         owed=[slot for slot in free if slot in owed] if owed else [],
         minima=minima,
         asides=snapshot.asides,

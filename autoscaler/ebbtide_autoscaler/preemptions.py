@@ -1,6 +1,7 @@
-"""How often a job was preempted of late, against its bound. Pure."""
+"""Whether a job may be asked to step aside now: by its class, how long it has run, and how often it was asked. Pure."""
 
 from ebbtide.pool.apply_job import PREEMPTION_WINDOW_S
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.words import many
 
@@ -13,3 +14,14 @@ def at_its_bound(now_s: float, job: JobRecord) -> str:
     if len(recent) >= job.spec.max_preemptions_per_h:
         return f"was preempted {many(len(recent), 'time')} within the hour, its bound"
     return ""
+
+
+def protected(now_s: float, job: JobRecord) -> str:
+    """Why ``job`` may not be asked to step aside now; empty if it may."""
+    spec = job.spec
+    if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
+        return "is non-preemptible"
+    left_s = job.ran_since_s + spec.min_runtime_s - now_s
+    if left_s > 0:
+        return f"is within its minimum runtime for {left_s:.0f} s more"
+    return at_its_bound(now_s, job)

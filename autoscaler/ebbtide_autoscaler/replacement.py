@@ -67,7 +67,7 @@ def _replace(now_s: float, state: PoolState, want: Want, draft: Draft, old: Seat
         else:
             draft.waits.append((old.id, f"{why}; its successor waits for its turn to be placed"))
         return
-    if seat is not None and must and room_for(now_s, state, draft, count):
+    if seat is not None and must and room_for(state, draft, count):
         if want.want <= want.now:  # else its lack has been noted with the demand
             note_lack(state, want, seat, draft)
         draft.waits.append((old.id, f"{why}; waits until there is a slot for its successor"))

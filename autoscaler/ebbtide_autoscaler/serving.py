@@ -1,7 +1,8 @@
 """How many replicas each endpoint should have now: what is asked for, what is expected, and hysteresis downwards.
 
 Up is quick (a held request is a person who waits), down is slow (a replica start costs tens of seconds): the most that
-was wanted in the last while. An endpoint whose gateways are silent keeps what it has: without signals nothing moves.
+was wanted in the last while. An endpoint whose gateways are silent keeps what it has: only its minimum and its maximum
+are obeyed still, what is scheduled is not.
 """
 
 import math
@@ -43,6 +44,7 @@ class Want:
     need: int = 0  # of these, for what comes in now, without room
     least: int = 0  # its minimum, or what is scheduled
     known: bool = True  # False: its gateways are silent, so nothing is known of its traffic
+    unheard: bool = False  # one of its gateways is silent: nothing is taken away meanwhile
 
 
 def wants(
@@ -146,7 +148,8 @@ def _want(
     all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
     least = max(spec.replicas_min, known)
     need = want if all_of_it else min(want, max(least, shown, _at_once(spec, signals)))
-    return Want(spec.name, have, want, why, for_s(after.busy_since_s, now_s), need, least), after
+    busy_s = for_s(after.busy_since_s, now_s)
+    return Want(spec.name, have, want, why, busy_s, need, least, unheard=bool(signals.unheard_s)), after
 
 
 def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:
@@ -192,11 +195,12 @@ def _untold(before: EndpointMemory) -> EndpointMemory:
 def _unheard(now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord]) -> Want:
     """While its gateways are silent an endpoint keeps what it has; only if its file allows fewer do ready ones go."""
     spec, have = record.spec, len(seats)
-    keep, why = min(max(have, spec.replicas_min), spec.replicas_max), "its gateways are silent: nothing moves"
+    keep = min(max(have, spec.replicas_min), spec.replicas_max)
+    why = "its gateways are silent: it keeps what it has"
     if keep < have:
         keep, not_yet = _down(now_s, state, record, seats, keep)
         why = not_yet if keep == have else f"its file allows {many(spec.replicas_max, 'replica')}"
-    return Want(spec.name, have, keep, why, 0.0, known=False)
+    return Want(spec.name, have, keep, why, 0.0, known=False, unheard=True)
 
 
 def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:

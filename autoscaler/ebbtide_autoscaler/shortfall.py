@@ -46,6 +46,16 @@ class Shortfall:
             self._on[node] += count
             self._short_on += count
 
+    def missing_by_node(self) -> Mapping[NodeId, int]:
+        """What is still missing on each node on which some is lacked."""
+        return {node: missing for node in self._on if (missing := self._missing_on(node))}
+
+    def leave(self, node: NodeId) -> None:
+        """What is missing there is not asked for now."""
+        missing = self._missing_on(node)
+        self._on[node] -= missing
+        self._short_on -= missing
+
     def helps(self, slots: Mapping[NodeId, int]) -> int:
         """How many of the missing slots these would cover."""
         there, rest = 0, 0

@@ -41,11 +41,12 @@ def slowness(
     With replicas on their way nothing is judged: they change it. That puts it off for some seconds after each: demand
     beyond what replicas are for is counted meanwhile, and one that fails again and again is tried ever more seldom.
     """
-    slow = settled and bool(missed(spec, signals)) and _is_theirs(now_s, signals, seats.values())
+    judged = settled and not _alone(signals, len(seats)) and _is_theirs(now_s, signals, seats.values())
+    slow = judged and bool(missed(spec, signals))
     slow_since_s = since(before.slow_since_s, slow, now_s)
     too_slow = slow and for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
-        return _learnt(now_s, signals, len(seats), before), slow_since_s, True
+        return _learnt(now_s, signals, len(seats), before, slow_since_s), slow_since_s, True
     if before.slow_replicas and now_s - before.slow_at_s > SLOW_KEPT_S:
         before = replace(before, slow_replicas=0, slow_per_s=0.0, slow_at_s=0.0)
     return before, slow_since_s, False
@@ -60,17 +61,25 @@ def _is_theirs(now_s: float, signals: EndpointSignals, seats: Collection[SeatRec
     return now_s - max(seat.ready_since_s for seat in seats) > told_s
 
 
-def _learnt(now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory) -> EndpointMemory:
+def _alone(signals: EndpointSignals, replicas: int) -> bool:
+    """Whether each request has a replica of its own: then it is slow by itself, and one replica more is no cure."""
+    return signals.held + signals.inflight <= replicas and not signals.waiting
+
+
+def _learnt(
+    now_s: float, signals: EndpointSignals, replicas: int, before: EndpointMemory, slow_since_s: float | None
+) -> EndpointMemory:
     """That so many replicas miss the SLO at what arrives, noted once in a while as long as they do.
 
-    Nothing where nothing arrives: no count is compared with it. Nor where each request has a replica of its own: then
-    it is slow by itself, and how many arrive says nothing of how many replicas they take.
+    Nothing where nothing arrives: no count is compared with it. Of one time of missing it the most that arrived counts:
+    what waits makes it last when hardly anything arrives any more, and that little is not what they were too few for.
     """
-    noted = before.slow_replicas == replicas and now_s - before.slow_at_s <= NOTED_EVERY_S
-    alone = signals.held + signals.inflight <= replicas
-    if noted or alone or not signals.arriving_per_s:
+    again = before.slow_replicas == replicas
+    if (again and now_s - before.slow_at_s <= NOTED_EVERY_S) or not signals.arriving_per_s:
         return before
-    return replace(before, slow_replicas=replicas, slow_per_s=signals.arriving_per_s, slow_at_s=now_s)
+    lasts = again and slow_since_s is not None and before.slow_at_s >= slow_since_s
+    per_s = max(signals.arriving_per_s, before.slow_per_s if lasts else 0.0)
+    return replace(before, slow_replicas=replicas, slow_per_s=per_s, slow_at_s=now_s)
 
 
 def missed(spec: EndpointSpec, signals: EndpointSignals) -> str:

@@ -7,8 +7,8 @@ from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import SlotState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.leaving import leave
+from ebbtide_autoscaler.preemptions import protected
 from ebbtide_autoscaler.table import Table, running
-from ebbtide_autoscaler.training import protected
 from ebbtide_autoscaler.turn import turn
 
 
@@ -27,11 +27,12 @@ def starves(table: Table, job: JobRecord, waited_s: float) -> str:
     if not claims and not table.usable() and not table.may_be_helped(job):
         return ""
     table.draft.waits_until(table.now_s)  # who may not be asked now may be in a moment
-    table.looked_at += 1
     free = table.usable()
-    coming = len(in_state(table.state.slots, SlotState.RECLAIMING))
-    lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - coming
+    lacking = job.spec.workers_min + table.config.reserve - len(table.draft.free) - _coming(table)
     lacking += table.left_to_others(job.spec.name)
+    if not claims and lacking > table.askable(job):
+        return ""
+    table.looked_at += 1
     after = _who_helps(table, job, waited_s, claims=claims) if lacking > 0 else []
     if lacking > sum(count for _, count in after):
         return ""
@@ -51,6 +52,14 @@ def starves(table: Table, job: JobRecord, waited_s: float) -> str:
         table.draft.moves.append(_make_room(table, one, gives, whom + lends))
         lacking -= count
     return f"; {why}: what becomes free is kept for it"
+
+
+def _coming(table: Table) -> int:
+    """Slots that are about to be free: not those of nodes that drain, nor such as have not come for as long as that."""
+    slots, draining = table.state.slots, table.state.draining
+    records = (slots[slot] for slot in in_state(slots, SlotState.RECLAIMING))
+    since_s = table.now_s - table.config.starve_after_s
+    return sum(one.slot.node not in draining and one.since_s > since_s for one in records)
 
 
 def _who_helps(table: Table, job: JobRecord, waited_s: float, *, claims: bool) -> list[tuple[JobRecord, int]]:

@@ -1,22 +1,25 @@
 """What is to be had within one call of the policy, and for whom some of it is kept. It never leaves that call."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from math import inf
 
 from ebbtide.pool.follow import ordered
 from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.draft import Draft
+from ebbtide_autoscaler.preemptions import protected
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.turn import turn
 from ebbtide_autoscaler.waiting_line import Asks, place, waits_since_s
 
 _NOBODY: Set[JobName] = frozenset()
 _WITHOUT_SLOTS = frozenset({JobState.WAITING, JobState.PARKED})
-LOOKED_AT = 8  # jobs that starve, in one decision: the first ones; for the others the time comes
+LOOKED_AT = 8  # jobs that starve and might be helped, in one decision: the first ones; for the others the time comes
 
 
 @dataclass(slots=True)
@@ -32,7 +35,7 @@ class Table:
     returning: Set[JobName] = frozenset()  # parked jobs that can: nothing is kept for them from who starves or claims
     starving: JobName | None = None  # one at a time
     last_turn: tuple[float, float, int] | None = None  # of the running job that came last
-    looked_at: int = 0  # jobs that starve
+    looked_at: int = 0  # jobs that starve, and for which running ones may be enough
     owed: dict[JobName, int] = field(default_factory=dict)  # slots left to jobs that may never lose all of theirs
     rooms: dict[int, tuple[tuple[SlotId, ...], tuple[SlotId, ...]]] = field(
         default_factory=dict
@@ -42,6 +45,8 @@ class Table:
         default_factory=dict
     )  # the same by what they ask for, and of which list
     helpless: set[Asks] = field(default_factory=set)  # of which one starves, and nobody could step aside for it
+    # The turns of running preemptible jobs, and how many slots may be asked of each and of those after it.
+    _askable: tuple[list[tuple[float, float, int]], list[int]] | None = None
 
     def left_to_others(self, name: JobName | None = None) -> int:
         """Slots that are left to jobs which may never lose all of theirs, and are on their way back; to all but one."""
@@ -97,7 +102,7 @@ class Table:
     def claims(self, job: JobRecord) -> bool:
         """Whether its team was promised what it waits for."""
         shares = self.draft.shares
-        return shares is not None and shares.within(job)
+        return shares is not None and shares.claims(job)
 
     def count(self, job: JobRecord, slots: int) -> None:
         """Its team has so many more."""
@@ -125,6 +130,15 @@ class Table:
             last = running(self.state.jobs)
             self.last_turn = turn(last[-1]) if last else (-inf, -inf, 0)
         return turn(job) < self.last_turn
+
+    def askable(self, job: JobRecord) -> int:
+        """Slots of preemptible jobs that came after it and may be asked now: at most so many can others give to it."""
+        if self._askable is None:
+            after = [one for one in running(self.state.jobs) if one.spec.workload_class is WorkloadClass.PREEMPTIBLE]
+            counts = [0 if protected(self.now_s, one) else len(one.gang) for one in reversed(after)]
+            self._askable = [turn(one) for one in after], [*reversed([*accumulate(counts)]), 0]
+        turns, counts = self._askable
+        return counts[bisect_right(turns, turn(job))]
 
     def wait(self, job: JobRecord, why: str) -> None:
         """Nobody waits in silence."""

@@ -71,6 +71,10 @@ class Shares:
         """Whether its team stays within its guarantee if it starts as small as it can, or resumes."""
         return self.held(job) + _needs(job) <= self.of(job).guarantee
 
+    def claims(self, job: JobRecord) -> bool:
+        """Whether its team was promised the fewest slots that it runs on; one that is parked may restart on these."""
+        return self.held(job) + job.spec.workers_min <= self.of(job).guarantee
+
     def over(self, job: JobRecord) -> float:
         """Slots that its team has beyond its guarantee, by its weight."""
         return max(0, self.held(job) - self.of(job).guarantee) / self.of(job).weight
@@ -174,7 +178,7 @@ class Shares:
 
         Not only the first one: it may need more than others can give back, while one after it does not.
         """
-        return [job for job in _first_of_each_size(waiting) if self.within(job)]
+        return [job for job in _first_of_each_size(waiting) if self.claims(job)]
 
 
 def _needs(job: JobRecord) -> int:

@@ -1,11 +1,10 @@
 """Who steps aside for replicas, and in which order. Pure."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ebbtide.pool.events import ParkJob, StopJob
-from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.ids import JobName, NodeId, node_of
 from ebbtide.pool.index import nodes_with, on_nodes
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
@@ -16,7 +15,7 @@ from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.leaving import leave
 from ebbtide_autoscaler.placement import may_lose
-from ebbtide_autoscaler.preemptions import at_its_bound
+from ebbtide_autoscaler.preemptions import protected
 from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.turn import turn
 
@@ -32,7 +31,7 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
         return
     _reckon_with_what_comes(state, draft)
     moved = draft.moved()
-    held_back: list[str] = []
+    later, held_back = _left_for_later(now_s, state, draft)
     for job in _victims(state, draft):
         if not lack.missing:
             break
@@ -46,8 +45,8 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
         gives = lack.best_of(slots, may_lose(job))
         draft.moves.append(_step_aside(state, job, lack.helps(gives), draft, config))
         lack.give(gives)
-    if lack.missing and held_back:
-        short = f"{many(lack.missing, 'slot')} short: {'; '.join(held_back)}"
+    if (short_of := lack.missing + later) and held_back:
+        short = f"{many(short_of, 'slot')} short: {'; '.join(dict.fromkeys(held_back))}"
         draft.waits.append((lack.whom.split(" ")[0], short))
 
 
@@ -61,6 +60,22 @@ def _reckon_with_what_comes(state: PoolState, draft: Draft) -> None:
     for name in draft.moved():
         if name in state.jobs:
             draft.shortfall.give(_slots(state, state.jobs[JobName(name)]))
+
+
+def _left_for_later(now_s: float, state: PoolState, draft: Draft) -> tuple[int, list[str]]:
+    """Slots that are lacked on a node which cannot be had whole now, and what protects the jobs there.
+
+    Who left such a node would stand aside for nothing: a part of a node is no place for a replica.
+    """
+    later, why = 0, list[str]()
+    for node, missing in draft.shortfall.missing_by_node().items():
+        if missing <= draft.free.may_be_asked(node):
+            continue
+        draft.shortfall.leave(node)
+        later += missing
+        here = (job for job in state.jobs.values() if job.state is JobState.RUNNING and node in map(node_of, job.gang))
+        why += [f"job {job.spec.name} {why_not}" for job in here if (why_not := protected(now_s, job))]
+    return later, why
 
 
 def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
@@ -87,15 +102,13 @@ def vacate(state: PoolState, draft: Draft) -> None:
 _NEXT = {JobState.STARTING: "running", JobState.RESUMING: "running", JobState.PARKING: "parked"}
 
 
-def room_for(now_s: float, state: PoolState, draft: Draft, count: int) -> bool:
+def room_for(state: PoolState, draft: Draft, count: int) -> bool:
     """Whether one node could come to have ``count`` free slots: those free, on their way, or of jobs that may go."""
     room = draft.free.by_node()
     room.update(nodes_with(state.slots, SlotState.RECLAIMING))
-    for job in _victims(state, draft):
-        gives = 0 if protected(now_s, job) else may_lose(job)
-        for node, here in Counter(state.slots[slot].slot.node for slot in job.gang).items():
-            room[node] += min(here, gives)
-    return any(room[node] >= count for node in state.nodes if node not in state.draining)
+    return any(
+        room[node] + draft.free.may_be_asked(node) >= count for node in state.nodes if node not in state.draining
+    )
 
 
 def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
@@ -129,17 +142,6 @@ def switch_slot_s(jobs: Sequence[JobRecord], asides: Mapping[JobName, StepAside]
     seconds = {name: one.free_s + one.resume_s for name, one in asides.items()}
     unknown_s = median(seconds.values()) if seconds else 1.0
     return {job.spec.name: seconds.get(job.spec.name, unknown_s) * len(job.gang) for job in jobs}
-
-
-def protected(now_s: float, job: JobRecord) -> str:
-    """Why ``job`` may not be asked to step aside now; empty if it may."""
-    spec = job.spec
-    if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:
-        return "is non-preemptible"
-    left_s = job.ran_since_s + spec.min_runtime_s - now_s
-    if left_s > 0:
-        return f"is within its minimum runtime for {left_s:.0f} s more"
-    return at_its_bound(now_s, job)
 
 
 def _step_aside(state: PoolState, job: JobRecord, count: int, draft: Draft, config: PolicyConfig) -> ParkJob | StopJob:

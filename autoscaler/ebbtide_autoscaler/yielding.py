@@ -90,7 +90,7 @@ class _Places:
         priority = self._state.endpoints[want.endpoint].spec.priority
         found = {}
         for name, own in self._wants.items():
-            if name == want.endpoint or not own.known or self._state.endpoints[name].spec.priority > priority:
+            if name == want.endpoint or own.unheard or self._state.endpoints[name].spec.priority > priority:
                 continue
             keeps = max(1, own.least, ceil(own.need * SPARE) if self._have[want.endpoint] else 0)
             # Who has no more than it keeps, with those that start, has no more of those that are ready.

@@ -46,13 +46,16 @@ GUARDS = (
         ),
     ),
     *_in(
-        "autoscaler/ebbtide_autoscaler/training.py",
+        "autoscaler/ebbtide_autoscaler/preemptions.py",
         (
             "a non-preemptible job is never asked",
             "    if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:\n",
             "    if False:\n",
         ),
         ("a job runs for its minimum runtime", "    if left_s > 0:\n", "    if False:\n"),
+    ),
+    *_in(
+        "autoscaler/ebbtide_autoscaler/training.py",
         ("slots on their way are not asked for again", "    draft.shortfall.give(coming)\n", ""),
         ("only as many jobs as are needed", "        if not lack.missing:\n            break\n", ""),
         (
@@ -109,7 +112,7 @@ GUARDS = (
         ),
         (
             "the reserve stays free of jobs that resume",
-            "    if not missing and len(draft.free) - len(job.gang) >= config.reserve + left_to:",
+            "    if not missing and has <= most and len(draft.free) - has >= config.reserve + table.left_to_others():",
             "    if not missing:",
         ),
         (
@@ -146,8 +149,8 @@ GUARDS = (
         ),
         (
             "a parked job resumes only within its team's quota",
-            "    if table.most(job, 0) < len(job.gang):\n",
-            "    if False:\n",
+            "    most = table.most(job, 0)\n    if most < job.spec.workers_min:\n",
+            "    most = job.spec.workers_max\n    if False:\n",
         ),
     ),
     *_in(

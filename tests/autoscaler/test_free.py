@@ -18,7 +18,7 @@ from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler import free as module
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.placement import lendable, packed, placing_nodes
+from ebbtide_autoscaler.placement import askable, lendable, packed, placing_nodes
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 
@@ -60,9 +60,12 @@ def naive_nearest(state: PoolState, free: list[SlotId], count: int) -> tuple[Nod
     if not fitting:
         return None
 
-    def lacks(node: NodeId) -> tuple[bool, int, int, NodeId]:
+    asked = askable(NOW_S, state)
+
+    def lacks(node: NodeId) -> tuple[bool, bool, int, int, NodeId]:
         here = len(by_node[node])
-        return here < count, -here - leaving.get(node, 0), -here, node
+        soon = here + leaving.get(node, 0)
+        return here < count, count > 1 and here < count and soon + asked.get(node, 0) < count, -soon, -here, node
 
     best = min(fitting, key=lacks)
     return best, tuple(by_node[best])
@@ -94,7 +97,7 @@ def test_it_picks_what_looking_at_all_of_them_each_time_picks(
     state, random = shuffled(seed, parked=parked), Random(seed)
     free, busy = list(state.free_slots()), set(placing_nodes(state))
     without = {slot for place, slot in enumerate(free) if place in but}
-    quick, free = FreeSlots(state, without), [slot for slot in free if slot not in without]
+    quick, free = FreeSlots(NOW_S, state, without), [slot for slot in free if slot not in without]
     assert list(quick) == free and len(quick) == len(free)
     for what, count in asked:
         taken: tuple[SlotId, ...] = ()
@@ -124,7 +127,7 @@ def test_it_picks_what_looking_at_all_of_them_each_time_picks(
 
 
 def test_a_slot_that_the_pool_does_not_know_is_not_free() -> None:
-    assert not FreeSlots(LARGE).has([SlotId("nowhere/0")])
+    assert not FreeSlots(NOW_S, LARGE).has([SlotId("nowhere/0")])
 
 
 def looks(slots: int) -> tuple[int, int]:

@@ -165,12 +165,12 @@ def test_tpot_over_its_slo_adds_a_replica_and_says_what_queues_inside(
 @pytest.mark.parametrize(("ttft_s", "lasting_s", "adds"), [(2.0, 1.5, True), (2.0, 0.5, False), (0.9, 50.0, False)])
 def test_ttft_over_its_slo_adds_a_replica(ttft_s: float, lasting_s: float, adds: bool) -> None:
     state = with_ready(a_pool(), SEAT0, (S0,))
-    found = look(state, traffic=signals(inflight=1, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
+    found = look(state, traffic=signals(inflight=2, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
     assert kinds(found) == (["GrantSeat"] if adds else [])
     if adds:
         assert "over its SLO of 1 s" in found.moves[0].reason
     starting = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "a"), at_s=NOW - 10.0)
-    found = look(starting, traffic=signals(inflight=1, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
+    found = look(starting, traffic=signals(inflight=2, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
     assert found.moves == (), "it may be cured by the one that starts"
 
 
@@ -465,3 +465,20 @@ def test_room_for_a_replica_is_made_on_a_node_that_does_not_drain() -> None:
         ("ParkJob", "b"),
         ("ParkJob", "c"),
     }
+
+
+def test_a_replica_of_several_slots_takes_the_node_that_can_be_had_now_and_nobody_leaves_another_in_vain() -> None:
+    """Of two nodes with as little free one has a job at its bound; which of them is called a means nothing."""
+    for kept, given in (("a", "b"), ("b", "a")):
+        state = a_pool(nodes={"a": 4, "b": 4}, endpoints=(an_endpoint(slots_per_replica=4),))
+        state = with_job(state, a_job("small", workers_max=2), slots(4, kept)[:2])
+        state = with_job(state, a_job("bound", workers_max=2, max_preemptions_per_h=0), slots(4, kept)[2:])
+        state = with_job(state, a_job("easy", workers_max=4), slots(4, given))
+        (move,) = look(state, traffic=HELD).moves
+        assert getattr(move, "job", "") == "easy"
+    young = a_job("young", workers_max=4, min_runtime_s=1e6)
+    state = a_pool(nodes={"a": 4}, endpoints=(an_endpoint(slots_per_replica=4),))
+    state = with_job(state, a_job("small", workers_max=2), slots(4, "a")[:2])
+    found = look(with_job(state, young, slots(4, "a")[2:]), traffic=HELD)
+    assert found.moves == (), "it would stand aside for nothing"
+    assert "4 slots short: job young is within its minimum runtime" in dict(found.waits)["chat"]

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import GrantJob, ParkJob, StopJob
+from ebbtide.pool.events import GrantJob, JobEnded, ParkJob, SlotFreed, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.promises import check
 from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
@@ -18,6 +19,19 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.pool import Pool
 from ebbtide_autoscaler.teams import OTHERS, Shares, Team
 from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.test_policy import (
+    CHAT,
+    CONFIG,
+    NOW,
+    SEAT0,
+    a_pool,
+    fold,
+    parked,
+    signals,
+    slots,
+    with_job,
+    with_ready,
+)
 
 TICK_S = 5.0
 LONG_S = 1e6  # of work: for ever, as these tests go
@@ -288,3 +302,34 @@ def test_a_gang_that_is_partly_borrowed_leaves_in_the_end() -> None:
     before = len(day.moves)
     day.run(1200)
     assert day.moves[before:] == []
+
+
+def of_two_teams(*, quota: int | None = None, guarantee: int = 0) -> tuple[PoolState, PolicyConfig]:
+    """``old`` was parked long ago, of 4 slots; it can do with 2. Its team has another job on 2 slots, others have 2."""
+    here = slots(8)
+    state = with_job(
+        a_pool(nodes={"n0": 8}), a_job("old", team="t", workers_min=2, workers_max=4), here[:4], at_s=100.0
+    )
+    state = parked(state, JobName("old"), at_s=NOW - 3600.0)
+    state = with_ready(state, SEAT0, here[:1], at_s=NOW - 3500.0)
+    state = with_job(state, a_job("young", team="t", workers_max=2), here[1:3], at_s=NOW - 3400.0)
+    state = with_job(state, a_job("lent", team="o", workers_max=5), here[3:], at_s=NOW - 3400.0)
+    return state, replace(CONFIG, teams=(Team("t", guarantee, 1.0, quota), Team("o")))
+
+
+def test_a_parked_job_goes_on_with_what_its_teams_quota_leaves() -> None:
+    state, config = of_two_teams(quota=4)
+    state = fold(state, JobEnded(JobName("lent"), "finished", ""), *(SlotFreed(slot) for slot in slots(8)[3:]))
+    found, _ = decide(NOW, Snapshot(state, {CHAT: signals(inflight=4, last_arrival_s=NOW)}), Memory(), config)
+    assert [type(move) for move in found.moves if getattr(move, "job", "") == "old"] == [StopJob]
+    assert "goes on with 2 workers" in next(move.reason for move in found.moves if getattr(move, "job", "") == "old")
+    state, config = of_two_teams(quota=3)
+    found, _ = decide(NOW, Snapshot(state, {CHAT: signals(inflight=4, last_arrival_s=NOW)}), Memory(), config)
+    assert "needs 2 slots, and team t holds 2 of its guarantee of 0, its quota is 3" in dict(found.waits)["old"]
+
+
+def test_a_guarantee_is_claimed_by_a_parked_job_as_by_one_that_never_ran() -> None:
+    state, config = of_two_teams(guarantee=4)
+    found, _ = decide(NOW, Snapshot(state, {CHAT: signals(inflight=4, last_arrival_s=NOW)}), Memory(), config)
+    (move,) = found.moves
+    assert getattr(move, "job", "") == "lent" and "old, for team t holds 2 of its guarantee of 4" in move.reason

@@ -193,3 +193,15 @@ def both(state: PoolState, of_a: EndpointSignals, of_b: EndpointSignals, aims: t
     memory = Memory({name: EndpointMemory(aim, strained_at_s=calm_s) for name, aim in zip((A, B), aims, strict=True)})
     decision, _ = decide(NOW, Snapshot(state, {A: of_a, B: of_b}), memory, CONFIG)
     return [move for move in decision.moves if isinstance(move, DrainSeat)]
+
+
+def test_nothing_is_taken_while_one_of_its_gateways_is_silent() -> None:
+    """What goes through that one is in no count. Who misses its SLO gives one to an endpoint that has none at all."""
+    state = full({"n0": 2})
+    assert len(goes(state, at_work(2), HELD)) == 1
+    assert goes(state, at_work(2, unheard_s=5.0), HELD) == []
+    memory = Memory({A: EndpointMemory(aim=2, strained_at_s=NOW - 1e4, slow_since_s=NOW - 100.0)})
+    misses = at_work(2, ttft_p90_s=9.0)
+    assert [one.seat for one in of_seats(decide(NOW, Snapshot(state, {A: misses, B: HELD}), memory, CONFIG)[0])] == [
+        "a/1"
+    ]

@@ -30,7 +30,7 @@ HEADROOM = 1.02
 
 
 def lacking(count: int) -> Draft:
-    draft = Draft(free=FreeSlots(a_pool(), {*a_pool().free_slots()}))
+    draft = Draft(free=FreeSlots(0.0, a_pool(), {*a_pool().free_slots()}))
     draft.shortfall.whom = "chat"
     draft.shortfall.lack(count)
     return draft
