@@ -23,7 +23,7 @@ from ebbtide_autoscaler.owed import on_their_way_back
 from ebbtide_autoscaler.placement import packed
 from ebbtide_autoscaler.serving import COMING
 from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.starving import starves
+from ebbtide_autoscaler.starving import help_if_starving
 from ebbtide_autoscaler.table import Table, starves_now
 from ebbtide_autoscaler.waiting_line import (
     Asks,
@@ -77,7 +77,7 @@ def give(
             _unpark(table, job)
         elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
             # It comes back in a moment: jobs after it must not take what it was stopped to run on.
-            table.take(table.for_job(job)[: table.most(job, 0)], job)
+            table.take(table.for_job(job)[: table.most_workers(job, 0)], job)
         elif job.state is JobState.RUNNING and calm and draft.free and _may_grow(table, job):
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
@@ -95,7 +95,7 @@ def _left_to(table: Table) -> dict[JobName, int]:
     left = len(table.draft.free) + len(in_state(table.state.slots, SlotState.RECLAIMING))
     for job in on_their_way_back(table.state.jobs):
         count = job.spec.workers_min
-        if count <= left and table.now_s >= job.not_before_s and table.most(job, 0) >= count:
+        if count <= left and table.now_s >= job.not_before_s and table.most_workers(job, 0) >= count:
             found[job.spec.name] = count
             left -= count
     return found
@@ -104,7 +104,9 @@ def _left_to(table: Table) -> dict[JobName, int]:
 def _keep_for_returning(table: Table) -> None:
     """Beside what is kept for jobs that have just parked."""
     jobs, room = table.state.jobs, len(table.draft.free) - table.config.reserve - table.left_to_others()
-    back = can_return(table.state, table.draft, table.kept, room, lambda job, count: table.most(job, 0) >= count)
+    back = can_return(
+        table.state, table.draft, table.kept, room, lambda job, count: table.most_workers(job, 0) >= count
+    )
     if back:
         table.returning = back
         table.kept = {**table.kept, **{slot: (name,) for name in back for slot in jobs[name].gang}}
@@ -192,7 +194,7 @@ def _unpark(table: Table, job: JobRecord) -> None:
         table.wait(job, "parked: replicas wait for slots, they go first")
         return
     missing = draft.free.missing(job.gang)
-    most = table.most(job, 0)
+    most = table.most_workers(job, 0)
     if most < job.spec.workers_min:
         table.wait(job, _over_quota(table, job, job.spec.workers_min))
         return
@@ -221,7 +223,7 @@ def _unpark(table: Table, job: JobRecord) -> None:
         draft.moves.append(StopJob(name, f"{why}: goes on with {many(count, 'worker')}", preempts=True))
         table.take(room[:count], job)
         return
-    starving = starves(table, job, parked_s)
+    starving = help_if_starving(table, job, parked_s)
     table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starving}")
 
 
@@ -233,7 +235,7 @@ def _who_has(record: SlotRecord) -> str:
 
 def _start(table: Table, job: JobRecord) -> None:
     name, spec, draft = job.spec.name, job.spec, table.draft
-    most = table.most(job, 0)
+    most = table.most_workers(job, 0)
     if most < spec.workers_min:
         table.wait(job, _over_quota(table, job, spec.workers_min))
         return
@@ -258,7 +260,7 @@ def _start(table: Table, job: JobRecord) -> None:
         if why is None:
             why = table.told[spec.workers_min, len(room)] = _too_few(table, spec.workers_min, room)
         table.refused[asks_of(job)] = (draft.free.listed(), why)
-        starving = starves(table, job, table.now_s - waits_since_s(job))
+        starving = help_if_starving(table, job, table.now_s - waits_since_s(job))
         if not starving and starves_now(table, job):
             table.helpless.add(asks_of(job))
         table.wait(job, why + starving)
@@ -298,14 +300,14 @@ def _kept_for(table: Table, room: Sequence[SlotId]) -> str:
 
 def _may_grow(table: Table, job: JobRecord) -> bool:
     has = len(job.gang)
-    return not table.draft.contested and has < table.most(job, has) and bool(table.for_job(job))
+    return not table.draft.contested and has < table.most_workers(job, has) and bool(table.for_job(job))
 
 
 def _grow(table: Table, job: JobRecord, since_s: float) -> None:
     spec, free_s, room = job.spec, table.now_s - since_s, table.for_job(job)
     if free_s < table.config.grow_after_s or table.now_s - job.ran_since_s < spec.min_runtime_s:
         return
-    count = min(len(job.gang) + len(room), table.most(job, len(job.gang)))
+    count = min(len(job.gang) + len(room), table.most_workers(job, len(job.gang)))
     table.take(room[: count - len(job.gang)], job)
     why = f"slots free for {free_s:.0f} s, {len(room)} now"
     words = f"{why}: goes on with {many(count, 'worker')} instead of {len(job.gang)}"

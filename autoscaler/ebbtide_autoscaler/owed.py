@@ -53,7 +53,7 @@ def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobNa
     by_team = Counter[str]()
     for job in waiting:
         least, team = job.spec.workers_min, job.spec.team
-        if least <= left and (shares is None or by_team[team] + least <= shares.most(job)):
+        if least <= left and (shares is None or by_team[team] + least <= shares.left_of_quota(job)):
             owed[job.spec.name] = least
             left -= least
             by_team[team] += least

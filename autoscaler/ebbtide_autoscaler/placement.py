@@ -1,6 +1,6 @@
 """Where slots can be had, and which a gang gets; which a replica gets: ``free``. Pure."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ebbtide.pool.follow import chosen, summed
@@ -24,25 +24,31 @@ def lendable(state: PoolState) -> Mapping[NodeId, int]:
 
 @summed
 def _lendable(job: JobRecord) -> Mapping[NodeId, int] | None:
-    if job.state not in JOB_HOLDS_SLOTS:
-        return None
+    return _lendable_of(job) if job.state in JOB_HOLDS_SLOTS else None
+
+
+def _lendable_of(job: JobRecord) -> Mapping[NodeId, int]:
     return {node: min(here, may_lose(job)) for node, here in on_nodes(job.gang, 1).items()}
 
 
 def askable(now_s: float, state: PoolState) -> Mapping[NodeId, int]:
     """How many slots of each node running jobs may be asked for now."""
-    found: Counter[NodeId] = Counter()
-    for job, here in _asked(state.jobs).values():
-        if not protected(now_s, job):
-            found.update(here)
+    found = dict(_of_running(state.jobs))
+    for job, here in _running(state.jobs).values():
+        if protected(now_s, job):  # most are not: the others are reckoned with already
+            for node, count in here.items():
+                found[node] = found.get(node, 0) - count  # one that gives nothing is not there
     return found
 
 
+@summed
+def _of_running(job: JobRecord) -> Mapping[NodeId, int] | None:
+    return _lendable_of(job) if job.state is JobState.RUNNING else None
+
+
 @chosen
-def _asked(job: JobRecord) -> tuple[JobRecord, Mapping[NodeId, int]] | None:
-    if job.state is not JobState.RUNNING or not may_lose(job):
-        return None
-    return job, {node: min(here, may_lose(job)) for node, here in on_nodes(job.gang, 1).items()}
+def _running(job: JobRecord) -> tuple[JobRecord, Mapping[NodeId, int]] | None:
+    return (job, _lendable_of(job)) if job.state is JobState.RUNNING else None
 
 
 def may_lose(job: JobRecord) -> int:

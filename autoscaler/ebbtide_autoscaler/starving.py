@@ -12,11 +12,11 @@ from ebbtide_autoscaler.table import Table, running
 from ebbtide_autoscaler.turn import turn
 
 
-def starves(table: Table, job: JobRecord, waited_s: float) -> str:
-    """If it has waited for too long, or claims what its team was promised: keep what is free for it, and have others
-    step aside.
+def help_if_starving(table: Table, job: JobRecord, waited_s: float) -> str:
+    """Keep what is free for it, and have others step aside, if it starves or claims what its team was promised.
 
-    Only where that can come to be enough: what the pool cannot give now would be kept idle for nothing.
+    It starves if it has waited for too long. Says what is done for it, or nothing. Only where that can come to be
+    enough: what the pool cannot give now would be kept idle for nothing.
     """
     if table.starving is not None:
         return ""

@@ -64,7 +64,7 @@ class Table:
         if self.returning and job.state in _WITHOUT_SLOTS and (starves_now(self, job) or self.claims(job)):
             late |= self.returning
         if late:
-            room, most = self._room(name, priority), self.most(job, 0)  # nobody is disturbed who need not be
+            room, most = self._room(name, priority), self.most_workers(job, 0)  # nobody is disturbed who need not be
             more = (slot for slot in self._room(name, priority, late) if slot not in room)
             return (*room, *islice(more, max(0, most - len(room))))
         if job.state is JobState.PARKED or name in self.owed:  # some may be kept for this very job
@@ -94,10 +94,12 @@ class Table:
         free, why = self.refused.get(asks, (None, ""))
         return why if free is self.draft.free.listed() else ""
 
-    def most(self, job: JobRecord, has: int) -> int:
+    def most_workers(self, job: JobRecord, has: int) -> int:
         """How many workers it may have, which has so many that count for its team already."""
         shares = self.draft.shares
-        return job.spec.workers_max if shares is None else int(min(job.spec.workers_max, has + shares.most(job)))
+        return (
+            job.spec.workers_max if shares is None else int(min(job.spec.workers_max, has + shares.left_of_quota(job)))
+        )
 
     def claims(self, job: JobRecord) -> bool:
         """Whether its team was promised what it waits for."""

@@ -62,7 +62,7 @@ class Shares:
         """Its team has so many more; less than 0: fewer."""
         self._held[self.of(job).name] += count
 
-    def most(self, job: JobRecord) -> float:
+    def left_of_quota(self, job: JobRecord) -> float:
         """How many more its team may have."""
         quota = self.of(job).quota
         return inf if quota is None else max(0, quota - self.held(job))

@@ -107,7 +107,7 @@ GUARDS = (
         ),
         (
             "slots that a job was stopped to run on are kept",
-            "            table.take(table.for_job(job)[: table.most(job, 0)], job)\n",
+            "            table.take(table.for_job(job)[: table.most_workers(job, 0)], job)\n",
             "            pass\n",
         ),
         (
@@ -149,7 +149,7 @@ GUARDS = (
         ),
         (
             "a parked job resumes only within its team's quota",
-            "    most = table.most(job, 0)\n    if most < job.spec.workers_min:\n",
+            "    most = table.most_workers(job, 0)\n    if most < job.spec.workers_min:\n",
             "    most = job.spec.workers_max\n    if False:\n",
         ),
     ),

@@ -134,7 +134,7 @@ class EndpointSection(Section):
         description="How far others may push it aside. Default non-preemptible: users wait for its answers.",
     )
     priority: int = Field(
-        100, ge=-(10**6), le=10**6, description="Larger goes first. Default 100: before the 0 of a job."
+        100, ge=-(10**6), le=10**6, description="Of endpoints the larger goes first. Default 100: any is as good."
     )
     replicas: ReplicasSection = Field(ReplicasSection(max=1), description="Least and most replicas.")
     warm: WarmSection = Field(WarmSection(), description="Replicas that stay parked when they are not wanted.")

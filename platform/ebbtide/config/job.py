@@ -46,7 +46,10 @@ class JobSection(Section):
         description="How far others may push it aside. Default preemptible: a preemption loses no step.",
     )
     priority: int = Field(
-        0, ge=-(10**6), le=10**6, description="Larger goes first. Default 0: after endpoints, which have 100."
+        0,
+        ge=-(10**6),
+        le=10**6,
+        description="Of jobs the larger goes first; endpoints go before all of them. Default 0: any is as good.",
     )
     workers: WorkersSection = Field(description="Fewest and most workers; one slot each.")
     global_batch: Count = Field(description="Samples per step, the same at any number of workers.")
