@@ -18,7 +18,7 @@ from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.lack import note_lack, note_more
 from ebbtide_autoscaler.retry import Tries, tries
 from ebbtide_autoscaler.serving import Want
-from ebbtide_autoscaler.warm import asleep_seats, sleepers, wake
+from ebbtide_autoscaler.warm import may_wake, seats_of_warm, wake
 
 
 def followed(state: PoolState) -> None:
@@ -33,7 +33,7 @@ class _Line:
 
     want: Want
     found: Tries
-    sleepers: Iterator[SeatRecord]
+    may_wake: Iterator[SeatRecord]
     have: int  # replicas, with those that this decision wakes or grants slots
     used: int = 0  # of its cold seats
     lacks: bool = False  # the others were noted as lacking slots
@@ -50,9 +50,9 @@ def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft:
     """
     lines = []
     for want in wants:
-        limit = state.endpoints[want.endpoint].spec.replicas_max + len(asleep_seats(state, want.endpoint))
+        limit = state.endpoints[want.endpoint].spec.replicas_max + len(seats_of_warm(state, want.endpoint))
         found = tries(now_s, state, want.endpoint, limit)
-        lines.append(_Line(want, found, sleepers(state, want.endpoint), want.now))
+        lines.append(_Line(want, found, may_wake(state, want.endpoint), want.now))
     _raise(state, lines, lambda want: want.need, draft)
     _raise(state, lines, lambda want: want.want, draft)
 
@@ -63,7 +63,7 @@ def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[Want], int]
     for place, line in enumerate(lines):
         least = goal(line.want)
         if line.have < least and not line.lacks:
-            line.have += wake(line.want, line.sleepers, least - line.have, state, draft)
+            line.have += wake(line.want, line.may_wake, least - line.have, state, draft)
             turns.append((line.have / least, place))
     heapify(turns)
     while turns:
@@ -98,7 +98,7 @@ def _lack(state: PoolState, line: _Line, draft: Draft) -> None:
         draft.waits += [(seat, why) for seat in seats]
         return
     draft.denied.append(want.endpoint)
-    draft.best |= {slot for one in asleep_seats(state, want.endpoint) for slot in one.slots}
+    draft.best |= {slot for one in seats_of_warm(state, want.endpoint) for slot in one.slots}
     for number, seat in enumerate(seats):
         if not note_lack(state, want, seat, draft):
             note_more(state, want, seats[number + 1 :], draft)

@@ -54,7 +54,7 @@ def wants(
     found: list[tuple[int, Want]] = []
     remembered: dict[EndpointName, EndpointMemory] = {}
     seats = snapshot.state.seats
-    here, coming, warm = _here(seats), _coming(seats), asleep(seats)
+    here, coming, warm = _here(seats), _coming(seats), warm_count(seats)
     for name, record in snapshot.state.endpoints.items():
         signals = snapshot.traffic.get(name, EndpointSignals())
         before, mine = memory.endpoints.get(name), here.get(name, {})
@@ -88,7 +88,7 @@ def _coming(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
 
 
 @summed
-def asleep(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+def warm_count(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     """How many warm replicas each endpoint has; those without any are left out."""
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 

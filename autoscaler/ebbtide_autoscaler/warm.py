@@ -18,23 +18,23 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.draft import Draft
 from ebbtide_autoscaler.outdated import node_of_seat, stale_seats, why_outdated
-from ebbtide_autoscaler.serving import Want, asleep
+from ebbtide_autoscaler.serving import Want, warm_count
 
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
 
 
 def followed(state: PoolState) -> None:
     """Look at what a rising endpoint asks for: else the first tick of a burst works off all that has changed since."""
-    _asleep_seats(state.seats)
+    _seats_of_warm(state.seats)
     _may_wake(state.seats)
 
 
-def asleep_seats(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+def seats_of_warm(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
     """The endpoint's seats whose replica is warm, or was: they are taken, and do not count as replicas."""
-    return tuple(_asleep_seats(state.seats).get(endpoint, {}).values())
+    return tuple(_seats_of_warm(state.seats).get(endpoint, {}).values())
 
 
-def sleepers(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
+def may_wake(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
     """The endpoint's replicas that are warm or about to be, in the order in which they wake."""
     return iter(_may_wake(state.seats).get(endpoint, {}).values())
 
@@ -67,7 +67,7 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
         return seat.cannot_park or "its engine does not say how"
     if record.park_failed_s and now_s - record.park_failed_s < AGAIN_S:
         return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
-    others = _parking(state.seats).get(seat.endpoint, 0)
+    others = _to_stay_warm(state.seats).get(seat.endpoint, 0)
     parks = [state.seats[move.seat] for move in draft.moves if isinstance(move, ParkSeat)]
     warm = others + sum(one.endpoint == seat.endpoint for one in parks)
     if warm >= record.spec.warm_replicas:
@@ -110,7 +110,7 @@ def give_way(state: PoolState, draft: Draft) -> None:
 
 def _all_may_stay(state: PoolState) -> bool:
     """Whether none is too many, or outdated: what nearly every decision finds."""
-    counts = asleep(state.seats)
+    counts = warm_count(state.seats)
     few = all(count <= state.endpoints[name].spec.warm_replicas for name, count in counts.items())
     return few and not state.draining and not any(stale_seats(state, name) for name in counts)
 
@@ -156,12 +156,12 @@ def _may_wake(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
 
 
 @summed
-def _parking(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+def _to_stay_warm(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.parks and seat.state is not SeatState.STOPPING else None
 
 
 @grouped(order=number_of)
-def _asleep_seats(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+def _seats_of_warm(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
     taken = seat.parks and seat.state in (SeatState.WARM, SeatState.STOPPING)
     return (seat.endpoint, seat) if taken else None
 
