@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import print_json, print_problems, print_table, warn
+from ebbtide.cli.output import leave_stdout, print_json, print_problems, print_table, warn
 from ebbtide.config.errors import ConfigErrors
-from ebbtide_autoscaler.simulate.outputs import check_outputs
+from ebbtide_autoscaler.simulate.outputs import STDOUT, check_outputs
 
 if TYPE_CHECKING:
     from ebbtide_autoscaler.simulate.report import Report
@@ -117,33 +117,52 @@ def simulate(
         raise CommandFailed(KILLED) from error
     except NoPictures as error:
         raise CommandFailed(str(error)) from error
-    wrong = _tell(report, figures, json_path, page_path)
-    if figures["impossible"]:
-        wrong.append("the simulator contradicts itself: " + "; ".join(figures["impossible"]))
-    if wrong:
-        raise CommandFailed("\n".join(wrong))
+    _tell(report, figures, json_path, page_path)
 
 
-def _tell(report: "Report", figures: dict[str, Any], json_path: Path | None, page_path: Path | None) -> list[str]:
-    """Print and write all that can be: a disk that is full is no reason to lose the rest. What cannot, in words."""
-    if str(json_path) == "-":
-        print_json(figures)
-        json_path = None
-    else:
-        click.echo(report.title())
-        for table in report.tables():
-            print_table(table.columns, table.rows, title=f"\n{table.title}")
-            if table.note:
-                click.echo(table.note)
-    wrong = []
-    for option, path in (("--json", json_path), ("--report", page_path)):
+def _tell(report: "Report", figures: dict[str, Any], json_path: Path | None, page_path: Path | None) -> None:
+    """Files first, since whoever reads stdout may leave; then stdout. What cannot be is no reason to lose the rest.
+
+    Raises:
+        CommandFailed: something is not whole, or the simulator contradicts itself.
+        BrokenPipeError: nothing else is wrong; click ends the command quietly then.
+    """
+    wrong, on_stdout = [], str(json_path) == STDOUT
+    for option, path in (("--json", None if on_stdout else json_path), ("--report", page_path)):
         if path is None:
             continue
         try:
             path.write_text(json.dumps(figures, indent=1) + "\n" if option == "--json" else report.as_page())
         except OSError as error:
-            wrong.append(
-                f"{option} {path} is not whole: {error.strerror or error}; make room or name another place (with "
-                "--keep FOLDER nothing that has ended is played again)"
-            )
-    return wrong
+            wrong.append(_not_whole(f"{option} {path}", error))
+    if figures["impossible"]:
+        wrong.append("the simulator contradicts itself: " + "; ".join(figures["impossible"]))
+    try:
+        _print(report, figures if on_stdout else None)
+    except OSError as error:
+        gone = isinstance(error, BrokenPipeError)  # who reads has gone, and knows
+        if gone and not wrong:
+            raise
+        leave_stdout()
+        wrong += [] if gone else [_not_whole("stdout", error)]
+    if wrong:
+        raise CommandFailed("\n".join(wrong))
+
+
+def _not_whole(what: str, error: OSError) -> str:
+    return (
+        f"{what} is not whole: {error.strerror or error}; make room or name another place (with --keep FOLDER nothing "
+        "that has ended is played again)"
+    )
+
+
+def _print(report: "Report", figures: dict[str, Any] | None) -> None:
+    """On stdout: the figures, or without them the tables."""
+    if figures is not None:
+        print_json(figures)
+        return
+    click.echo(report.title())
+    for table in report.tables():
+        print_table(table.columns, table.rows, title=f"\n{table.title}")
+        if table.note:
+            click.echo(table.note)

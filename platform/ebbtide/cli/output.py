@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -27,9 +27,25 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Raises BrokenPipeError, as click does: rich would end the process, whatever is still to be said."""
+        raise  # rich calls this while it handles that error
+
+
 def console() -> Console:
     """A console on stdout; in a pipe it neither colours nor cuts."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+    return _Console(file=sys.stdout, width=None if _on_terminal() else PIPE_COLUMNS, highlight=False)
+
+
+def leave_stdout() -> None:
+    """For a stdout that failed: what is in its buffer would fail again, with a traceback, when the process ends."""
+    sys.stdout = None  # as Python itself has it where there is none
+
+
+def _on_terminal() -> bool:
+    """Python has no stdout where the shell closed it (``>&-``)."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
@@ -37,7 +53,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     on = console()
     table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=not sys.stdout.isatty())
+        table.add_column(column, no_wrap=not _on_terminal())
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     on.print(table)
