@@ -21,6 +21,7 @@ from benchmarks.rows import RESULTS, versions
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
 from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.play import play
+from ebbtide_autoscaler.simulate.tables import goal_of
 
 CONFIGS = Path("configs")
 FEW = (OURS, ORACLE, STATIC, LYRA)  # of a quick run
@@ -261,7 +262,7 @@ def _merge(folder: Path) -> None:
 
 def _line(bar: tuple[str, Mapping[str, Any]]) -> str:
     name, found = bar
-    goal = f"at least {found['at_least']:.4g}" if "at_least" in found else f"at most {found['at_most']:.4g}"
+    goal = goal_of(found)
     if found["value"] is None:
         return f"missed {name}: no value, {goal}: {found['why']}"
     return f"{'met   ' if found['met'] else 'missed'} {name}: {found['value']:.4g}, {goal}"

@@ -45,6 +45,11 @@ def test_a_bar_that_could_not_be_measured_is_kept_and_not_met() -> None:
     assert told == "missed goodput_vs_oracle_64: no value, at least 0.9: oracle trains nothing to compare with"
 
 
+def test_a_bar_whose_goal_is_another_s_figure_may_lack_that_too() -> None:
+    why = {"value": None, "at_most": None, "met": False, "why": "no job came after the warm-up"}
+    assert _line(("jct_s_vs_lyra_64", why)) == "missed jct_s_vs_lyra_64: no value, -: no job came after the warm-up"
+
+
 def test_bars_of_parts_without_a_pool_keep_their_names() -> None:
     told = {"seeds": 1, "took_s": 1.0, "date": "2026-01-01", "bars": {"fidelity_gpu_s": {"value": 0.1, "met": True}}}
     assert merged({"fidelity": told})["bars"] == [{"bar": "fidelity_gpu_s", "value": 0.1, "met": True}]

@@ -106,12 +106,20 @@ def held_to(bars: Mapping[str, Mapping[str, Any]]) -> Table:
     """Each bar, and whether it is met."""
     rows = []
     for name, bar in bars.items():
-        goal = f"at least {bar['at_least']:.4g}" if "at_least" in bar else f"at most {bar['at_most']:.4g}"
+        goal = goal_of(bar)
         if bar["value"] is None:
             rows.append((name, "-", goal, f"not measured: {bar['why']}"))
         else:
             rows.append((name, f"{bar['value']:.4g}", goal, "met" if bar["met"] else "missed"))
     return Table("Bars", ("bar", "value", "goal", ""), tuple(rows))
+
+
+def goal_of(bar: Mapping[str, Any]) -> str:
+    """What it is held to; where that is another's figure, it may be lacking too."""
+    least, most = bar.get("at_least"), bar.get("at_most")
+    if least is not None:
+        return f"at least {least:.4g}"
+    return "-" if most is None else f"at most {most:.4g}"
 
 
 def _rows(policies: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

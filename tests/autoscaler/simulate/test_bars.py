@@ -80,6 +80,14 @@ def test_jobs_may_wait_no_longer_than_with_lyra() -> None:
     assert missed(wait=1.01) == {"queue_s_vs_lyra_64", "jct_s_vs_lyra_64"}
 
 
+def test_where_no_job_came_nothing_is_said_to_be_met() -> None:
+    none = {"queue_s": {"mean": None}, "jct_s": {"mean": None}}
+    found = bars(64, {OURS: of(**NEEDED) | none, LYRA: of() | none})
+    told = {"value": None, "at_most": None, "met": False, "why": "no job came after the warm-up"}
+    assert found["queue_s_vs_lyra_64"] == found["jct_s_vs_lyra_64"] == told
+    assert held_to(found).rows[-1] == ("jct_s_vs_lyra_64", "-", "-", "not measured: no job came after the warm-up")
+
+
 def test_a_static_partition_that_serves_badly_lowers_no_bar() -> None:
     found = bars(8, {OURS: of(**GOOD), STATIC: of(slo_attainment=0.9)})
     assert found["slo_attainment_8"]["at_least"] == SLO
