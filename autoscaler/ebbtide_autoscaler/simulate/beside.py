@@ -6,7 +6,7 @@ from typing import Any
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.recording import Recording
 from ebbtide_autoscaler.simulate.score import spread
-from ebbtide_autoscaler.simulate.tables import Table
+from ebbtide_autoscaler.simulate.tables import Table, told
 
 AS_IT_WAS = "as it was"
 LONG_GPU_S = 36_000.0  # with less, hours have nothing before the point
@@ -51,7 +51,7 @@ def beside(recorded: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]
             f"{sum(recorded['gpu_s'].values()) / each_s:,.1f}",
             f"{recorded['preemptions']}",
             f"{recorded['jobs_done']}",
-            *(f"{recorded[name]['mean']:,.0f} s" for name in ("queue_s", "jct_s")),
+            *(told(recorded[name], 0, " s") for name in ("queue_s", "jct_s")),
         )
     ]
     for name, one in policies.items():
@@ -63,7 +63,7 @@ def beside(recorded: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]
                 f"{sum(now.values()) / each_s:,.1f}",
                 f"{one['preemptions']['mean']:.1f}",
                 f"{one['jobs_done']['mean']:.1f}",
-                *(f"{one[figure]['mean']['mean']:,.0f} s" for figure in ("queue_s", "jct_s")),
+                *(told(one[figure]["mean"], 0, " s") for figure in ("queue_s", "jct_s")),
             )
         )
     return Table(f"What really happened, and what the simulator says, in {unit}", columns, tuple(rows))

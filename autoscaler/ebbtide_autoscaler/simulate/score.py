@@ -103,8 +103,8 @@ def _singly(found: Outcome) -> dict[str, Any]:
     return {name: _of_bins(counts) for name, counts in found.times.items()} | {"prefix_share": found.prefix_share}
 
 
-def _of_bins(counts: Array) -> dict[str, float]:
-    """Mean and percentiles of a histogram of `batching`; zeros of nothing."""
+def _of_bins(counts: Array) -> Mapping[str, float | None]:
+    """Mean and percentiles of a histogram of `batching`; None of nothing."""
     if not counts.sum():
         return spread([])
     at_s = seconds_of_bin(np.arange(len(counts)))
@@ -135,8 +135,8 @@ def _most_in_an_hour(times_s: Sequence[float]) -> int:
     return max((n + 1 - bisect_right(times_s, at_s - HOUR_S) for n, at_s in enumerate(times_s)), default=0)
 
 
-def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[str, dict[str, float]]:
-    """By GPUs; `SIZES` in which there is no job have zeros."""
+def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[str, Mapping[str, float | None]]:
+    """By GPUs; `SIZES` in which there is no job have None."""
     return {
         f"{least}-{most}" if most < SIZES[-1][1] else f">{least - 1}": spread(
             [of(one) for one in jobs if least <= one.gpus <= most]
@@ -178,15 +178,15 @@ def _worst(found: Outcome) -> float:
     return 1.0 - float((late[busy] / asked[busy]).max()) if busy.any() else 1.0
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean and percentiles; zeros of nothing."""
+def spread(values: Sequence[float]) -> Mapping[str, float | None]:
+    """Mean and percentiles; None of nothing, for a zero would count in the mean over the seeds."""
     if not values:
-        return dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
+        return dict.fromkeys(("mean", "p50", "p95", "p99"))
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
 
 
-def _waits(found: Outcome) -> dict[str, float]:
+def _waits(found: Outcome) -> Mapping[str, float | None]:
     """Of all endpoints' requests, in fractions of them as the fluid has them."""
     waited_s, count = (np.concatenate([one[part] for one in found.waits]) for part in (0, 1))
     if not count.sum():
@@ -197,7 +197,7 @@ def _waits(found: Outcome) -> dict[str, float]:
     return {"mean": float((waited_s * count).sum() / count.sum())} | at
 
 
-def _spread_over(timed: Sequence[tuple[float, int]]) -> dict[str, float]:
+def _spread_over(timed: Sequence[tuple[float, int]]) -> Mapping[str, float | None]:
     """The same, each time as often as it has slots."""
     return spread(np.repeat([s for s, _ in timed], [count for _, count in timed]).tolist()) if timed else spread([])
 

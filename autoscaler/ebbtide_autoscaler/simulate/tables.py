@@ -94,10 +94,8 @@ def moved(policies: Mapping[str, Mapping[str, Any]]) -> Table:
     )
     rows = []
     for name, one in policies.items():
-        times = [
-            f"{one[what][p]['mean']:.1f} s" for what in ("lend_s", "reclaim_s", "replica_s") for p in ("p50", "p99")
-        ]
-        often = _told(one["preemptions_per_1000_gpu_h"], 1), f"{one['jobs_preempted_often']['mean']:.0f} jobs"
+        times = [told(one[what][p], 1, " s") for what in ("lend_s", "reclaim_s", "replica_s") for p in ("p50", "p99")]
+        often = told(one["preemptions_per_1000_gpu_h"], 1), f"{one['jobs_preempted_often']['mean']:.0f} jobs"
         rows.append((name, *times, f"{one['on_time_share']['mean']:.1%}", *often))
     return Table("Slots that change hands", columns, tuple(rows))
 
@@ -129,14 +127,16 @@ def _rows(policies: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]
             f"{one['slo_attainment']['mean']:.3%}",
             f"{one['slo_worst_5min']['mean']:.1%}",
             f"{one['goodput_gpu_s']['mean'] / 3600:,.0f} GPU-h",
-            _told(one.get("goodput_vs_oracle")),
-            _told(one.get("goodput_vs_static")),
+            told(one.get("goodput_vs_oracle")),
+            told(one.get("goodput_vs_static")),
             f"{one['waste_share']['mean']:.2%}",
-            f"{one['queue_s']['p50']['mean']:,.0f} s",
-            f"{one['jct_s']['mean']['mean']:,.0f} s",
+            told(one["queue_s"]["p50"], 0, " s"),
+            told(one["jct_s"]["mean"], 0, " s"),
             f"{one['preemptions_per_job_max']['mean']:.0f}",
         )
 
 
-def _told(figure: Mapping[str, float] | None, digits: int = 3) -> str:
-    return "-" if figure is None else f"{figure['mean']:.{digits}f}"
+def told(figure: Mapping[str, float | None] | None, digits: int = 3, unit: str = "") -> str:
+    """A figure's mean; nobody may read that of nothing as a zero."""
+    mean = None if figure is None else figure["mean"]
+    return "-" if mean is None else f"{mean:,.{digits}f}{unit}"

@@ -20,7 +20,7 @@ from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, Service
 from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, over_seeds, student_t, waste_of
-from ebbtide_autoscaler.simulate.tables import moved
+from ebbtide_autoscaler.simulate.tables import compared, moved
 from ebbtide_autoscaler.simulate.tally import Tally
 from ebbtide_autoscaler.simulate.training import Training
 from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide
@@ -180,8 +180,21 @@ def test_jobs_are_told_by_their_size() -> None:
     found = figures(sizes, Run(sizes, decide, PolicyConfig()).outcome())
     for figure in ("queue_by_gpus_s", "jct_by_gpus_s", "slowdown_by_gpus"):
         assert list(found[figure]) == ["1-1", "2-8", "9-64", ">64"]
-        assert found[figure][">64"] == dict.fromkeys(("mean", "p50", "p95", "p99"), 0.0)
+        assert found[figure][">64"] == dict.fromkeys(("mean", "p50", "p95", "p99")), "of no job nobody knows"
     assert found["jct_by_gpus_s"]["2-8"]["mean"] > found["jct_by_gpus_s"]["1-1"]["mean"] > 60.0
+
+
+def test_a_seed_without_jobs_is_in_no_mean_of_their_times() -> None:
+    idle = replace(scene(), jobs=())
+    none, some = (figures(one, Run(one, decide, PolicyConfig()).outcome()) for one in (idle, scene()))
+    together, nobody = over_seeds([some, none]), over_seeds([none, none])
+    for figure in ("queue_s", "jct_s", "slowdown", "lend_s", "reclaim_s"):
+        assert together[figure]["p50"] == {"mean": some[figure]["p50"], "ci95": None, "seeds": 1}
+        assert nobody[figure] == dict.fromkeys(("mean", "p50", "p95", "p99"))
+    assert together["jct_by_gpus_s"]["2-8"]["mean"]["seeds"] == 1
+    assert together["jobs"]["mean"] == some["jobs"] / 2, "a count of none is one"
+    [changed], [held] = moved({"ebbtide": nobody}).rows, compared({"ebbtide": nobody})[0].rows
+    assert changed[1:5] == ("-",) * 4 and held[-3:-1] == ("-", "-")
 
 
 @pytest.mark.parametrize("freedom", [*range(1, 31), 99])
