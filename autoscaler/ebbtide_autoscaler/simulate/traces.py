@@ -134,6 +134,12 @@ def read_serving(path: Path) -> Serving:
     raise _lacks(path, table, [columns for columns, _ in _SERVING])
 
 
+def _refuse_jobs(path: Path) -> None:
+    """A scheduler's record has all columns of instances that serve, and one more: nobody submits an instance."""
+    if "submit_s" in _table(path).column_names:
+        raise BadTrace(f"{path} has a column submit_s: it looks like a trace of jobs, give it to --jobs")
+
+
 def _with_blocks(path: Path, trace: Requests) -> Requests:
     """With ``hash_ids``, where the file has them. Names become 0, 1, 2: whoever copies a request adds to them."""
     table = _table(path)
@@ -206,6 +212,7 @@ def _tokens(path: Path, table: Table) -> Tokens:
 
 def _gpus(path: Path, table: Table) -> Gpus:
     """How many are in use, by the minute: Alibaba's own starts and ends are seconds, and hundreds are the same."""
+    _refuse_jobs(path)
     gpus = _within(path, table, "gpus", 1, GPUS_MAX, whole=True)
     begin_s, end_s = _finite_or_empty(path, table, "start_s"), _finite_or_empty(path, table, "end_s")
     known = np.concatenate([begin_s[np.isfinite(begin_s)], end_s[np.isfinite(end_s)]])

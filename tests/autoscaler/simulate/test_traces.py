@@ -140,6 +140,14 @@ def test_tokens_and_gpus_are_traffic_too(tmp_path: Path) -> None:
     assert gpus.count.tolist() == [3.0, 3.0, 2.0], "one that comes and goes within a minute is not seen"
 
 
+def test_a_scheduler_s_record_of_jobs_is_no_traffic(tmp_path: Path) -> None:
+    instances: Columns = {"start_s": [0.0, 60.0], "end_s": [None, 120.0], "gpus": [1, 2], "sched_s": [0.0, 60.0]}
+    assert isinstance(read_serving(written(tmp_path, instances)), Gpus)
+    jobs = written(tmp_path, {**instances, "submit_s": ["2024-05-12", "2024-05-13"]})
+    with pytest.raises(BadTrace, match=r"trace\.parquet has a column submit_s: .* give it to --jobs"):
+        read_serving(jobs)
+
+
 def test_records_that_lack_are_a_straight_line(tmp_path: Path) -> None:
     rows: Columns = {
         "t_s": [0.0, 600.0, 1200.0, 1800.0],
