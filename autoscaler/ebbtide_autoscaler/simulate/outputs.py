@@ -1,6 +1,7 @@
 """Where results go: said before an hour of simulation rather than after it, if they cannot."""
 
 import os
+import sys
 from collections.abc import Sequence
 from errno import EACCES
 from pathlib import Path
@@ -26,18 +27,32 @@ def check_outputs(json_path: Path | None, page_path: Path | None, keep: Path | N
         raise BadInput(f"--json and --report cannot both be written to {json_path}")
     if str(page_path) == STDOUT:
         raise BadInput("--report needs a file: a page is nothing to read on stdout")
-    for option, path in (("--json", json_path), ("--report", page_path)):
-        if path is None or str(path) == STDOUT:
-            continue
+    if str(json_path) == STDOUT and sys.stdout is None:
+        raise BadInput("--json - has nowhere to go: stdout is closed")
+    files = [
+        (option, path)
+        for option, path in (("--json", json_path), ("--report", page_path))
+        if path is not None and str(path) != STDOUT
+    ]
+    for option, path in files:
         over = next((one for one in read if _same(path, one)), None)
         if over is not None:
             raise BadInput(f"{option} {path} would be written over {over}, which is read: name another file")
+        if keep is not None and _same(path, keep):
+            raise BadInput(f"{option} and --keep cannot both be {path}")
+    if keep is not None:  # before files are tried: they may be in it, and one may be where it needs a folder
+        _make(keep)
+    for option, path in files:
+        if path.is_dir():
+            raise BadInput(f"{option} {path} cannot be written: it is a folder")
         if not path.parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
         _try_to_write(path)
+
+
+def _make(keep: Path) -> None:
     try:
-        if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
+        keep.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--keep {keep} cannot be a folder: {error}") from error
 

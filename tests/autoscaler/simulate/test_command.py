@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from ebbtide.cli.errors import BadInput
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.engine import ENGINES
 from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.one_run import Played
+from ebbtide_autoscaler.simulate.outputs import STDOUT, check_outputs
 from ebbtide_autoscaler.simulate.page import POINTS, drawn_course
 from ebbtide_autoscaler.simulate.report import Report
 from ebbtide_autoscaler.simulate.run import COURSE_S
@@ -258,6 +261,33 @@ def test_times_in_another_unit_are_refused_with_their_file(files: tuple[str, str
 @pytest.mark.parametrize("option", ["--json", "--report"])
 def test_a_folder_that_is_not_there_is_told_before_anything_runs(files: tuple[str, str, str], option: str) -> None:
     assert "out" in refusal(files[0], "--serving", files[1], option, "/no/such/folder/out")
+
+
+@pytest.mark.parametrize(
+    ("keep", "option", "path", "message"),
+    [
+        ("new", "--json", "new", "--json and --keep cannot both be TMP/new"),
+        ("new", "--report", "./x/../new", "--report and --keep cannot both be TMP/"),
+        ("new/runs", "--json", "new", "--json TMP/new cannot be written: it is a folder"),
+    ],
+)
+def test_a_file_and_the_folder_of_runs_have_each_a_place(
+    files: tuple[str, str, str], tmp_path: Path, keep: str, option: str, path: str, message: str
+) -> None:
+    named = ("--keep", str(tmp_path / keep), option, f"{tmp_path}/{path}")
+    assert message.replace("TMP", str(tmp_path)) in refusal(files[0], "--serving", files[1], *named)
+
+
+def test_files_may_be_in_the_folder_of_runs_that_is_made_for_them(files: tuple[str, str, str], tmp_path: Path) -> None:
+    keep = tmp_path / "new"
+    told = refusal(files[0], "--serving", "none.csv", "--keep", str(keep), "--report", str(keep / "out.html"))
+    assert "none.csv: no such file" in told and keep.is_dir() and not list(keep.iterdir())
+
+
+def test_figures_for_a_stdout_that_is_closed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(BadInput, match="stdout is closed"):
+        check_outputs(Path(STDOUT), None, None, [])
 
 
 def test_without_traffic_there_is_nothing_to_play(files: tuple[str, str, str]) -> None:
