@@ -293,7 +293,7 @@ def _read(path: Path) -> Table:
     try:
         table = _table(path)
         found = _columns(path, table)
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeError, pyarrow.ArrowException) as error:  # of what is in it, or of its name
         kind = "CSV" if _is_csv(path) else "Parquet (a CSV file must end in .csv)"
         raise BadTrace(f"{path} cannot be read as {kind}: {error}") from error
     if not table.num_rows:

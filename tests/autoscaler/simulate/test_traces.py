@@ -1,5 +1,6 @@
 """Traces are read as they are, and what cannot be is refused with its place."""
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -113,6 +114,14 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         read_jobs(written(tmp_path, {name: [] for name in JOBS}))
     with pytest.raises(BadTrace, match="lacks the column duration_s"):
         read_jobs(written(tmp_path, {"submit_s": [0.0], "gpus": [1]}))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_whose_name_is_no_utf_8_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / os.fsdecode(b"\xff." + kind.encode())
+    path.write_bytes(b"t_s,rpm_mid\n0,60\n60,60\n")
+    with pytest.raises(BadTrace, match="cannot be read as"):
+        read_serving(path)
 
 
 def test_what_is_there_and_what_is_lacking_are_told_with_all_columns(tmp_path: Path) -> None:
