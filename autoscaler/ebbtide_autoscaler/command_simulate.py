@@ -41,12 +41,29 @@ class _Trace(click.ParamType[Traced]):
             except ValueError:
                 break
             path = head
-        there, _, tail = path.rpartition(":")
-        if there and Path(there).exists() and not Path(path).exists():
-            why = f"{tail!r} is no number" if len(numbers) < MOST_NUMBERS else "more than two numbers follow it"
-            self.fail(f"{there} is there, but {why}: {self.name}", param, ctx)
+        if not Path(path).exists() and (why := _misread(str(value))):
+            self.fail(f"{why}: {self.name}", param, ctx)
         factor, from_day, *_ = [*numbers, *(1.0, 0.0)[len(numbers) :]]
         return Path(path), factor, from_day
+
+
+def _misread(said: str) -> str:
+    """Why a file that is there is not what was said; empty: none is there."""
+    path, tails = said, list[str]()
+    while path and not Path(path).exists():
+        path, _, tail = path.rpartition(":")
+        tails.insert(0, tail)
+    no_number = next((tail for tail in tails if not _is_number(tail)), None)
+    why = "more than two numbers follow it" if no_number is None else f"{no_number!r} is no number"
+    return f"{path} is there, but {why}" if path else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
