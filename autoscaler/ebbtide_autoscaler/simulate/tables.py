@@ -47,9 +47,9 @@ class Table:
 
 
 def compared(policies: Mapping[str, Mapping[str, Any]]) -> tuple[Table, ...]:
-    """Everybody with our mechanisms, and where rivals play with their own, those beside us."""
+    """Those with our mechanisms, and where rivals play with their own, those beside us; each if anybody is in it."""
     ours = {name: one for name, one in policies.items() if not name.endswith(OWN)}
-    found = [Table(WITH_OURS, _COLUMNS, tuple(_rows(ours)), _above_oracle(ours))]
+    found = [Table(WITH_OURS, _COLUMNS, tuple(_rows(ours)), _above_oracle(ours))] if ours else []
     if len(ours) < len(policies):
         beside = {n: one for n, one in policies.items() if n.endswith(OWN) or n in (OURS, ORACLE, STATIC)}
         found.append(Table(WITH_THEIRS, _COLUMNS, tuple(_rows(beside)), _above_oracle(beside)))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ebbtide_autoscaler.simulate.contenders import ORACLE
-from ebbtide_autoscaler.simulate.tables import compared
+from ebbtide_autoscaler.simulate.tables import WITH_THEIRS, compared
 
 PART = "static-p95"
 
@@ -28,3 +28,8 @@ def test_nothing_is_said_where_nobody_does_or_nobody_foresees() -> None:
     [equal] = compared({ORACLE: figures(1.0, 1.0), PART: figures(1.0, 1.0004)})
     [without] = compared({PART: figures(1.0, None)})
     assert equal.note == without.note == ""
+
+
+def test_a_table_that_nobody_is_in_is_left_out() -> None:
+    [alone] = compared({f"{PART}-own": figures(0.9, None)})
+    assert alone.title == WITH_THEIRS and [row[0] for row in alone.rows] == [f"{PART}-own"]
