@@ -201,11 +201,13 @@ class StorageModel(Section):
 class SimulationFile(Section):
     """The whole file."""
 
-    pool: PoolModel
+    pool: PoolModel = Field(description="How many machines there are, and what each has.")
     engines: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], EngineModel] = Field(
         {}, description=f"Replicas by name, beside {', '.join(ENGINES)}."
     )
-    endpoints: Annotated[tuple[EndpointModel, ...], Field(min_length=1)]
+    endpoints: Annotated[tuple[EndpointModel, ...], Field(min_length=1)] = Field(
+        description="One for each trace of traffic, each with a name."
+    )
     jobs: JobsModel = JobsModel()
     policy: PolicySection = PolicySection()
     run: RunModel = RunModel()

@@ -57,8 +57,8 @@ def _finding(error: ErrorDetails, root: type[BaseModel]) -> Finding:
         return _unknown_key(loc, root)
     if kind == "missing":
         field = model_at(loc[:-1], root)
-        description = field.model_fields[_field_name(field, str(loc[-1]))].description if field else ""
-        return Finding(loc, f"{loc[-1]!r} is required: {description}")
+        description = field.model_fields[_field_name(field, str(loc[-1]))].description if field else None
+        return Finding(loc, f"{loc[-1]!r} is required" + (f": {description}" if description else ""))
     if kind in EXPECTED and loc[-1:] == ("secret",) and isinstance(error["input"], str):
         return Finding(loc, INLINE_SECRET)
     if kind in EXPECTED:

@@ -48,6 +48,13 @@ def test_a_list_that_is_empty_is(tmp_path: Path) -> None:
     assert only.startswith("endpoints: ") and "at least 1 item" in only
 
 
+def test_a_key_that_lacks_is_told_with_what_it_is_for_where_that_is_written(tmp_path: Path) -> None:
+    assert problems(tmp_path, "pool: {}\n") == [
+        "endpoints: 'endpoints' is required: One for each trace of traffic, each with a name. (None)",
+        "pool.nodes: 'nodes' is required (None)",
+    ]
+
+
 def test_a_place_below_a_name_of_the_users_leads_to_its_model() -> None:
     assert model_at(("engines", "mine"), SimulationFile) is EngineModel
     assert model_at(("engines", "mine", "gpus"), SimulationFile) is None
