@@ -11,6 +11,7 @@ from ebbtide_autoscaler.simulate.engine import ENGINES, Engine
 from ebbtide_autoscaler.simulate.mix import Mix
 from ebbtide_autoscaler.simulate.run import DOWN_AFTER_S
 
+GPU_HOURS_EACH_MIN = 1.0  # a GPU that fails each hour is hardly ever back; and all failures of a run are drawn first
 ROUNDING = 1e-6  # of shares that are written with a few digits
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -177,10 +178,10 @@ class RunModel(Section):
 class FailuresModel(Section):
     """What breaks: the same for every policy of a seed."""
 
-    gpu_hours_each: Annotated[float, Field(gt=0)] | None = Field(
+    gpu_hours_each: Annotated[float, Field(ge=GPU_HOURS_EACH_MIN)] | None = Field(
         10_000.0,
         description="GPU-hours for each GPU that fails, and takes its node with it. Default 10000, as assumed for "
-        "benchmarks of this kind; null: none.",
+        f"benchmarks of this kind; at least {GPU_HOURS_EACH_MIN:g}; null: none.",
     )
     storm: bool = Field(
         True, description="Once in scored time of a day or more, 1 % of the nodes (at least one) fail in 5 minutes."

@@ -316,6 +316,7 @@ def test_more_demand_than_the_pool_is_refused_with_a_scale_that_fits(files: tupl
         ("pool: {nodes: 0}\nendpoints: [{name: x}]\n", "1:15", "greater than or equal to 1"),
         ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {hours_max: 0}\n", "3:18", "greater than or equal to 0.01"),
         ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {tick_s: 0.001}\n", "3:15", "greater than or equal to 0.1"),
+        ("pool: {nodes: 1}\nendpoints: [{name: x}]\nfailures: {gpu_hours_each: 1e-300}\n", "3:28", "or equal to 1"),
         ("pool: {nodes: 1}\nendpoints: [{name: x}]\nrun: {tick_s: .inf}\n", "3:15", "finite"),
         (
             "pool: {nodes: 1}\nendpoints: [{name: x, engine: llama-70b-4xh100}, {name: y, engine: llama-70b-4xh100}, "
