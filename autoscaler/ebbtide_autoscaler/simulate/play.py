@@ -97,10 +97,10 @@ def play(
         _broken_off_together(),
     ):
         line = bar.add_task("simulating", total=len(left))
-        for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds) if left]:
-            checked.result()
-        running = {pool.submit(played, file, inputs, *task): task for task in left}
         try:
+            for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds) if left]:
+                checked.result()
+            running = {pool.submit(played, file, inputs, *task): task for task in left}
             for done in as_completed(running):
                 _add(report, running[done], done.result())
                 _keep(kept, running[done], done.result(), tell)

@@ -90,3 +90,20 @@ def test_ctrl_c_ends_it_at_once_and_says_what_is_kept(files: tuple[str, str, str
     found = re.search(rf"broken off when (\d+) of {RUNS} runs had ended: they are in (\S+), and the same command", said)
     assert found and 0 < int(found[1]) < int(RUNS) and found[2] == str(kept)
     assert said.endswith("Aborted!\n") and "Traceback" not in said
+
+
+def test_ctrl_c_before_the_first_run_has_begun_says_so_too(files: tuple[str, str, str], tmp_path: Path) -> None:
+    """While seeds are drawn: of so many it takes longer than any test looks on."""
+    config, serving, jobs = files
+    arguments = [config, "--serving", serving, "--jobs", jobs, "--policies", "static-p100", "--seeds", "1000"]
+    command = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments, "--processes", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert until(lambda: bool(children(command.pid))), "it does not draw"
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=PATIENCE_S)
+    assert "broken off when 0 of 1000 runs had ended: --keep FOLDER keeps them\n" in said
+    assert command.returncode == 1 and said.endswith("Aborted!\n") and "Traceback" not in said
