@@ -77,7 +77,7 @@ def give(
             _unpark(table, job)
         elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
             # It comes back in a moment: jobs after it must not take what it was stopped to run on.
-            table.take(table.for_job(job)[: table.most_workers(job, 0)], job)
+            table.take(table.for_job(job)[: table.most_workers(job, 0)], job, later=True)
         elif job.state is JobState.RUNNING and calm and draft.free and _may_grow(table, job):
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
@@ -221,7 +221,7 @@ def _unpark(table: Table, job: JobRecord) -> None:
         usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
         why = f"parked for {parked_s:.0f} s{usual}, a restart costs {cost_s:.0f} s"
         draft.moves.append(StopJob(name, f"{why}: goes on with {many(count, 'worker')}", preempts=True))
-        table.take(room[:count], job)
+        table.take(room[:count], job, later=True)
         return
     starving = help_if_starving(table, job, parked_s)
     table.wait(job, f"parked: {lacks}{reserve}, and the {len(room)} that it could restart on are too few{starving}")
@@ -308,7 +308,7 @@ def _grow(table: Table, job: JobRecord, since_s: float) -> None:
     if free_s < table.config.grow_after_s or table.now_s - job.ran_since_s < spec.min_runtime_s:
         return
     count = min(len(job.gang) + len(room), table.most_workers(job, len(job.gang)))
-    table.take(room[: count - len(job.gang)], job)
+    table.take(room[: count - len(job.gang)], job, later=True)
     why = f"slots free for {free_s:.0f} s, {len(room)} now"
     words = f"{why}: goes on with {many(count, 'worker')} instead of {len(job.gang)}"
     table.draft.moves.append(StopJob(spec.name, words, preempts=False))

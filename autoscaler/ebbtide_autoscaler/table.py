@@ -106,16 +106,16 @@ class Table:
         shares = self.draft.shares
         return shares is not None and shares.claims(job)
 
-    def count(self, job: JobRecord, slots: int) -> None:
-        """Its team has so many more."""
+    def count(self, job: JobRecord, slots: int, *, later: bool = False) -> None:
+        """Its team has so many more; ``later``: as soon as ``job`` is there."""
         if self.draft.shares is not None:
-            self.draft.shares.take(job, slots)
+            self.draft.shares.take(job, slots, later=later)
 
-    def take(self, slots: Sequence[SlotId], job: JobRecord | None = None) -> None:
-        """They are promised, to ``job`` or by and by to one that cannot use them yet."""
+    def take(self, slots: Sequence[SlotId], job: JobRecord | None = None, *, later: bool = False) -> None:
+        """They are promised, to ``job`` (``later``: it restarts first) or by and by to one that cannot use them yet."""
         self.draft.free.take(slots)
         if job is not None:
-            self.count(job, len(slots))
+            self.count(job, len(slots), later=later)
             if slots and job.spec.name in self.owed:
                 self.owed[job.spec.name] = max(0, self.owed[job.spec.name] - len(slots))
                 self.rooms.clear()

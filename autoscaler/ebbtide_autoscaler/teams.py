@@ -42,6 +42,7 @@ class Shares:
         self._held = Counter({self._of(name).name: 0 for name in self._teams})
         for name, count in _held(jobs).items():
             self._held[self._of(name).name] += count
+        self._later = Counter[str]()  # of these, what nobody of the team runs on yet
 
     def _of(self, name: str) -> Team:
         return self._teams.get(name, OTHERS)
@@ -58,9 +59,10 @@ class Shares:
         """Slots that this team has."""
         return self._held[team.name]
 
-    def take(self, job: JobRecord, count: int) -> None:
-        """Its team has so many more; less than 0: fewer."""
+    def take(self, job: JobRecord, count: int, *, later: bool = False) -> None:
+        """Its team has so many more; ``later``: they are kept for ``job``, which is still on its way to them."""
         self._held[self.of(job).name] += count
+        self._later[self.of(job).name] += count if later else 0
 
     def left_of_quota(self, job: JobRecord) -> float:
         """How many more its team may have."""
@@ -109,6 +111,7 @@ class Shares:
                 gangs go first then, so that few do.
         """
         left, found = self._held.copy(), list[tuple[JobRecord, int]]()
+        left.subtract(self._later)  # one that runs is not sent away for what another one may have in a moment
         late_first = sorted(reversed(running), key=self.over, reverse=True)  # a stable sort
         if straddling:
             late_first.sort(key=lambda one: -len(one.gang))

@@ -107,7 +107,7 @@ GUARDS = (
         ),
         (
             "slots that a job was stopped to run on are kept",
-            "            table.take(table.for_job(job)[: table.most_workers(job, 0)], job)\n",
+            "            table.take(table.for_job(job)[: table.most_workers(job, 0)], job, later=True)\n",
             "            pass\n",
         ),
         (

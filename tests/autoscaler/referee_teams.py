@@ -11,7 +11,6 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.referee import Case
 from tests.autoscaler.referee_jobs import WORKERS, owed, why_protected
 from tests.autoscaler.referee_seats import lacking
@@ -97,20 +96,10 @@ def nobody_lends_what_it_was_promised(case: Case) -> Iterator[str]:
             _stays(case, one) for one in leave if team_of(case, one).name == team.name
         )
         left += sum(len(s) for n, s in case.granted.items() if team_of(case, case.state.jobs[n]).name == team.name)
-        left += _kept(case, team)
         if left < team.guarantee:
             yield f"{job.spec.name} lends, and {left} of the {team.guarantee} are left that {team.name} was promised"
         if not any(one.spec.priority >= job.spec.priority for one in waiting):
             yield f"{job.spec.name} lends to nobody of its priority who waits within a guarantee"
-
-
-def _kept(case: Case, team: Team) -> int:
-    """Free slots that nobody else is given, as far as the team's jobs that come back in a moment can do with them."""
-    back = [job for job in case.state.jobs.values() if job.state in (JobState.STOPPING, JobState.RECOVERING)]
-    back = [job for job in back if job.held is None and not job.cancelled and team_of(case, job).name == team.name]
-    taken = case.of_replicas.union(*case.granted.values())
-    free = sum(slot not in taken for slot in case.state.free_slots())
-    return min(free, sum(job.spec.workers_min for job in back))
 
 
 def _stays(case: Case, job: JobRecord) -> int:

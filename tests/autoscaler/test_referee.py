@@ -11,7 +11,6 @@ from ebbtide.pool.events import (
     JobSubmitted,
     Move,
     NodeDraining,
-    SlotFreed,
     StopJob,
     WakeSeat,
 )
@@ -30,7 +29,7 @@ from tests.autoscaler.referee_jobs import (
     within_quota,
 )
 from tests.autoscaler.referee_seats import a_held_request_gets_a_replica
-from tests.autoscaler.referee_teams import nobody_lends_what_it_was_promised, what_is_scheduled_is_aimed_at
+from tests.autoscaler.referee_teams import what_is_scheduled_is_aimed_at
 from tests.autoscaler.test_owed import crashed
 from tests.autoscaler.test_policy import (
     CHAT,
@@ -154,18 +153,3 @@ def test_a_replica_that_sleeps_is_none_of_those_that_are_scheduled() -> None:
     assert not list(what_is_scheduled_is_aimed_at(sleeper))
     awake = replace(a_case(both, DrainSeat(SEAT1, "r"), traffic=traffic), memory=aims)
     assert len(list(what_is_scheduled_is_aimed_at(awake))) == 1
-
-
-def test_what_a_team_is_kept_for_a_job_on_its_way_back_is_no_less_its_own() -> None:
-    """In a storm a lender left while slots were free for its team's other job, which was being stopped."""
-    stops = replace(a_job("stops"), team="red")
-    state = with_job(a_pool(), stops, (S0,))
-    state = with_job(state, replace(a_job("lent"), team="red"), (S1,))
-    state = fold(state, JobSubmitted(replace(a_job("first"), team="blue"), "i"))
-    state = fold(state, StopJob(JobName("stops"), "r", preempts=False), SlotFreed(S0))
-    lends = a_case(state, StopJob(JobName("lent"), "first, for team blue holds 0 of its guarantee of 1", preempts=True))
-    teams = Team("red", guarantee=1), Team("blue", guarantee=1)
-    lends = replace(lends, config=replace(CONFIG, teams=teams))
-    assert not list(nobody_lends_what_it_was_promised(lends))
-    taken = replace(lends, moves=(*lends.moves, GrantSeat(SEAT0, tuple(state.free_slots()), "r")))
-    assert len(list(nobody_lends_what_it_was_promised(taken))) == 1, "nothing is kept for it then"

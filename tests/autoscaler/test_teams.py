@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import GrantJob, JobEnded, ParkJob, SlotFreed, StopJob
+from ebbtide.pool.events import GrantJob, JobEnded, JobSubmitted, ParkJob, SlotFreed, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.promises import check
 from ebbtide.pool.spec import WorkloadClass
@@ -333,3 +333,20 @@ def test_a_guarantee_is_claimed_by_a_parked_job_as_by_one_that_never_ran() -> No
     found, _ = decide(NOW, Snapshot(state, {CHAT: signals(inflight=4, last_arrival_s=NOW)}), Memory(), config)
     (move,) = found.moves
     assert getattr(move, "job", "") == "lent" and "old, for team t holds 2 of its guarantee of 4" in move.reason
+
+
+def test_a_job_that_runs_is_not_lent_for_what_another_of_its_team_may_have_in_a_moment() -> None:
+    """A storm had its guarantee filled by slots that are kept for a job which was still being stopped."""
+    here = slots(8)
+    state = with_job(
+        a_pool(nodes={"n0": 8}), a_job("stops", team="o", priority=2, workers_min=2, workers_max=2), here[:2]
+    )
+    state = with_job(state, a_job("runs", team="o", workers_min=2, workers_max=2), here[2:4])
+    stays = a_job("stays", team="x", workers_max=4, workload_class=WorkloadClass.NON_PREEMPTIBLE)
+    state = fold(with_job(state, stays, here[4:]), JobSubmitted(a_job("first", team="t", workers_max=1), "i"))
+    state = fold(state, StopJob(JobName("stops"), "r", preempts=False), *(SlotFreed(slot) for slot in here[:2]))
+    config = replace(CONFIG, teams=(Team("t", 1), Team("o", 2)))
+    quiet = Snapshot(state, {CHAT: signals(last_arrival_s=NOW - 5000.0)})
+    assert decide(NOW, quiet, Memory(), config)[0].moves == ()
+    lent = replace(config, teams=(Team("t", 1), Team("o")))
+    assert [getattr(move, "job", "") for move in decide(NOW, quiet, Memory(), lent)[0].moves] == ["runs"]
