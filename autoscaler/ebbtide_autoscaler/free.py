@@ -134,17 +134,14 @@ class FreeSlots:
         state = self._state
         leaving, may_leave = nodes_with(state.slots, SlotState.RECLAIMING), lendable(state)
 
-        def soon(node: NodeId) -> int:
-            return leaving.get(node, 0) - self._awaited.get(node, 0)
-
         def lacks(node: NodeId) -> tuple[bool, bool, int, int, NodeId] | None:
-            here, comes = len(self._by_node.get(node, ())), soon(node)
+            here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0) - self._awaited.get(node, 0)
             # A single slot is waited for even where nobody may leave now: no other slot is kept idle meanwhile.
-            if count > 1 and here + comes + may_leave.get(node, 0) < count:
+            if count > 1 and here + soon + may_leave.get(node, 0) < count:
                 return None
-            later = count > 1 and here < count and here + comes + self.may_be_asked(node) < count
+            later = count > 1 and here < count and here + soon + self.may_be_asked(node) < count
             # A node that has enough, but is placing another replica, lacks nothing: it goes before all that lack some.
-            return here < count, later, -here - comes, -here, node
+            return here < count, later, -here - soon, -here, node
 
         node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)
         return None if node is None else (node, self.on(node))

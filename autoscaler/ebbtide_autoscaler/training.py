@@ -67,15 +67,14 @@ def _left_for_later(now_s: float, state: PoolState, draft: Draft) -> tuple[int, 
 
     Who left such a node would stand aside for nothing: a part of a node is no place for a replica.
     """
-    later, why = 0, list[str]()
-    for node, missing in draft.shortfall.missing_by_node().items():
-        if missing <= draft.free.may_be_asked(node):
-            continue
+    lacked = draft.shortfall.missing_by_node()
+    later = {node: missing for node, missing in lacked.items() if missing > draft.free.may_be_asked(node)}
+    for node in later:
         draft.shortfall.leave(node)
-        later += missing
-        here = (job for job in state.jobs.values() if job.state is JobState.RUNNING and node in map(node_of, job.gang))
-        why += [f"job {job.spec.name} {why_not}" for job in here if (why_not := protected(now_s, job))]
-    return later, why
+    running = (job for job in state.jobs.values() if later and job.state is JobState.RUNNING)
+    here = (job for job in running if not later.keys().isdisjoint(map(node_of, job.gang)))
+    why = [f"job {job.spec.name} {why_not}" for job in here if (why_not := protected(now_s, job))]
+    return sum(later.values()), why
 
 
 def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
