@@ -26,7 +26,10 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
         fence = seen.fences.get(record.slot.id, FenceView.ABSENT)
         name = record.slot.id
         if record.state is SlotState.UNFENCED:
-            if fence is FenceView.HELD and _free(seen, record, record.since_s):
+            if (
+                fence is FenceView.HELD  # guard: a new slot is free when our fence stands
+                and _free(seen, record, record.since_s)  # guard: a new slot is free when its lock is
+            ):
                 yield SlotFreed(name)
             elif fence is FenceView.REFUSED and not _astray(seen, name):
                 yield SlotForeign(name, f"its logical GPU is held by {_stranger(seen, name)}")

@@ -156,6 +156,7 @@ def test_a_free_slot_is_free_only_as_long_as_its_fence_stands_and_nobody_locks_i
     assert follow(free, seen(free, agents=agent(_1=HOLDER))) == [SlotUnfenced(S1)]
 
 
+@pytest.mark.proves("a new slot is free when our fence stands", "a new slot is free when its lock is")
 def test_a_slot_that_was_found_is_free_when_our_fence_stands_and_its_lock_is_free() -> None:
     found = fold(a_pool(), SlotUnfenced(S1), at_s=T)
     assert follow(found, seen(found)) == [SlotFreed(S1)]

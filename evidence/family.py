@@ -1,0 +1,70 @@
+"""All that this process has started, to the last descendant, and its end.
+
+A process that leaves its session or loses its parent would outlive whoever started it. This process adopts such
+orphans instead (prctl(2), ``PR_SET_CHILD_SUBREAPER``), so that each stays its descendant and can be ended by pid.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from contextlib import suppress
+
+import psutil
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+ROUNDS = 50
+ROUND_S = 0.1  # a killed process is gone within milliseconds, unless the kernel still writes for it
+
+
+def adopt_orphans() -> None:
+    """From now on orphans among the descendants become children of this process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def descendants() -> list[psutil.Process]:
+    """All that live; zombies are reaped, and do not count."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def end_descendants(*, grace_s: float = 0.0) -> list[str]:
+    """Ends all descendants: with ``grace_s`` by SIGTERM first, then by SIGKILL.
+
+    A process that is killed can have started another one a moment before; so it is done until none is left. Only for
+    a process that waits for no child of its own meanwhile: exit codes of all children are taken.
+
+    Returns:
+        The commands of those that had to be killed, each as ``pid command``.
+    """
+    if grace_s and (there := descendants()):
+        _send(there, signal.SIGTERM)
+        deadline_s = time.monotonic() + grace_s
+        while descendants() and time.monotonic() < deadline_s:
+            time.sleep(ROUND_S)
+    killed: dict[int, str] = {}
+    for _ in range(ROUNDS):
+        there = descendants()
+        if not there:
+            break
+        for process in there:
+            with suppress(psutil.Error):
+                killed[process.pid] = f"{process.pid} {' '.join(process.cmdline())[:120] or process.name()}"
+        _send(there, signal.SIGKILL)
+        time.sleep(ROUND_S)
+    return list(killed.values())
+
+
+def _send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
