@@ -114,7 +114,6 @@ def _be_pytest(printed: int, product: Path, root: Path, tests: Sequence[str]) ->
         rooms = [str(product / room) for room in ROOMS]
         sys.path[:0] = rooms
         os.environ["PYTHONPATH"] = os.pathsep.join([*rooms, str(root)])
-        os.environ["EBBTIDE_CRIU"] = os.environ.get("EBBTIDE_CRIU", "")
         os.chdir(root)
         quiet = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", *LOADED_BEFORE]
         code = int(pytest.main([*quiet, *tests]))
