@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport PYTHONDONTWRITEBYTECODE
 TRACE ?=
 
-.PHONY: help setup criu demo test test-clusters hunts check bench bench-storage bench-preempt bench-policy kills sim sim-guards chaos soak clean
+.PHONY: help setup criu demo test test-clusters hunts check ci bench bench-storage bench-preempt bench-policy kills sim sim-guards chaos soak clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -28,39 +28,24 @@ criu: ## put a CRIU that works on this kernel into .criu, for images of process 
 demo: setup ## one tide on this machine's CPU, with 3 logical GPUs; TRACE=file.parquet replays real traffic
 	$(PY) -m benchmarks.demo $(if $(TRACE),--trace $(TRACE))
 
-# Sorted, so that the kills, which take longest, begin: see .ci/each-alone.
-RAY_TESTS = $(shell grep -rlE 'mark\.ray' --include='test_*.py' tests | sort)
-# Modules that have a hunt: a run that closes with "no tests ran" looks like one that tested nothing.
-RAY_HUNTS = $(shell grep -lE 'mark\.hunt' $(RAY_TESTS))
-NONE_CHOSEN := 5
 # Many tests have processes, clocks and deadlines, and a shared machine stalls. With TRIES=2 what failed is run a second
-# time, alone; both runs are printed, and a test that passes only then is a defect of its own, of the test or of ours.
+# time, alone; a test that passes only then is a defect of its own, and is named.
 TRIES ?= 1
-again = [ $(TRIES) -gt 1 ] && echo "FAILED, AND TRIED AGAIN ALONE:"
-# On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled. Of those with a Ray
-# cluster one at a time: with two, on a slow day (2026-11-27), five modules missed deadlines of the product's own, as that
-# four workers train within 75 s.
-TOGETHER ?= 4
-CLUSTERS ?= 1
 
 test: setup ## all tests that need neither a GPU nor a Ray cluster, long ones in a short form
-	$(PY) -m pytest -n $(TOGETHER) --dist loadfile -m 'not ray and not hunt' || \
-	  { $(again) && $(PY) -m pytest -q --last-failed --last-failed-no-failures none -m 'not ray and not hunt'; }
+	$(PY) -m ci test --tries $(TRIES)
 
-test-clusters: setup ## those with a real Ray cluster, one for each module
-	@.ci/each-alone 'ray and not hunt' $(CLUSTERS) $(TRIES) $(RAY_TESTS)
+test-clusters: setup ## those with a real Ray cluster, a process for each module
+	$(PY) -m ci clusters --tries $(TRIES)
 
-hunts: setup ## what takes too long for that, in its long form
-	$(PY) -m pytest -n 2 --dist loadfile -m 'hunt and not ray' || [ $$? = $(NONE_CHOSEN) ] || \
-	  { $(again) && $(PY) -m pytest -q --last-failed --last-failed-no-failures none -m 'hunt and not ray'; }
-	@.ci/each-alone 'ray and hunt' $(CLUSTERS) $(TRIES) $(RAY_HUNTS)
+hunts: setup ## what takes too long for that, in its long form; MINUTES=20
+	$(PY) -m ci hunts --tries $(TRIES) $(if $(MINUTES),--minutes $(MINUTES))
 
-check: setup ## format, lint, types, import contracts, file lengths
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
-	.venv/bin/mypy
-	.venv/bin/lint-imports
-	$(PY) -m pytest -q tests/test_layout.py
+check: setup ## format, lint, types, import contracts, guards, file lengths
+	$(PY) -m ci check
+
+ci: setup ## what CI runs: all of the above within CI_MINUTES=70
+	$(PY) -m ci run --tries $(TRIES)
 
 bench: setup ## measure the line; the result goes to benchmarks/results/line.json
 	$(PY) -m benchmarks.line

@@ -18,7 +18,7 @@ FILE_LINES = 500
 FUNCTION_LINES = 60
 SOURCES = sorted(
     path
-    for folder in (*ROOMS, "tests", "benchmarks")
+    for folder in (*ROOMS, "tests", "benchmarks", "evidence", "ci")
     for path in (ROOT / folder).rglob("*.py")
     if "__pycache__" not in path.parts
 )

@@ -55,10 +55,8 @@ def _tried(guard: Guard, tests: list[str], *, verbose: bool) -> bool:
             for test in tests:
                 outcome = trial.run(product, ROOT, [test])
                 good = good and outcome.verdict.proves
-                where = f"{guard.file}:{guard.line}"
-                click.echo(
-                    f"{outcome.verdict.value:8}{outcome.seconds:5.1f} s  {mutation.how:18} {guard.name}  ({where}, {test})"
-                )
+                said = f"{outcome.verdict.value:8}{outcome.seconds:5.1f} s  {mutation.how:18} {guard.name}"
+                click.echo(f"{said}  ({guard.file}:{guard.line}, {test})")
                 if verbose and not outcome.verdict.proves:
                     click.echo(outcome.printed)
     return good

@@ -1,0 +1,56 @@
+"""One command with all that it starts: its output is passed on, and nothing of it outlives its end.
+
+This process adopts what the command leaves behind (`evidence.family`), and ends it by pid when the command has ended
+or its time is over.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evidence.family import adopt_orphans, end_descendants
+
+GRACE_S = 10.0  # for a pytest that is told to stop: to end its fixtures; a cluster goes within five seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        code: its exit code, negative for a signal; None if its time was over.
+        left: what it had left running, as ``pid command``.
+    """
+
+    code: int | None
+    seconds: float
+    left: tuple[str, ...] = ()
+
+
+def run(
+    command: Sequence[str], *, limit_s: float, env: Mapping[str, str] | None = None, log: Path | None = None
+) -> Ended:
+    """Run until it ends, or for ``limit_s``; what it prints goes to this process's stdout, or to ``log``."""
+    adopt_orphans()
+    began_s = time.monotonic()
+    with open(log or os.devnull, "ab") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file if log is not None else None,
+            stderr=subprocess.STDOUT if log is not None else None,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(max(0.0, limit_s))
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            seconds = time.monotonic() - began_s
+            left = end_descendants(grace_s=0.0 if process.poll() is not None else GRACE_S)
+            process.returncode = 0 if process.returncode is None else process.returncode  # reaped among the others
+    return Ended(code, seconds, tuple(left) if code is not None else ())

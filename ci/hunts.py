@@ -1,0 +1,42 @@
+"""Which hunts a run begins with, and whether there is still time for one. Pure.
+
+Hunts are the long forms of tests. A run has no time for all of them; which come first follows from a hash of the commit
+and the hunt, so that each has its turn within a few commits, and the same commit hunts the same again.
+"""
+
+import hashlib
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+UNKNOWN_S = 120.0  # of a hunt that has no duration on record yet: about the median of those that have one
+SLOWEST = 5.0  # a machine that is slower than this runs no hunt to its end
+PATIENCE = 2.0  # a hunt that takes so many times its usual duration, as slow as the machine is today, is cut off
+LEAST_S = 60.0  # and none is cut off before
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The time that is left for hunts, in seconds, and how many times slower than usual this machine is today."""
+
+    left_s: float
+    slowness: float
+
+    def allows(self, usual_s: float) -> bool:
+        """Whether a hunt that usually takes ``usual_s`` would end in time."""
+        return usual_s * self.slowness <= self.left_s
+
+    def limit_s(self, usual_s: float) -> float:
+        """After which time a hunt is cut off."""
+        return min(self.left_s, max(LEAST_S, usual_s * self.slowness * PATIENCE))
+
+
+def in_turn(commit: str, hunts: Iterable[str]) -> list[str]:
+    """All hunts, in the order in which a run of ``commit`` takes them."""
+    return sorted(hunts, key=lambda hunt: hashlib.sha256(f"{commit} {hunt}".encode()).digest())
+
+
+def slowness(seconds: Mapping[str, float], usual_s: Mapping[str, float]) -> float:
+    """How many times longer the parts took today than usually: the median of those that have a usual duration."""
+    ratios = [seconds[name] / usual_s[name] for name in seconds if usual_s.get(name)]
+    return min(SLOWEST, max(1.0, statistics.median(ratios))) if ratios else 1.0
