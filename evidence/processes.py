@@ -1,0 +1,51 @@
+"""The kinds of processes that a result stands on, each with the modules in which such a process begins.
+
+What a process imports by name at run time (entry points, ``python -m``, Ray actors) begins a process kind, or is listed
+with the one that imports it: a static closure does not see it.
+"""
+
+from collections.abc import Mapping
+
+PROCESSES: Mapping[str, tuple[str, ...]] = {
+    "command": ("ebbtide.cli.main", "ebbtide_autoscaler.command_pool", "ebbtide_train.submit"),
+    "arbiter": ("ebbtide_autoscaler.arbiter", "ebbtide_serve.actuator", "ebbtide_train.actuator"),
+    "agent": ("ebbtide.agent.node_agent",),
+    "gateway": ("ebbtide_serve.gateway.deployment",),
+    "replica": ("ebbtide_serve.replica", "ebbtide_serve.vllm_engine"),
+    "engine": ("ebbtide_serve.vllm_plugin", "ebbtide_serve.vllm_worker", "ebbtide_serve.testing.process_child"),
+    "driver": ("ebbtide_train.run", "ebbtide_train.pool_trainer"),
+    "train controller": ("ebbtide_train.train_internals", "ebbtide_train.leased_trainer"),
+    "rank": ("ebbtide_train.entry", "ebbtide_train.worker"),
+    "helper": ("ebbtide.helper.__main__",),
+    "session": ("ebbtide_train.interactive.service", "ebbtide_train.interactive.leader"),
+    # The arbiter's step and its ledger without processes, as `make sim` plays them.
+    "simulated arbiter": (
+        "ebbtide_autoscaler.step",
+        "ebbtide_autoscaler.observe",
+        "ebbtide_autoscaler.instruct",
+        "ebbtide_autoscaler.recovered",
+        "ebbtide_autoscaler.steady_clock",
+        "ebbtide_autoscaler.cluster.size",
+        "ebbtide_autoscaler.forecast.watch",
+        "ebbtide.ledger.reader",
+        "ebbtide.testing.fake_cluster",
+        "ebbtide.testing.fake_gang",
+        "ebbtide.testing.fake_gateway",
+        "ebbtide.testing.fake_link",
+        "ebbtide.testing.virtual_clock",
+    ),
+    "simulator": ("ebbtide_autoscaler.simulate.play", "ebbtide_autoscaler.simulate.given"),
+}
+
+POOL = (
+    "agent",
+    "arbiter",
+    "command",
+    "driver",
+    "engine",
+    "gateway",
+    "rank",
+    "replica",
+    "train controller",
+)
+"""All of a running pool, without sessions."""
