@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
-from benchmarks.progress import minutes
+from benchmarks.progress import minutes as in_minutes
 from benchmarks.record import Book, Goals, Measured
+from evidence.again import in_turn
+from evidence.provenance import commit
+from evidence.results import cases_of
+from evidence.stamps import Begun, stamps_of, with_stamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +39,32 @@ class Run:
     quick: bool
 
 
-def measure(run: Run, parts: Mapping[str, Callable[[Path], Measured]]) -> int:
-    """Measure these parts; gives the exit code: 1 if something failed, whatever the bars are."""
-    document: dict[str, Any] = {}
+def measure(run: Run, parts: Mapping[str, Callable[[Path], Measured]], *, minutes: float | None = None) -> int:
+    """Measure these parts; gives the exit code: 1 if something failed, whatever the bars are.
+
+    Args:
+        parts: by name.
+        minutes: only those that are missing or stale, the stalest first, as long as there is time.
+    """
+    document: dict[str, Any] = record.load(run.book, run.results) or {}
     failed: list[str] = []
-    loaded = record.commit(record.SOURCES)
-    for name, part in parts.items():
-        began = record.Began.now(loaded)
+    loaded = commit()
+    processes = {case.name: case.processes for case in cases_of(run.book.name)}
+    chosen = []
+    for name in in_turn(run.book.name, document, list(parts), minutes):
+        began, begun = record.Began.now(loaded), Begun.now(processes.get(name, ()))
+        chosen.append(name)
         print(f"== {name}", flush=True)
-        measured = _measured(part, run.directory.absolute() / name)
+        measured = _measured(parts[name], run.directory.absolute() / name)
         facts = record.facts(run.book, name, run.directory, began, quick=run.quick)
         old = record.load(run.book, run.results)
         document = record.with_part(run.book, old, name, measured, facts, run.goals)
+        stamps = {one: stamp for one, stamp in stamps_of(old).items() if one in run.goals and one != name}
+        document = with_stamps(document, stamps | ({} if isinstance(measured, str) else {name: begun.ended()}))
         path = record.save(run.book, document, run.results, quick=run.quick)
         failed += [f"{name}: {measured}"] if isinstance(measured, str) else [_told(name, gap) for gap in measured.gaps]
-        print(f"== {name}: {minutes(time.time() - began.at_s)}, saved in {path}", flush=True)
-    for line in lines(document, list(parts)):
+        print(f"== {name}: {in_minutes(time.time() - began.at_s)}, saved in {path}", flush=True)
+    for line in lines(document, chosen):
         print(line)
     for what in failed:
         print(f"failed: {what}", file=sys.stderr)

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import acme, decide_growth
-from benchmarks.rows import RESULTS, versions
+from benchmarks.rows import versions
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
 from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.play import play
 from ebbtide_autoscaler.simulate.tables import goal_of
+from evidence.provenance import RESULTS
 
 CONFIGS = Path("configs")
 FEW = (OURS, ORACLE, STATIC, LYRA)  # of a quick run

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.policy import CONFIGS, PARTS
-from benchmarks.rows import RESULTS, versions
+from benchmarks.rows import versions
 from ebbtide_autoscaler.simulate.bars import SLO
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, CONTROLS, ORACLE, OURS, knobs_of
 from ebbtide_autoscaler.simulate.file import SimulationFile
@@ -29,6 +29,7 @@ from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.knobs import Knobs
 from ebbtide_autoscaler.simulate.one_run import played
 from ebbtide_autoscaler.simulate.scene import Inputs
+from evidence.provenance import RESULTS
 
 PART = "64-week"
 HOURS = 48.0

@@ -11,20 +11,17 @@ Not guaranteed: two runs at the same time; the one that ends a part last may und
 import json
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import RESULTS, Bar, Row, result
+from benchmarks.rows import Bar, Row, result
+from evidence.provenance import RESULTS, as_measured, commit
 
 Goals = Mapping[str, Mapping[str, str]]
 """By part: each of its bars, with its goal in words."""
-SOURCES = Path(__file__).parent
-DIRTY = "-dirty"
-ITS_RESULTS = "benchmarks/results"  # from the top of the repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +195,7 @@ def facts(book: Book, part: str, directory: Path, began: Began, *, quick: bool) 
     return {
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(began.at_s)),
         "seconds": round(time.time() - began.at_s),
-        "commit": as_measured(began.commit, commit(SOURCES)),
+        "commit": as_measured(began.commit, commit()),
         "command": f"python -m {book.module} --only {part}{' --quick' if quick else ''}",
         "quick": quick,
         "hardware": today["hardware"],
@@ -209,26 +206,6 @@ def facts(book: Book, part: str, directory: Path, began: Began, *, quick: bool) 
         "load_average_before": round(began.load_average, 2),
         "versions": today["versions"],
     }
-
-
-def commit(where: Path) -> str:
-    """Of the sources; ``-dirty`` where files that git tracks differ from it: then nobody can measure the same again.
-
-    Results do not count: each part changes its own, and they are no sources.
-    """
-    try:
-        head = _git(where, "rev-parse", "--short=12", "HEAD")
-        changed = _git(
-            where, "status", "--porcelain", "--untracked-files=no", "--", ":/", f":(top,exclude){ITS_RESULTS}"
-        )
-        return head + (DIRTY if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-
-
-def as_measured(loaded: str, now: str) -> str:
-    """The commit of what was measured: dirty too if the tree did not stay as it was when the sources were loaded."""
-    return loaded if now == loaded or loaded.endswith(DIRTY) else loaded + DIRTY
 
 
 def filesystem(directory: Path, mountinfo: str) -> str:
@@ -283,8 +260,3 @@ def _bars(bars: Sequence[Bar], goals: Mapping[str, str]) -> list[dict[str, Any]]
     known = {bar.bar for bar in bars}
     missing = {bar: goal for bar, goal in goals.items() if bar not in known}
     return found + unmeasured(missing, "the part brought no figures for it")
-
-
-def _git(where: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, timeout=30, check=True)
-    return done.stdout.strip()

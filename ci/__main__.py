@@ -88,8 +88,14 @@ def remember() -> None:
 
 def _alone(part: Callable[[float], tuple[Part, list[str]]], minutes: float = ONE_PART_MIN) -> None:
     began_s = time.time()
-    found, not_begun = part(60 * minutes)
-    result = Result(ci.head(), minutes, ci.hardware(), 0.0, [found], not_begun, 1.0, time.time() - began_s)
+    result = Result(ci.head(), minutes, ci.hardware())
+    with ci.interruptible():
+        try:
+            found, result.not_begun = part(60 * minutes)
+            result.parts.append(found)
+        except ci.Interrupted:
+            result.interrupted = True
+    result.took_s = time.time() - began_s
     ci.tell(result)
     sys.exit(not result.clean)
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -32,7 +33,7 @@ def run(*, budget_min: float, began_s: float, tries: int, commit: str) -> Result
     set_up_s = time.time() - began_s
     result = Result(commit, budget_min, hardware(), set_up_s)
     until_s = time.monotonic() + 60 * budget_min - set_up_s - LAST_WORDS_S
-    with _interruptible():
+    with interruptible():
         try:
             for name, part in ((parts.CHECK, check), (parts.TEST, test), (parts.CLUSTERS, clusters)):
                 limit_s = parts.limit_s(name, until_s - time.monotonic())
@@ -128,15 +129,16 @@ def hardware() -> str:
     return f"{os.cpu_count()} CPU cores ({platform.machine()})"
 
 
-class _interruptible:
-    """SIGTERM and SIGINT raise `Interrupted` inside."""
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGINT raise `Interrupted` inside; what runs then is ended with all that it started."""
 
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._raise) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
+    def interrupted(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -49,8 +49,8 @@ def carry(before: str, after: str, why: str, proof: str) -> None:
     """State that the code of AFTER does what that of BEFORE did, so that rows of BEFORE stay fresh."""
     kinds = [case.processes for one in RESULTS for case in one.cases()]
     try:
-        ids = [_git("rev-parse", "--short=12", f"{commit}^{{commit}}") for commit in (before, after)]
-        statement = carried.state(*ids, why=why, proof=proof, kinds=kinds)
+        earlier, later = (_git("rev-parse", "--short=12", f"{commit}^{{commit}}") for commit in (before, after))
+        statement = carried.state(earlier, later, why, proof, kinds)
     except subprocess.CalledProcessError as error:
         raise click.ClickException(str(error.stderr or error)) from error
     carried.record(statement)

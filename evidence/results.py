@@ -157,3 +157,8 @@ RESULTS = (
 def result(name: str) -> Result:
     """By its name."""
     return next(one for one in RESULTS if one.name == name)
+
+
+def cases_of(name: str) -> list[Case]:
+    """Of a result; none of a name that is no result."""
+    return [case for one in RESULTS if one.name == name for case in one.cases()]

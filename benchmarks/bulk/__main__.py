@@ -17,7 +17,7 @@ from benchmarks.bulk import engine_loads, fio, outcome, peers, rounds, stub_driv
 from benchmarks.bulk.weights import make_weights
 from benchmarks.parts import Run, measure
 from benchmarks.record import Book, Measured
-from benchmarks.rows import RESULTS
+from evidence.provenance import RESULTS
 
 BOOK = Book("storage", "make bench-storage", "benchmarks.bulk")
 OUT = Path("out") / "bench-storage"
@@ -108,7 +108,11 @@ def main(argv: Sequence[str] | None = None, parts: dict[str, Part] | None = None
         if not huge:
             print("no huge pages can be reserved (that needs root): fio is slower than it could be", flush=True)
         run = Run(BOOK, goals, options.dir, target, options.quick)
-        return measure(run, {name: partial(parts[name].measure, quick=options.quick, huge=huge) for name in chosen})
+        return measure(
+            run,
+            {name: partial(parts[name].measure, quick=options.quick, huge=huge) for name in chosen},
+            minutes=options.minutes,
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", choices=sorted(PARTS), action="append", help="only these parts; the others stay as they stand there"
     )
+    parser.add_argument("--minutes", type=float, help="only parts that are missing or stale, as long as there is time")
     parser.add_argument("--dir", type=Path, default=OUT, help="on the filesystem to be measured; 40 GB are needed")
     parser.add_argument(
         "--gently",

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.fidelity.measure import measured
 from benchmarks.pool_run import RunFailed
-from benchmarks.rows import RESULTS
+from evidence.provenance import RESULTS
 
 
 def main() -> int:

@@ -1,7 +1,6 @@
 """The live runs, and what the simulator says of each with what the first one taught it."""
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +16,11 @@ from benchmarks.fidelity.compare import Figures, bars, beside
 from benchmarks.fidelity.live import Lived, live, make_model, read
 from benchmarks.fidelity.replay import Model, played, recorded
 from benchmarks.fidelity.windows import CALIBRATION, REPEATED, SPAN_S, WINDOWS
-from benchmarks.rows import CPUINFO, percentile, processor, versions
+from benchmarks.rows import percentile, versions
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.recording import Recording
 from ebbtide_autoscaler.simulate.run import Outcome
+from evidence.provenance import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "out" / "fidelity"
@@ -76,7 +76,7 @@ def judged(runs: Mapping[str, Lived], ledgers: Mapping[str, Recording]) -> dict[
     return {
         "name": "fidelity",
         "command": "python -m benchmarks.fidelity --trace FILE",
-        "hardware": f"{os.cpu_count()} CPU cores, {processor(CPUINFO.read_text())}, no GPU",
+        "hardware": hardware(),
         "versions": versions(),
         "seeds": 1,
         "model": _told(model),

@@ -16,7 +16,7 @@ from benchmarks.parts import Run, measure
 from benchmarks.preempt import contest, image, judge, steady
 from benchmarks.preempt.room import must_fit
 from benchmarks.record import Book, Measured
-from benchmarks.rows import RESULTS
+from evidence.provenance import RESULTS
 
 BOOK = Book("preempt", "make bench-preempt", "benchmarks.preempt")
 OUT = Path("out") / "bench-preempt"
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     if options.gently:
         os.environ[outcome.GENTLY] = "1"
     target = OUT.parent if options.quick else results
-    return measure(Run(BOOK, GOALS, options.dir, target, options.quick), chosen_parts(options))
+    return measure(Run(BOOK, GOALS, options.dir, target, options.quick), chosen_parts(options), minutes=options.minutes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", choices=[*SIZES, STEADY], action="append", help="only these parts; the others stay as they stand"
     )
+    parser.add_argument("--minutes", type=float, help="only parts that are missing or stale, as long as there is time")
     parser.add_argument("--dir", type=Path, default=OUT, help="on the filesystem to be measured; 16 GB are needed")
     parser.add_argument("--rounds", type=int, help=f"of each size; {ROUNDS} by default")
     parser.add_argument("--pairs", type=int, help=f"of the steady cost; {PAIRS} by default")

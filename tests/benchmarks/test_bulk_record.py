@@ -13,7 +13,8 @@ from benchmarks.bulk import __main__ as bulk
 from benchmarks.bulk import fio
 from benchmarks.bulk.__main__ import BOOK
 from benchmarks.record import Gap, Measured, filesystem, load, save, with_part
-from benchmarks.rows import RESULTS, Bar, row
+from benchmarks.rows import Bar, row
+from evidence.provenance import RESULTS
 
 GOALS = {"reads": {"a": "> 1", "b": "> 2"}, "loads": {"c": "half"}}
 ISSUE_BARS = {

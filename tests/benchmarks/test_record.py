@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.record import ITS_RESULTS, Began, Book, Measured, as_measured, commit, disk, facts, with_part
-from benchmarks.rows import processor
+from benchmarks.record import Began, Book, Measured, disk, facts, with_part
+from evidence.provenance import ITS_RESULTS, as_measured, commit, processor
 
 BOOK = Book("x", "make x", "benchmarks.x")
 MOUNTS = """1 0 254:1 / / rw,relatime - ext4 /dev/vda1 rw,discard

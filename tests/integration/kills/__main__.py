@@ -1,18 +1,23 @@
 """``python -m tests.integration.kills``: the kill table; see ``make kills``."""
 
 import faulthandler
+import json
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from evidence import again
+from evidence.processes import POOL
+from evidence.results import kill_case
+from evidence.stamps import Begun
 from tests.integration.kills.cells import Cell, run_cell
 from tests.integration.kills.cluster import Cluster
 from tests.integration.kills.evidence import Evidence
@@ -20,10 +25,13 @@ from tests.integration.kills.judge import Finding
 from tests.integration.kills.moves import Move, trains_everywhere
 from tests.integration.kills.pool import Pool
 from tests.integration.kills.processes import Role
-from tests.integration.kills.table import as_rows, held_before, show, write
+from tests.integration.kills.table import save, show
 from tests.integration.kills.users import Users, users
 
 FIRST_TRAINING_S = 180.0  # four workers import torch on two cores
+POOL_S = 150.0  # a pool comes up and trains within a minute on a quiet machine, and one cell takes another
+CELL_S = 90.0  # the longest of 84 took 81 s (2 cores, 2026-11-21)
+Pair = tuple[Role, Move]
 
 # In the order of a tide, so that few cells must first wait for another one.
 SHORT = (
@@ -69,11 +77,11 @@ def pool_of_two_nodes(*, redis: bool, engine: str = "process", keep: bool = Fals
             shutil.rmtree(home, ignore_errors=True)
 
 
-def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> Iterator[Cell]:
-    """Run cells one after another; each is told as it ends."""
+def run(pool: Pool, asking: Users, pairs: Iterable[Pair], out: Path | None = None) -> Iterator[Cell]:
+    """Run cells one after another; each is told as it ends, and goes into the file ``out``."""
     evidence = Evidence(pool)
     for role, move in pairs:
-        since_s = time.monotonic()
+        since_s, begun = time.monotonic(), None if out is None else Begun.now(POOL)
         try:
             cell = run_cell(pool, asking, evidence, role, move)
         except Exception as error:  # noqa: BLE001 - the outermost loop: the other cells still say something
@@ -88,6 +96,8 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> Iterat
             f"{cell.lost_steps} steps again, answered {cell.answered_s:g} s, trains {cell.trained_s:g} s: {verdict}",
             flush=True,
         )
+        if begun is not None and out is not None:
+            save(cell, begun.ended(), out)
         yield cell
 
 
@@ -96,8 +106,10 @@ def run(pool: Pool, asking: Users, pairs: Sequence[tuple[Role, Move]]) -> Iterat
 @click.option("--move", "moves", multiple=True, type=click.Choice([move.name for move in Move]), help="Only these.")
 @click.option("--short", is_flag=True, help="What `make test` runs.")
 @click.option("--engine", type=click.Choice(["process", "vllm"]), default="process", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the table goes as JSON.")
-@click.option("--missing", is_flag=True, help="Only what does not stand in --out's file as held; add to that file.")
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="The table as JSON, cell by cell.")
+@click.option(
+    "--minutes", type=float, default=None, help="Only cells that are missing or stale in --out's file, so long."
+)
 @click.option("--keep", is_flag=True, help="Keep all logs.")
 def main(
     roles: tuple[str, ...],
@@ -105,7 +117,7 @@ def main(
     short: bool,
     engine: str,
     out: Path | None,
-    missing: bool,
+    minutes: float | None,
     keep: bool,
 ) -> None:
     """Kill every process in every move, and judge."""
@@ -113,25 +125,39 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended by the finally clauses
     chosen = [role for role in Role if not roles or role.name in roles]
     tide = [move for move in Move if not moves or move.name in moves]
-    pairs = SHORT if short else tuple((role, move) for role in chosen for move in tide)
-    before = held_before(out) if missing and out is not None else {}
-    pairs = tuple(pair for pair in pairs if (pair[0].value, pair[1].value) not in before)
+    pairs = list(SHORT) if short else [(role, move) for role in chosen for move in tide]
+    until_s = None if minutes is None else time.monotonic() + 60 * minutes
+    if minutes is not None:
+        pairs = stale(pairs, out)
+        print(f"{len(pairs)} cells are missing or stale", flush=True)
     cells: list[Cell] = []
     try:
         for redis in (True, False):
             here = [(role, move) for role, move in pairs if (role is Role.GCS_MEMORY) != redis]
-            if here:
+            if here and (until_s is None or time.monotonic() + POOL_S < until_s):
                 with (
                     pool_of_two_nodes(redis=redis, engine=engine, keep=keep) as pool,
                     users(pool.url, exact=engine == "process") as asking,
                 ):
-                    for cell in run(pool, asking, here):
+                    for cell in run(pool, asking, in_time(here, until_s), out):
                         cells.append(cell)
     finally:
         show(cells)
-        if out is not None:
-            write([*before.values(), *as_rows(cells)], out, command="make kills")
     sys.exit(0 if all(cell.clean for cell in cells) else 1)
+
+
+def stale(pairs: Iterable[Pair], out: Path | None) -> list[Pair]:
+    """Those of ``pairs`` that no run of the present code stands behind, the stalest first."""
+    old = json.loads(out.read_text()) if out is not None and out.exists() else {}
+    named = {kill_case(role.value, move.value): (role, move) for role, move in pairs}
+    return [named[row.case.name] for row in again.stale("kills", old, named)]
+
+
+def in_time(pairs: Iterable[Pair], until_s: float | None) -> Iterator[Pair]:
+    """Those of ``pairs`` that can be judged by then."""
+    for pair in pairs:
+        if until_s is None or time.monotonic() + CELL_S < until_s:
+            yield pair
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The kill table: process x move, what users saw, what was lost, how soon all was well, which promises cover it."""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rows import result
+from evidence.results import kill_case
+from evidence.stamps import Stamp, stamps_of, with_stamps
 from tests.integration.kills.cells import COVERS, Cell
 from tests.integration.kills.moves import Move
 from tests.integration.kills.processes import Role
+
+COMMAND = "make kills"
 
 
 def as_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -70,24 +75,40 @@ def show(cells: Sequence[Cell], console: Console | None = None) -> None:
             console.print(f"{cell.role.value} x {cell.move.value}: {finding}", highlight=False, markup=False)
 
 
-def held_before(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of an earlier run's file that held, by process and move; none if there is no such file."""
-    rows = json.loads(path.read_text())["cells"] if path.exists() else []
-    return {(row["process"], row["move"]): row for row in rows if row["ran"] and not row["findings"]}
+def document(old: Mapping[str, Any], rows: Sequence[dict[str, Any]], stamps: Mapping[str, Stamp]) -> dict[str, Any]:
+    """The table with ``rows`` in the place of those that it has of the same cells.
 
-
-def write(rows: Sequence[dict[str, Any]], path: Path, *, command: str) -> None:
-    """Write the table as a result file, in the order of processes and moves."""
+    A cell that held, or cannot exist, gets its stamp; one that was broken loses it, and so is the first to run again.
+    """
+    cells = {_case(row): row for row in (*old.get("cells", ()), *rows)}
+    kept = {case: stamp for case, stamp in {**stamps_of(old), **stamps}.items() if not _broken(cells[case])}
     roles, moves = [role.value for role in Role], [move.value for move in Move]
-    ordered = sorted(rows, key=lambda row: (roles.index(row["process"]), moves.index(row["move"])))
-    found = result("kills", command, [], []) | {
-        "ran": sum(row["ran"] for row in rows),
-        "broken": sum(bool(row["findings"]) for row in rows),
-        "missing": [f"{role} x {move}" for role, move in _missing(rows)],
+    ordered = sorted(cells.values(), key=lambda row: (roles.index(row["process"]), moves.index(row["move"])))
+    found = result("kills", COMMAND, [], []) | {
+        "ran": sum(row["ran"] for row in ordered),
+        "broken": sum(_broken(row) for row in ordered),
+        "missing": [f"{role} x {move}" for role, move in _missing(ordered)],
         "cells": ordered,
     }
+    return with_stamps(found, {case: kept[case] for case in map(_case, ordered) if case in kept})
+
+
+def save(cell: Cell, stamp: Stamp, path: Path) -> None:
+    """Put a cell into the file as soon as it has ended: a run that is cut off keeps what it has."""
+    old = json.loads(path.read_text()) if path.exists() else {}
+    [row] = as_rows([cell])
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(document(old, [row], {_case(row): stamp}), indent=1) + "\n")
+    draft.replace(path)
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    return kill_case(row["process"], row["move"])
+
+
+def _broken(row: Mapping[str, Any]) -> bool:
+    return bool(row["findings"])
 
 
 def _missing(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
