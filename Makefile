@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport PYTHONDONTWRITEBYTECODE
 TRACE ?=
 
-.PHONY: help setup criu demo test test-clusters hunts check ci bench bench-storage bench-preempt bench-policy kills sim sim-guards chaos soak clean
+.PHONY: help setup criu demo test test-clusters hunts check ci bench bench-storage bench-preempt bench-policy kills sim guards sim-guards chaos soak evidence clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -47,32 +47,43 @@ check: setup ## format, lint, types, import contracts, guards, file lengths
 ci: setup ## what CI runs: all of the above within CI_MINUTES=70
 	$(PY) -m ci run --tries $(TRIES)
 
+# Long runs go on where they stopped: MINUTES=20 measures what is missing or stale, the stalest first, for so long.
+ONLY_STALE = $(if $(MINUTES),--minutes $(MINUTES))
+
 bench: setup ## measure the line; the result goes to benchmarks/results/line.json
-	$(PY) -m benchmarks.line
+	$(PY) -m benchmarks.line $(ONLY_STALE)
 
 bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks/results/storage.json; 40 GB of disk, fio; ONLY=reads
-	$(PY) -m benchmarks.bulk $(if $(ONLY),--only $(ONLY))
+	$(PY) -m benchmarks.bulk $(if $(ONLY),--only $(ONLY)) $(ONLY_STALE)
 
 bench-preempt: setup ## measure every way to leave a slot; benchmarks/results/preempt.json; 20 GB of RAM and disk; ONLY=2GB
-	$(PY) -m benchmarks.preempt $(if $(ONLY),--only $(ONLY))
+	$(PY) -m benchmarks.preempt $(if $(ONLY),--only $(ONLY)) $(ONLY_STALE)
 
-bench-policy: setup ## our policy against others on recorded traffic; benchmarks/results/policy.json; TRACES=folder QUICK=1
-	$(PY) -m benchmarks.policy --traces $(or $(TRACES),traces) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+bench-policy: setup ## our policy against others on recorded traffic; benchmarks/results/policy.json; TRACES=folder QUICK=1 ONLY=part
+	$(PY) -m benchmarks.policy --traces $(or $(TRACES),traces) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(ONLY_STALE)
 
 sim: setup ## the arbiter through seeded faults, without processes; every promise after each event; SEEDS=2000 FIRST=0
-	$(PY) -m tests.autoscaler.sim --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0)
+	$(PY) -m tests.autoscaler.sim --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0) \
+	  --out benchmarks/results/sim.json $(ONLY_STALE)
+
+guards: setup ## each guard taken out of the source, until its test fails; results/guards.json and docs/guards.md
+	$(PY) -m evidence.guards run --out benchmarks/results/guards.json $(if $(ONLY),--only '$(ONLY)') $(ONLY_STALE)
+	$(PY) -m evidence.guards page
 
 sim-guards: setup ## each guard of the policy removed once, until a seed of the above fails; SEEDS=100
 	$(PY) -m tests.autoscaler.guards --seeds $(or $(SEEDS),100)
 
 kills: setup ## kill -9 every process in every move on two nodes; the table goes to benchmarks/results/kills.json
-	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json
+	$(PY) -m tests.integration.kills --out benchmarks/results/kills.json $(ONLY_STALE)
 
-chaos: setup ## random kills, pauses, power cuts, drains and tides; MINUTES=30 SEED=n
+chaos: setup ## random kills, pauses, power cuts, drains and tides; MINUTES=30, its stalest seeds; SEED=n, that one alone
 	$(PY) -m tests.integration.kills.play --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 soak: setup ## chaos with an eye on everything that could grow; MINUTES=60 SEED=n
 	$(PY) -m tests.integration.kills.play --soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
+
+evidence: setup ## what of all these results is fresh, stale and missing, and how long the rest would take
+	$(PY) -m evidence show $(if $(LIST),--list)
 
 clean: ## remove what runs and tests left; keeps .venv
 	rm -rf out dist .hypothesis .mypy_cache .ruff_cache .import_linter_cache .pytest_cache

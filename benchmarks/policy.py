@@ -8,10 +8,12 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,10 @@ from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OUR
 from ebbtide_autoscaler.simulate.given import given
 from ebbtide_autoscaler.simulate.play import play
 from ebbtide_autoscaler.simulate.tables import goal_of
+from evidence.again import in_turn
 from evidence.provenance import RESULTS
+from evidence.results import cases_of
+from evidence.stamps import KEY, Begun, load, stamps_of, with_stamps
 
 CONFIGS = Path("configs")
 FEW = (OURS, ORACLE, STATIC, LYRA)  # of a quick run
@@ -212,6 +217,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, default=Path("out/runs"), help="finished runs stay there for the next time"
     )
+    parser.add_argument("--minutes", type=float, help="only parts that are missing or stale, as long as there is time")
     parser.add_argument("--merge", action="store_true", help="measure nothing: put together the parts that are there")
     options = parser.parse_args()
     impossible = []
@@ -221,23 +227,30 @@ def main() -> None:
     if options.merge:
         _merge(folder)
         return
-    for name in options.only or [*PARTS, DECIDE, *(() if options.quick else (FIDELITY,))]:
+    chosen = options.only or [*PARTS, DECIDE, *(() if options.quick else (FIDELITY,))]
+    processes = {case.name: case.processes for case in cases_of("policy")}
+    until_s = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    # Finished runs are kept, so a part that is broken off goes on where it was.
+    for name in in_turn("policy", load("policy", folder.parent), chosen, options.minutes, halves=True):
+        begun = Begun.now(processes[name])
         if name == DECIDE:
             figures, page = decide_growth.figures(rounds=1 if options.quick else decide_growth.ROUNDS), ""
         elif name == FIDELITY:
             figures, page = _against_live(options.traces / CONVERSATIONS), ""
         else:
-            figures, page = measured(
-                PARTS[name],
-                options.traces,
-                FEW if options.quick or options.few else list(CONTENDERS),
-                seeds=1 if options.quick else options.seeds,
-                hours=QUICK_HOURS if options.quick else options.hours or PARTS[name].hours,
-                frontier=options.frontier,
-                keep=options.keep,
-            )
+            with broken_off_at(until_s):
+                figures, page = measured(
+                    PARTS[name],
+                    options.traces,
+                    FEW if options.quick or options.few else list(CONTENDERS),
+                    seeds=1 if options.quick else options.seeds,
+                    hours=QUICK_HOURS if options.quick else options.hours or PARTS[name].hours,
+                    frontier=options.frontier,
+                    keep=options.keep,
+                )
             impossible += [f"{name}: {one}" for one in figures.get("impossible", ())]
         figures["date"] = time.strftime("%Y-%m-%d")
+        figures["stamp"] = begun.ended().as_json()
         (folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
         if page:
             (folder / f"{name}.html").write_text(page)
@@ -254,11 +267,32 @@ def _against_live(trace: Path) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def broken_off_at(until_s: float | None) -> Iterator[None]:
+    """At ``until_s`` of the monotonic clock what runs is broken off as by Ctrl-C, and the command ends with code 0."""
+    if until_s is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, until_s - time.monotonic()))
+    try:
+        yield
+    except KeyboardInterrupt:
+        if time.monotonic() < until_s:
+            raise
+        sys.exit(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _merge(folder: Path) -> None:
     """Have all parts of a folder in one file beside it."""
     known = {one: folder / f"{one}.json" for one in [*PARTS, *OTHERS]}
     parts = {one: json.loads(path.read_text()) for one, path in known.items() if path.exists()}
-    (folder.parent / "policy.json").write_text(json.dumps(merged(parts), indent=1) + "\n")
+    stamps = stamps_of({KEY: {part: one["stamp"] for part, one in parts.items() if "stamp" in one}})
+    document = with_stamps(merged(parts), stamps)
+    (folder.parent / "policy.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _line(bar: tuple[str, Mapping[str, Any]]) -> str:

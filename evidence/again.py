@@ -27,6 +27,7 @@ def in_turn(
     chosen: Collection[str],
     minutes: float | None,
     *,
+    halves: bool = False,
     clock: Callable[[], float] = time.monotonic,
     tell: Callable[[str], object] = print,
 ) -> Iterator[str]:
@@ -37,6 +38,7 @@ def in_turn(
         document: it, as it stands.
         chosen: cases that may be measured, in the order in which all would be.
         minutes: for all of it; None: all that is chosen, however long it takes.
+        halves: a case that is broken off goes on where it was.
     """
     if minutes is None:
         yield from chosen
@@ -46,7 +48,7 @@ def in_turn(
         tell(f"{name}: every case is fresh; without MINUTES all are measured again")
         return
     begun = 0
-    for row in within(wanted, 60 * minutes, clock):
+    for row in within(wanted, 60 * minutes, clock, halves=halves):
         begun += 1
         tell(f"{name}: {row.case.name} is {row.standing.value}, takes {in_words(row.takes_s)}")
         yield row.case.name

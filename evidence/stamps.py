@@ -36,6 +36,10 @@ class Stamp:
     processes: tuple[str, ...]
     digest: str
 
+    def as_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self) | {"processes": list(self.processes)}
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -67,7 +71,7 @@ def stamps_of(document: Mapping[str, Any] | None) -> dict[str, Stamp]:
 
 def with_stamps(document: Mapping[str, Any], stamps: Mapping[str, Stamp]) -> dict[str, Any]:
     """The result with these stamps instead of what it has."""
-    return {**document, KEY: {case: asdict(one) | {"processes": list(one.processes)} for case, one in stamps.items()}}
+    return {**document, KEY: {case: one.as_json() for case, one in stamps.items()}}
 
 
 def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:

@@ -75,9 +75,13 @@ def stalest_first(found: Iterable[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (ORDER.index(row.standing), row.stamp.date if row.stamp else ""))
 
 
-def within(found: Sequence[Row], limit_s: float, clock: Callable[[], float]) -> Iterator[Row]:
-    """Those of ``found`` for which there is time, judged by what each takes when its turn comes."""
+def within(found: Sequence[Row], limit_s: float, clock: Callable[[], float], *, halves: bool = False) -> Iterator[Row]:
+    """Those of ``found`` for which there is time, judged by what each takes when its turn comes.
+
+    Args:
+        halves: a case that is broken off goes on where it was, so it may begin as long as there is any time.
+    """
     until_s = clock() + limit_s
     for row in found:
-        if clock() + row.takes_s <= until_s:
+        if clock() + (0.0 if halves else row.takes_s) < until_s:
             yield row

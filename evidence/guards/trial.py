@@ -34,7 +34,7 @@ class Verdict(Enum):
     """What a test said of the product without a guard."""
 
     CAUGHT = "caught"  # the test failed
-    HUNG = "hung"  # it did not end within the limit: it does not pass, so the guard is missed
+    HUNG = "hung"  # it did not end within the limit, so it did not pass
     PASSED = "passed"  # the test passed, so it proves nothing
     BROKEN = "broken"  # the test could not be run
 
