@@ -18,6 +18,7 @@ from ci.progress import Progress, read
 from ci.told import FILE
 
 MOST_AGAIN = 20  # if more than that failed, something is broken, and no second try would say anything new
+AGAIN_S = 420.0  # pytest ends most tests after 300 s; one that is allowed more has no second try to its end
 SHARE_AGAIN = 0.1  # or more than this part of the tests
 
 
@@ -104,7 +105,7 @@ def run_part(
             part.untested.append(unit.name)
             continue
         progress = _first(part, unit, min(limit_s, left_s), run)
-        again[unit.name] = [*progress.failed, *progress.running, *progress.untested]
+        again[unit.name] = [*progress.failed, *progress.untested, *progress.running]
     if tries > 1:
         _again(part, [test for tests in again.values() for test in tests], until_s, run, clock)
     part.took_s = clock() - began_s
@@ -145,7 +146,7 @@ def _again(part: Part, tests: list[str], until_s: float, run: Run, clock: Callab
         if left_s <= 0:
             return
         print(f"\nFAILED OR CUT OFF, AND TRIED AGAIN ALONE: {test}", flush=True)
-        ended, progress = _told(["-q", test], left_s, run)
+        ended, progress = _told(["-q", test], min(left_s, AGAIN_S), run)
         if ended.code == 0 and progress.outcomes.get(test) in ("passed", "skipped"):
             if test not in part.untested:
                 part.flakes.append(test)
