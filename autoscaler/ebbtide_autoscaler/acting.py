@@ -81,7 +81,7 @@ class Acting:
 
     def _allowed(self, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         """In observe mode what was begun is finished, and no fence is taken that the pool does not have."""
-        if self._file.mode == "manage":
+        if self._file.mode == "manage":  # guard: the loop of an observing pool passes on no fence to be taken
             return instructions
         return tuple(one for one in instructions if not takes_a_slot(self._state(), one))
 

@@ -49,9 +49,15 @@ def _gang(job: JobRecord, seen: Seen) -> dict[int, RankReport]:
     found = {}
     for rank in range(len(job.gang)):
         heard = seen.ranks.get((job.spec.name, rank))
-        if heard is None or heard.report.incarnation != job.incarnation:
+        if (
+            heard is None
+            or heard.report.incarnation != job.incarnation  # guard: ranks of an earlier submission say nothing
+        ):
             continue
-        if heard.report.lease_epoch >= job.gang_epoch and heard.report.world == len(job.gang):
+        if (
+            heard.report.lease_epoch >= job.gang_epoch  # guard: ranks of an earlier gang say nothing
+            and heard.report.world == len(job.gang)  # guard: ranks of a gang of another size say nothing
+        ):
             found[rank] = heard.report
     return found
 
@@ -60,14 +66,21 @@ def _durable(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
     """Finished steps that are published, by whoever knows most: the last rank may be gone before it could say."""
     heard = seen.controllers.get(job.spec.name)
     ours = heard is not None and heard.report.incarnation == job.incarnation
+    # guard: the controller's word on the durable step counts
     said = heard.report.durable_step if heard is not None and ours else 0
     return max([job.durable_step, said, *(r.durable_step for r in ranks.values())])
 
 
 def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
     heard = seen.controllers.get(job.spec.name)
-    silent_s = seen.silent_s(max(heard.at_s if heard else 0.0, job.registered_s), now_s)
-    if silent_s < limits.silence_s:
+    silent_s = seen.silent_s(
+        max(  # guard: a driver's silence counts from its registration
+            heard.at_s if heard else 0.0,
+            job.registered_s,
+        ),
+        now_s,
+    )
+    if silent_s < limits.silence_s:  # guard: a driver may be silent for some seconds
         return None
     return JobEnded(job.spec.name, "lost", f"its driver has been silent for {silent_s:.0f} s")
 
@@ -83,10 +96,10 @@ def _cut_off(
     """What nobody of the job can say: a node died under its gang, or the gang does not come up."""
     why = ""
     mine = [slot for slot in job.gang if slot in lost] if lost else []
-    if mine and job.state in GANG_EXISTS:
+    if mine and job.state in GANG_EXISTS:  # guard: a dead node under a gang is a crash
         why = f"its node is gone, and {', '.join(mine)} with it"
     waited_s = seen.waited_s(job.since_s, now_s)
-    if job.state in COMES_UP and waited_s > limits.gang_timeout_s:
+    if job.state in COMES_UP and waited_s > limits.gang_timeout_s:  # guard: a gang that does not come up is a crash
         came = sum(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
         why = why or f"{len(job.gang) - came} of its {len(job.gang)} ranks did not train within {waited_s:.0f} s"
     if not why:
@@ -118,25 +131,38 @@ def _next(
     if job.state in GANG_EXISTS and _gang_lost(job, seen):
         return JobCrashed(name, _last_error(job, seen), _lost_steps(job, seen, ranks))
     if job.state in (JobState.STARTING, JobState.RESUMING):
-        up = complete and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
+        up = (
+            complete  # guard: a gang runs when no rank is missing
+            # guard: a gang runs when every rank says so of this lease
+            and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
+        )
         return JobRunning(name, step, max(r.lost_steps for r in ranks.values())) if up else None
     if job.state is JobState.PARKING:
         refused = next((r.park_refused for r in ranks.values() if r.park_refused), "")
-        if refused:
+        if refused:  # guard: a gang that cannot park stops
             return StopJob(name, f"cannot park in place: {refused}{_then(job)}", preempts=True)
-        parked = complete and all(r.phase is RankPhase.PARKED for r in ranks.values())
-        if parked and not held:
+        parked = (
+            complete
+            and all(r.phase is RankPhase.PARKED for r in ranks.values())  # guard: a gang is parked when all ranks are
+        )
+        if (
+            parked
+            # guard: a gang is parked when it holds no slot
+            and not held
+        ):
             return JobParked(name, step)
     if job.state is JobState.STOPPING and not held and _gang_lost(job, seen):
         if _gang_failed(job, seen):  # steps that nobody lived to report may be lost, however much is durable
             return JobCrashed(name, _last_error(job, seen), _lost_steps(job, seen, ranks))
-        if durable >= max(step, job.step):
+        if durable >= max(step, job.step):  # guard: a gang that left without a checkpoint has crashed
             return JobStopped(name, max(step, durable))
         return JobCrashed(name, "its gang left without a checkpoint", _lost_steps(job, seen, ranks))
     if job.state is JobState.RECOVERING and not held and _gang_lost(job, seen):
+        # guard: a job that fails again and again is given up
         return _given_up(job, seen) if job.failures_in_a_row > job.spec.max_failures else JobRecovered(name)
     # Also a parked gang that was told to leave and does not, although it holds no slot any more.
     asked_for_s = seen.waited_s(job.since_s, now_s)
+    # guard: a gang that does not step aside in its grace is given up
     if job.state in STEPS_ASIDE and asked_for_s > job.spec.grace_s:
         why = f"it did not step aside within its grace of {job.spec.grace_s:g} s: {_what_kept(job, ranks)}"
         return JobCrashed(name, why, _lost_steps(job, seen, ranks))
@@ -173,11 +199,19 @@ def _gang_failed(job: JobRecord, seen: Seen) -> bool:
 def _gang_lost(job: JobRecord, seen: Seen) -> bool:
     """Whether the controller has no worker left of the gang that it was granted last."""
     heard = seen.controllers.get(job.spec.name)
-    if heard is None or heard.report.incarnation != job.incarnation:
+    if (
+        heard is None
+        # guard: a controller of an earlier submission says nothing of this gang
+        or heard.report.incarnation != job.incarnation
+    ):
         return False
     if heard.report.phase is not ControllerPhase.NO_GANG:
         return False
     # A controller that hears of a stop, or of a crash, before it has taken a lease never starts a gang under it.
     aside = job.state in (JobState.STOPPING, JobState.RECOVERING)
     told_to_wait = aside and heard.at_s > job.since_s + STRAGGLER_S
-    return told_to_wait or heard.report.lease_epoch >= job.gang_epoch
+    return (
+        told_to_wait  # guard: a controller that was told to wait before it took the lease is believed
+        # guard: a controller's word of before the lease says nothing of the gang
+        or heard.report.lease_epoch >= job.gang_epoch
+    )

@@ -36,14 +36,20 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
             elif fence is FenceView.HELD and _taken(seen, record):
                 yield SlotForeign(name, f"it is occupied by {_holder(seen, record)}")
         elif record.state is SlotState.FREE:
-            if fence is not FenceView.HELD or _taken(seen, record):
+            if (
+                fence is not FenceView.HELD  # guard: a free slot whose fence fell is not free
+                or _taken(seen, record)  # guard: a free slot that a process has locked is not free
+            ):
                 yield SlotUnfenced(name)
         elif record.state is SlotState.FOREIGN:
             if fence is FenceView.HELD and _free(seen, record, record.since_s):
                 yield SlotUnfenced(name)
         elif record.state is SlotState.RECLAIMING:
             left_s = _left(state, seen, record, now_s)
-            if left_s is not None and _free(seen, record, left_s):
+            if (
+                left_s is not None  # guard: a slot is not freed before its occupant's word
+                and _free(seen, record, left_s)  # guard: a slot is not freed before its lock is free
+            ):
                 yield from _reclaimed(seen, name, fence)
 
 
@@ -57,7 +63,7 @@ def _taken(seen: Seen, record: SlotRecord) -> bool:
 
 def _reclaimed(seen: Seen, slot: SlotId, fence: FenceView) -> Iterator[Body]:
     """What a slot is whose occupant has left."""
-    if fence is FenceView.HELD:
+    if fence is FenceView.HELD:  # guard: a slot is not freed before our fence stands
         yield SlotFreed(slot)
     elif fence is FenceView.REFUSED and not _astray(seen, slot):
         yield SlotForeign(slot, f"its logical GPU was taken by {_stranger(seen, slot)}")
@@ -65,6 +71,7 @@ def _reclaimed(seen: Seen, slot: SlotId, fence: FenceView) -> Iterator[Body]:
 
 def _astray(seen: Seen, slot: SlotId) -> bool:
     """Whether a replica of ours that landed in the wrong place may have it: no stranger, and it is on its way out."""
+    # guard: a replica that strayed is no stranger
     return any(slot in heard.report and seen.living.get(seat) for seat, heard in seen.misplaced.items())
 
 
@@ -91,26 +98,45 @@ def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> flo
         return _rank_left(job, seen, record, now_s)
     seat = SeatId(str(record.occupant))
     parked = state.seats[seat].state is SeatState.PARKING and has_parked(state.seats[seat], seen)
-    gone = seen.living_at_s > record.since_s and not seen.living.get(seat)
+    gone = (
+        # guard: a look that finds no actor must be newer than the order to free its slot
+        seen.living_at_s > record.since_s
+        and not seen.living.get(seat)  # guard: a replica's slot is not freed while its actor is there
+    )
     return record.since_s if parked or gone else None
 
 
 def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> float | None:
     name = job.spec.name
     controller = seen.controllers.get(name)
-    if controller is not None and controller.at_s > record.since_s:
+    if (
+        controller is not None
+        # guard: a controller's word must be newer than the order
+        and controller.at_s > record.since_s
+    ):
         report = controller.report
         ours = report.incarnation == job.incarnation and record.epoch == job.epoch  # no slot of an earlier submission
         # Once its gang is gone, or it was told to wait before it started one, none comes under this lease any more.
         gone = report.lease_epoch >= job.gang_epoch or controller.at_s > record.since_s + STRAGGLER_S
-        if ours and gone and report.phase is ControllerPhase.NO_GANG:
+        if (
+            ours  # guard: a controller's word must be of this submission and lease
+            and gone  # guard: "no gang" of before the lease proves nothing
+            and report.phase is ControllerPhase.NO_GANG
+        ):
             return record.since_s
     if record.epoch != job.epoch or not job.gang:
         came_s = record.since_s + ORPHAN_S
-        return came_s if now_s > came_s else None
+        return came_s if now_s > came_s else None  # guard: a rank of an ended job may still come for a moment
     rank = job.gang.index(record.slot.id)
     heard = seen.ranks.get((name, rank))
-    if heard is None or heard.at_s <= record.since_s:
+    if (
+        heard is None
+        # guard: a rank's word must be newer than the order
+        or heard.at_s <= record.since_s
+    ):
         return None
-    gave_up = heard.report.phase in GAVE_UP and heard.report.directive >= job.directive
+    gave_up = (
+        heard.report.phase in GAVE_UP  # guard: a rank must say that it gave up its GPU
+        and heard.report.directive >= job.directive  # guard: a rank must have carried out the very order
+    )
     return record.since_s if gave_up else None

@@ -48,15 +48,23 @@ def agree(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, 
 
 def _fits(state: PoolState, known: EndpointRecord, slots: int) -> bool:
     """Whether a replica with so many slots can be declared now: not while there is one with another number."""
-    return known.spec.slots_per_replica == slots or not occupied_seats(state, known.spec.name)
+    return (
+        known.spec.slots_per_replica == slots
+        # guard: an endpoint changes its number of slots when its last replica is gone
+        or not occupied_seats(state, known.spec.name)
+    )
 
 
 def retire(state: PoolState, known: EndpointRecord, why: str, may_move: bool) -> Iterator[EndpointDeclared | DrainSeat]:
     """What has an endpoint have no replica any more, as far as it is not asked for yet; ``may_move``: see `agree`."""
-    if known.spec.replicas_max:
+    if known.spec.replicas_max:  # guard: a retiring endpoint wants no replica
         yield EndpointDeclared(replace(known.spec, replicas_min=0, replicas_max=0))
     for seat in state.seats.values():
-        if may_move and seat.endpoint == known.spec.name and seat.state in MAY_DRAIN:
+        if (
+            may_move  # guard: no drain for the file while nothing may move
+            and seat.endpoint == known.spec.name
+            and seat.state in MAY_DRAIN
+        ):
             yield DrainSeat(seat.id, why)
 
 

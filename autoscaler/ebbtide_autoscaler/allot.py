@@ -55,30 +55,44 @@ def give(
         draft.free, draft.owed = FreeSlots(now_s, state, {*state.free_slots()} - {*draft.free, *draft.owed}), []
     kept = kept_for_parked(now_s, state, draft, config)
     table = Table(now_s, state, draft, config, kept, released_too_late(state.jobs, kept))
-    table.owed = {} if draft.contested else _left_to(table)
+    table.owed = {} if draft.contested else _left_to(table)  # guard: jobs leave a minimum that is owed
     if not draft.contested:
         _keep_for_returning(table)
     calm = not _coming(state.seats)
     apart = {*draft.minima, *table.owed, *table.late}  # what is free for one of these is not so for others
     line = _in_turn(table, apart)
     for job in line if draft.shares is None else draft.shares.in_turn(list(line)):
-        if job.held is not None or job.spec.name in moved:
+        if (
+            job.held is not None  # guard: a held job gets no slots, nor keeps any for its return
+            or job.spec.name in moved
+        ):
             continue
         alike = draft.shares is None and waits_only(job) and job.spec.name not in apart
         why = table.why_refused(asks_of(job)) if alike else ""
         if why and not (starves_now(table, job) and table.could_help(asks_of(job))):
             table.wait(job, why)
+        # guard: a job that crashed waits before it gets slots again
         elif job.state is JobState.WAITING and now_s < job.not_before_s:
             draft.waits_until(job.not_before_s)
             table.wait(job, _backs_off(now_s, job))
-        elif job.state is JobState.WAITING and not job.cancelled:
+        elif (
+            job.state is JobState.WAITING
+            # guard: a cancelled job is granted nothing
+            and not job.cancelled
+        ):
             _start(table, job)
         elif job.state is JobState.PARKED:
             _unpark(table, job)
         elif job.state in (JobState.STOPPING, JobState.RECOVERING) and not job.cancelled:
             # It comes back in a moment: jobs after it must not take what it was stopped to run on.
+            # guard: slots that a job was stopped to run on are kept for it
             table.take(table.for_job(job)[: table.most_workers(job, 0)], job, later=True)
-        elif job.state is JobState.RUNNING and calm and draft.free and _may_grow(table, job):
+        elif (
+            job.state is JobState.RUNNING
+            and calm  # guard: a job does not grow while a replica starts
+            and draft.free
+            and _may_grow(table, job)
+        ):
             since_s = grow_since_s.get(job.spec.name, now_s)
             growing[job.spec.name] = since_s
             _grow(table, job, since_s)
@@ -190,7 +204,11 @@ def _backs_off(now_s: float, job: JobRecord) -> str:
 
 def _unpark(table: Table, job: JobRecord) -> None:
     name, state, draft, config = job.spec.name, table.state, table.draft, table.config
-    if job.cancelled or draft.contested:
+    if (
+        job.cancelled
+        # guard: replicas that lack slots go before parked jobs
+        or draft.contested
+    ):
         table.wait(job, "parked: replicas wait for slots, they go first")
         return
     missing = draft.free.missing(job.gang)
@@ -199,7 +217,12 @@ def _unpark(table: Table, job: JobRecord) -> None:
         table.wait(job, _over_quota(table, job, job.spec.workers_min))
         return
     has = len(job.gang)
-    if not missing and has <= most and len(draft.free) - has >= config.reserve + table.left_to_others():
+    if (
+        not missing  # guard: a parked job resumes on exactly its slots
+        and has <= most  # guard: a parked job resumes only within its team's quota
+        # guard: jobs leave the reserve free when they resume
+        and len(draft.free) - has >= config.reserve + table.left_to_others()
+    ):
         table.take(job.gang, job)
         draft.moves.append(ResumeJob(name, "all its slots are free again"))
         return
@@ -211,11 +234,12 @@ def _unpark(table: Table, job: JobRecord) -> None:
     reserve = f", {many(config.reserve, 'slot', 'is')} kept free as the reserve" if config.reserve else ""
     reserve += _left_words(table)
     cost_s, usual_s = draft.restart_costs_s(name, config.restart_cost_s), draft.expected_s or 0.0
-    if max(parked_s, usual_s) < cost_s:
+    if max(parked_s, usual_s) < cost_s:  # guard: a parked job waits as long as a restart costs
         draft.waits_until(table.now_s)  # what is usual changes too
         table.wait(job, f"parked: {lacks}{reserve}")
         return
     room = table.for_job(job)
+    # guard: jobs leave the reserve free when they come back with fewer workers
     if len(room) >= job.spec.workers_min:
         count = min(len(room), most)
         usual = f", such usually lasts {usual_s:.0f} s" if parked_s < cost_s else ""
@@ -236,10 +260,10 @@ def _who_has(record: SlotRecord) -> str:
 def _start(table: Table, job: JobRecord) -> None:
     name, spec, draft = job.spec.name, job.spec, table.draft
     most = table.most_workers(job, 0)
-    if most < spec.workers_min:
+    if most < spec.workers_min:  # guard: a quota holds for a minimum that is owed
         table.wait(job, _over_quota(table, job, spec.workers_min))
         return
-    if draft.contested:
+    if draft.contested:  # guard: replicas that lack slots go before waiting jobs
         if name in draft.minima and len(draft.owed) >= spec.workers_min:
             slots = packed(table.state, draft.owed, spec.workers_min)
             draft.owed = [slot for slot in draft.owed if slot not in slots]
@@ -300,12 +324,19 @@ def _kept_for(table: Table, room: Sequence[SlotId]) -> str:
 
 def _may_grow(table: Table, job: JobRecord) -> bool:
     has = len(job.gang)
-    return not table.draft.contested and has < table.most_workers(job, has) and bool(table.for_job(job))
+    return (
+        not table.draft.contested  # guard: a job does not grow while a replica lacks slots
+        and has < table.most_workers(job, has)
+        and bool(table.for_job(job))
+    )
 
 
 def _grow(table: Table, job: JobRecord, since_s: float) -> None:
     spec, free_s, room = job.spec, table.now_s - since_s, table.for_job(job)
-    if free_s < table.config.grow_after_s or table.now_s - job.ran_since_s < spec.min_runtime_s:
+    if (
+        free_s < table.config.grow_after_s  # guard: a job grows only into what has stayed free for a while
+        or table.now_s - job.ran_since_s < spec.min_runtime_s  # guard: a job does not grow within its minimum runtime
+    ):
         return
     count = min(len(job.gang) + len(room), table.most_workers(job, len(job.gang)))
     table.take(room[: count - len(job.gang)], job, later=True)

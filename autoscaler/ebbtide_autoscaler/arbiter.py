@@ -71,7 +71,7 @@ class Arbiter:
 
     def hello(self) -> PoolRuntime | None:
         """What a process that joins the pool needs."""
-        if not self._loop.opened:
+        if not self._loop.opened:  # guard: nothing is told before the ledger is open
             return None
         ledger, config = self._loop.ledger, self._loop.file.json
         sessions = PoolFile.model_validate_json(config).sessions.model_dump_json() if config else ""

@@ -84,7 +84,7 @@ def check_directory(config: PoolFile, *, known_id: str, now_s: Callable[[], floa
     shared, name = Path(str(config.pool.shared_dir)), config.pool.name
     claim = claim_of(shared)
     owner = claim.pool if claim is not None else _pool_in_ledger(shared)
-    if owner and owner != name:
+    if owner and owner != name:  # guard: another pool's directory is refused
         raise Taken(
             f"the shared directory {shared} belongs to the pool {owner}, and the file names the pool {name}: "
             "give this pool a directory of its own (pool.shared_dir)"
@@ -92,11 +92,14 @@ def check_directory(config: PoolFile, *, known_id: str, now_s: Callable[[], floa
     if claim is None or claim.id == known_id:
         return claim
     beat = read_beat(shared)
-    if beat is not None and beat.boot == boot_id():
+    if beat is not None and beat.boot == boot_id():  # guard: here a process is looked at, and not the clock
         fresh = is_alive(beat.pid, beat.started)  # here it can be known, and need not be guessed
     else:
         fresh = beat is not None and now_s() - beat.at_s < FRESH_S
-    if claim.alive_here() or fresh:
+    if (
+        claim.alive_here()  # guard: a directory whose pool has processes here is refused
+        or fresh  # guard: a directory whose arbiter gives signs of life elsewhere is refused
+    ):
         where = f"on {claim.host} (Ray at {claim.address})"
         last = f", its arbiter's last sign of life {max(0.0, now_s() - beat.at_s):.0f} s ago" if beat else ""
         raise Taken(

@@ -88,7 +88,11 @@ def _must(holds: bool, else_why: str) -> None:
 
 
 def _is_aside(job: Job) -> bool:
-    return job["held"] is None or (job["state"] in (*ASIDE, "ended") and not job["occupies"])
+    return job["held"] is None or (
+        job["state"] in (*ASIDE, "ended")
+        # guard: the command that parks a job waits until its slots are free
+        and not job["occupies"]
+    )
 
 
 def _is_off_node(job: Job) -> bool:

@@ -104,6 +104,7 @@ class Executor:
                 case DropFence(slot):
                     self._start(("drop", slot), partial(self._drop, slot))
                 case OpenSeat(seat):
+                    # guard: a seat without any actor is opened again soon; and one that has an actor is not
                     again_s = RESEND_S if self._hands.lives(seat) else REOPEN_S
                     self._once(("seat", seat), "open", again_s, partial(self._open, seat))
                 case CloseSeat(seat):
@@ -128,7 +129,7 @@ class Executor:
     def _once(self, key: Hashable, wish: str, again_s: float, work: Callable[[], Awaitable[object]]) -> None:
         """Do it when the wish is new, and again when that is a while ago."""
         sent, at_s = self._sent.get(key, ("", 0.0))
-        if sent == wish and time.monotonic() - at_s < again_s:
+        if sent == wish and time.monotonic() - at_s < again_s:  # guard: a job is restored once per start of a driver
             return
 
         async def send() -> None:

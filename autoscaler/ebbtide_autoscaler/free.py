@@ -104,7 +104,10 @@ class FreeSlots:
 
         def disturbs(node: NodeId) -> tuple[int, int, NodeId] | None:
             slots = self._by_node.get(node, ())
-            if len(slots) < count or node in busy:
+            if (
+                len(slots) < count  # guard: all slots of a replica are on one node
+                or node in busy  # guard: one placement on a node at a time
+            ):
                 return None
             claims = 0 if by_slot.keys().isdisjoint(slots) else sum(sorted(map(claimed, slots))[:count])
             return claims, len(slots), node
@@ -137,13 +140,20 @@ class FreeSlots:
         def lacks(node: NodeId) -> tuple[bool, bool, int, int, NodeId] | None:
             here, soon = len(self._by_node.get(node, ())), leaving.get(node, 0) - self._awaited.get(node, 0)
             # A single slot is waited for even where nobody may leave now: no other slot is kept idle meanwhile.
+            # guard: room for a replica is made on a node that can come to have it
             if count > 1 and here + soon + may_leave.get(node, 0) < count:
                 return None
             later = count > 1 and here < count and here + soon + self.may_be_asked(node) < count
             # A node that has enough, but is placing another replica, lacks nothing: it goes before all that lack some.
             return here < count, later, -here - soon, -here, node
 
-        node = self._first("lack", count, (node for node in state.nodes if node not in state.draining), lacks)
+        node = self._first(
+            "lack",
+            count,
+            # guard: room for a replica is made on a node that does not drain
+            (node for node in state.nodes if node not in state.draining),
+            lacks,
+        )
         return None if node is None else (node, self.on(node))
 
     def may_be_asked(self, node: NodeId) -> int:

@@ -23,7 +23,11 @@ def put_aside(state: PoolState, draft: Draft) -> None:
     moved = draft.moved() if held else set()
     for name in sorted(held):
         job = state.jobs[name]
-        if job.held is None or name in moved:
+        if (
+            job.held is None
+            # guard: a drain goes before a hold, one move for each job
+            or name in moved
+        ):
             continue
         whom = f"held by {job.held.by} ({job.held.reason})"
         if job.held.off_node and job.state in (JobState.RUNNING, JobState.PARKED):

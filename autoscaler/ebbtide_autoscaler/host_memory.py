@@ -13,8 +13,9 @@ def no_host_memory(state: PoolState, job: JobRecord, draft: Draft) -> str:
     promised: Counter[NodeId] = Counter()
     for move in draft.moves:
         if isinstance(move, ParkJob):
-            promised += _needed(state, state.jobs[move.job])
+            promised += _needed(state, state.jobs[move.job])  # guard: two jobs do not park into the same host memory
     for node, more_bytes in _needed(state, job).items():
+        # guard: a job parks only where there is host memory for it
         if state.parked_bytes(node) + promised[node] + more_bytes > state.nodes.get(node, 0):
             return f"node {node} has no {more_bytes} bytes of host memory left for parked workers"
     return ""

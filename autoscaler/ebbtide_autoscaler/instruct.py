@@ -84,10 +84,15 @@ def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
     ours = [record for record in _unfenced(state, seen) if _ours_to_fence(state, seen, record)]
     calm = _Calm(state, seen, ours)
     for slot, node in sorted(opening.items(), key=lambda one: place_of(one[0])):
-        if _fence(seen, slot) is FenceView.HELD and (node in open_now or calm.on(node)):
+        if (
+            _fence(seen, slot) is FenceView.HELD
+            # guard: no fence is removed while another process may take the GPU
+            and (node in open_now or calm.on(node))
+        ):
             yield DropFence(slot)
     closed = open_now | let_go(state)  # what leaves the cluster is to look idle to Ray
     for record in ours:
+        # guard: no fence is asked for while a replica is to land
         if record.slot.node not in closed:
             # One that was refused is asked for again when that is a while ago: in between, replicas get their turn.
             yield HoldFence(record.slot.id)
@@ -103,6 +108,7 @@ def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
     Not those whose fence was just refused: somebody holds their GPU, though it may be a stranger.
     """
     told, absent = seen.fences, FenceView.ABSENT
+    # guard: no fence is removed while another GPU of the node is free; a stranger who stays keeps no replica from placing
     without = [one for slot, one in state.slots.items() if told.get(slot, absent) is absent]
     return [one for one in without if one.state is not SlotState.OPENING]
 
@@ -126,10 +132,13 @@ def _uneasy(state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> frozens
     """Nodes on which somebody else may take a logical GPU that gets free."""
     haunting = [state.seats.get(seat) for seat, actors in seen.living.items() if actors]
     haunting = [seat for seat in haunting if seat is None or not seat.fenced]  # these take no logical GPU
+    # guard: no fence is removed while an unwanted actor is pending anywhere
     if any(seat is None or seat.state is SeatState.COLD for seat in haunting):
         return frozenset(record.slot.node for record in state.slots.values())  # it may be pending for whatever node
     # It never landed and is not wanted any more: it takes any logical GPU of its node.
+    # guard: no fence is removed while an unwanted actor is pending on the node
     seats = [seat for seat in haunting if seat and seat.state is SeatState.STOPPING and not seat.replica]
+    # guard: no fence is removed while a dead replica's successor is to land there
     seats += [seat for seat in state.seats.values() if _returns(seen, seat)]
     slots = (state.slots[slot].slot.node for seat in seats for slot in seat.slots)
     leaving = (record.slot.node for seat in state.seats.values() for record in _leaving(state, seen, seat))
@@ -146,7 +155,10 @@ def _returns(seen: Seen, seat: SeatRecord) -> bool:
 
 def _leaving(state: PoolState, seen: Seen, seat: SeatRecord) -> list[SlotRecord]:
     """Slots whose replica is on its way out: their logical GPUs get free at any moment, and are in no fence yet."""
-    if seat.state is not SeatState.STOPPING or seat.fenced:
+    if (
+        seat.state is not SeatState.STOPPING  # guard: no fence is removed while a replica leaves the node
+        or seat.fenced
+    ):
         return []
     mine = (state.slots[slot] for slot in seat.slots if _fence(seen, slot) is FenceView.ABSENT)
     return [record for record in mine if record.occupant == seat.id and record.state is not SlotState.OPENING]
@@ -154,26 +166,31 @@ def _leaving(state: PoolState, seen: Seen, seat: SeatRecord) -> list[SlotRecord]
 
 def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
     """Whether the slot's logical GPU ought to be held by our fence and not by a replica's actor."""
-    if record.state is SlotState.LOST:
+    if record.state is SlotState.LOST:  # guard: no fence is asked for on a dead node
         return False
     seat = state.seats.get(SeatId(record.occupant or ""))
     if seat is None or seat.fenced:
         return True
-    left = seen.living_at_s > record.since_s and not seen.living.get(seat.id)
+    left = (
+        # guard: a look that finds no actor must be newer than the order to fence its slot
+        seen.living_at_s > record.since_s
+        and not seen.living.get(seat.id)  # guard: no fence is asked for where a replica's actor still is
+    )
     return record.state is SlotState.RECLAIMING and left
 
 
 def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
     for seat in state.seats.values():
+        # guard: no replica is asked for before its fences are gone
         if seat.state is SeatState.PLACING and not _open(seat, seen):
             continue
         if seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.READY, SeatState.DRAINING):
             yield OpenSeat(seat.id)
-            continue
+            continue  # guard: only a replica that was told to go is killed
         if seat.state in SEAT_PARKS:
             continue  # Serve keeps what it has; one that dies is not to be started again
         yield CloseSeat(seat.id)
-        if seen.waited_s(seat.since_s, now_s) > KILL_MARGIN_S:
+        if seen.waited_s(seat.since_s, now_s) > KILL_MARGIN_S:  # guard: an actor has time to leave by itself
             for actor in seen.living.get(seat.id, ()):
                 yield KillReplica(seat.id, actor)
 
@@ -192,11 +209,16 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
             seat = state.seats[SeatId(str(record.occupant))]
             # What parks has a limit of its own; when that has passed it is told to exit.
             limit_s = state.endpoints[seat.endpoint].spec.drain_s + (PARK_S if seat.parks else 0.0)
+        # guard: the holder of a lock has time to leave by itself
         if seen.waited_s(record.since_s, now_s) > limit_s + KILL_MARGIN_S:
             yield KillHolder(record.slot.id, record.epoch)
 
 
 def _restores(state: PoolState, seen: Seen) -> Iterator[Instruction]:
     for name, job in state.jobs.items():
-        if name in seen.restorable and may_come_back(job) and not state.frozen:
+        if (
+            name in seen.restorable  # guard: only a job whose submission is kept is restored
+            and may_come_back(job)
+            and not state.frozen  # guard: no job is restored while the pool is frozen
+        ):
             yield RestoreJob(name)

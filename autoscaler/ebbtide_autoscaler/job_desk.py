@@ -34,12 +34,12 @@ class JobDesk:
         Raises:
             ValueError: a job of that name is alive under another incarnation, or it can never run here.
         """
-        if not self._loop.opened:
+        if not self._loop.opened:  # guard: no job is taken in before the ledger is open
             return None
         known = self._loop.world.state.jobs.get(spec.name)
         if known is not None and known.incarnation == incarnation:
             return self._orders(spec.name)
-        if known is not None and known.state is not JobState.ENDED:
+        if known is not None and known.state is not JobState.ENDED:  # guard: one job of a name at a time
             raise ValueError(f"job {spec.name} is {known.state.value} already; cancel it first, or choose another name")
         self._must_fit_the_pool(spec)
         self._must_fit_its_team(spec)
@@ -47,7 +47,7 @@ class JobDesk:
         self._loop.reports.forget_job(spec.name)
         aside = self.aside(spec)
         self._loop.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
-        self._await_journaled(spec.name, incarnation)
+        self._await_journaled(spec.name, incarnation)  # guard: a job that was answered for is in the ledger
         return ControllerOrders(None, "just submitted")
 
     def _must_fit_the_pool(self, spec: JobSpec) -> None:
@@ -55,7 +55,7 @@ class JobDesk:
         slots = sum(record.state is not SlotState.LOST for record in state.slots.values())
         bounds = settings.cluster_size(config) if config is not None else None
         more = 0 if bounds is None else max(0, bounds.nodes_max - len(state.nodes)) * bounds.node_slots
-        if slots and spec.workers_min > slots + more:
+        if slots and spec.workers_min > slots + more:  # guard: a job that can never run is refused
             grown = f", and {slots + more} with all the nodes that it may have" if bounds is not None else ""
             raise ValueError(
                 f"job {spec.name} needs {many(spec.workers_min, 'slot')} at least; the pool has {slots}{grown}"
@@ -88,18 +88,22 @@ class JobDesk:
 
     def controller(self, report: ControllerReport) -> ControllerOrders | None:
         """A Train controller's state; the answer is what it should do when it has no gang."""
-        if not self._loop.opened:
+        if not self._loop.opened:  # guard: no controller is answered before the ledger is open
             return None
         name = JobName(report.job)
         submitted = self._submitted.get(name)  # read first: it goes when the ledger knows the job
         job = self._loop.world.state.jobs.get(name)
-        if job is None or job.incarnation != report.incarnation:
+        if (
+            job is None
+            # guard: a controller of an earlier submission is not listened to
+            or job.incarnation != report.incarnation
+        ):
             if submitted == report.incarnation:
                 return ControllerOrders(None, "just submitted")
             why = "another submission of this job has taken over" if job else "the pool does not know this job any more"
             return ControllerOrders(None, why, cancelled=True, kill_gang=job is None)
         last = self._loop.reports.controllers.get(name)
-        if overtaken(last, ("incarnation",), report):
+        if overtaken(last, ("incarnation",), report):  # guard: a controller's word that was overtaken is dropped
             return self._orders(name)
         self._loop.reports.controllers[name] = heard(report)
         if last is None or last.report.phase is not report.phase:
@@ -117,9 +121,14 @@ class JobDesk:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
         key = (JobName(report.job), report.rank)
         last = self._loop.reports.ranks.get(key)
+        # guard: a rank's word that was overtaken is dropped
         if overtaken(last, ("incarnation", "node", "pid"), report):
             return directive(self._loop.world.state, report)
-        if last is None or last.report.lease_epoch <= report.lease_epoch:
+        if (
+            last is None
+            # guard: a rank's word of an earlier lease is dropped
+            or last.report.lease_epoch <= report.lease_epoch
+        ):
             self._loop.reports.ranks[key] = heard(report)
         if last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive):
             self._loop.wake()
@@ -132,7 +141,11 @@ class JobDesk:
             ValueError: no job ends like that.
         """
         known = self._loop.world.state.jobs.get(name)
-        if known is None or known.incarnation != incarnation or known.state is JobState.ENDED:
+        if (
+            known is None
+            or known.incarnation != incarnation  # guard: an earlier driver's last word ends nothing
+            or known.state is JobState.ENDED
+        ):
             return
         if outcome not in ("finished", "failed", "cancelled", "lost"):
             raise ValueError(f"job {name} cannot end as {outcome!r}")

@@ -76,7 +76,7 @@ class Journal:
             records.append({"type": "memory", "memory": MEMORY.dump_python(memory, mode="json")})
         done = self._log.append([*records, *(dict(record) for record in extra)])
         for event in events:
-            self._known.take_event(event)
+            self._known.take_event(event)  # guard: what is written is folded in
         if memory is not None:
             self._known.memory = memory
         for record in extra:
@@ -87,14 +87,21 @@ class Journal:
         """Queue a snapshot when a replay would read too much; None: none is due. The future is as that of ``write``,
         but a snapshot for which there is no room is no error: see :class:`SnapshotDeclined`.
         """
-        if self._rolling is not None and not self._rolling.done():
+        if self._rolling is not None and not self._rolling.done():  # guard: one snapshot at a time
             return None
         if self._rolling is not None and isinstance(self._rolling.exception(), SnapshotDeclined):
             self._rolling, self._not_before_s = None, self._clock() + SNAPSHOT_RETRY_S
         cost = self._log.replay_cost()
         # A pool whose snapshot is larger than the bound writes as much again before the next one.
-        due = cost.record_bytes > max(self._snapshot_bytes, cost.snapshot_bytes) or cost.files > SNAPSHOT_FILES
-        if not due or self._clock() < self._not_before_s or self._log.health().broken:
+        due = (
+            cost.record_bytes > max(self._snapshot_bytes, cost.snapshot_bytes)
+            or cost.files > SNAPSHOT_FILES  # guard: many small files make a snapshot
+        )
+        if (
+            not due
+            or self._clock() < self._not_before_s  # guard: a pause before the next snapshot when there was no room
+            or self._log.health().broken
+        ):
             return None
         self._rolling = self._log.roll(snapshot_of(self._known))
         return self._rolling

@@ -30,6 +30,7 @@ def kept_for_parked(
     """Slots of parked jobs, while waiting for them is cheaper than a restart elsewhere; then nothing is kept."""
 
     def soon(name: JobName) -> bool:
+        # guard: slots of a job that has just parked are kept
         return now_s - state.jobs[name].asked_s < draft.restart_costs_s(name, config.restart_cost_s)
 
     waiting = awaited(state.jobs)

@@ -42,7 +42,12 @@ class KeyBook:
         found = [*self.file.values()]
         for made in self.made.values():
             found.append(made.grant)
-            if made.old_sha256 and made.old_until_s > now_s:
+            if (
+                made.old_sha256
+                # guard: an old secret never outlives its grace
+                and made.old_until_s > now_s
+            ):
+                # guard: an old secret never outlives its key
                 until_s = min(made.old_until_s, made.grant.expires_s or made.old_until_s)
                 found.append(replace(made.grant, sha256=made.old_sha256, expires_s=until_s))
         return tuple(found)
@@ -63,7 +68,7 @@ class KeyBook:
             ValueError: the file names a key that the command has made.
         """
         for grant in grants:
-            if grant.name in self.made:
+            if grant.name in self.made:  # guard: a file cannot take the name of a made key
                 raise ValueError(
                     f"the key {grant.name!r} was made by `ebbtide keys`; give the one of the file another name"
                 )
@@ -78,15 +83,15 @@ def create(book: KeyBook, grant: KeyGrant, endpoints: frozenset[str], now_s: flo
     """
     if not _NAME.fullmatch(grant.name):
         raise ValueError(f"{grant.name!r} is no name for a key: lower-case letters, digits, '.', '_', '-'; at most 63")
-    if grant.name in book.file:
+    if grant.name in book.file:  # guard: a name of the file is the file's
         raise ValueError(f"the key {grant.name!r} is in the pool's file; choose another name")
-    if grant.name in book.made:
+    if grant.name in book.made:  # guard: a key's name is given once
         again = "was revoked, and its name stays taken" if book.made[grant.name].grant.revoked else "exists"
         raise ValueError(f"the key {grant.name!r} {again}; choose another name, or rotate it")
     if len(book.made) >= MADE_MAX:
         raise ValueError(f"there are {MADE_MAX} keys already")
     unknown = sorted(set(grant.endpoints or ()) - endpoints)
-    if unknown:
+    if unknown:  # guard: a key names endpoints that there are
         raise ValueError(f"there is no endpoint {unknown[0]!r}; there are: {', '.join(sorted(endpoints)) or 'none'}")
     if grant.expires_s is not None and grant.expires_s <= now_s:
         raise ValueError(f"the key {grant.name!r} would have expired already")
@@ -100,7 +105,7 @@ def rotate(book: KeyBook, name: str, sha256: str, grace_s: float, now_s: float) 
         ValueError: no such key, or not one of the command's, or it is over.
     """
     made = _made(book, name)
-    if made.grant.revoked:
+    if made.grant.revoked:  # guard: a revoked key gets no new secret
         raise ValueError(f"the key {name!r} was revoked; create another")
     if made.grant.expires_s is not None and made.grant.expires_s <= now_s:
         raise ValueError(f"the key {name!r} has expired; create another")
@@ -123,7 +128,7 @@ def revoke(book: KeyBook, name: str) -> MadeKey:
 
 
 def _made(book: KeyBook, name: str) -> MadeKey:
-    if name in book.file:
+    if name in book.file:  # guard: a key of the file is changed in the file
         raise ValueError(f"the key {name!r} stands in the pool's file: change it there and run `ebbtide up`")
     if name not in book.made:
         raise ValueError(f"there is no key {name!r}; `ebbtide keys list` shows all")

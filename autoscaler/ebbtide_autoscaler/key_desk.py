@@ -33,6 +33,7 @@ class KeyDesk:
 
     def recover(self, made: Mapping[str, MadeKey], epoch: int) -> None:
         """Take over what the ledger says; versions of a later epoch are higher than all before."""
+        # guard: a new arbiter's version of the keys is higher
         self._issued = (epoch * 1_000_000, replace(self.book, made=dict(made)))
 
     def obey(self, grants: tuple[KeyGrant, ...], endpoints: frozenset[str]) -> None:
@@ -53,7 +54,7 @@ class KeyDesk:
     def orders(self, keys_seen: int, routes: RoutingTable | None, share: LimitShare | None) -> GatewayOrders:
         """The answer to a gateway that obeys the keys ``keys_seen``."""
         version, book = self._issued
-        if self._endpoints is None:
+        if self._endpoints is None:  # guard: before a file is in force no keys are known
             return GatewayOrders(routes=routes, share=share)
         keys = None if keys_seen == version else book.grants(time.time())
         return GatewayOrders(routes=routes, keys_version=version, keys=keys, share=share)
@@ -77,12 +78,12 @@ class KeyDesk:
         return await self._change(lambda book, now_s: revoke(book, name))
 
     async def _change(self, change: Callable[[KeyBook, float], MadeKey]) -> dict[str, Any]:
-        async with self._changing:
+        async with self._changing:  # guard: changes at the same time lose none
             if self._endpoints is None:
                 raise ValueError("no file is in force yet; run `ebbtide up FILE`")
             now_s = time.time()
             made = change(self.book, now_s)
             if self.book.made.get(made.grant.name) != made:
-                await self._write(key_record(made, now_s))
+                await self._write(key_record(made, now_s))  # guard: no gateway hears of a key that is not journaled
                 self._issue(self.book.with_made(made))
             return row(made, now_s)

@@ -16,7 +16,7 @@ def leave(state: PoolState, job: JobRecord, draft: Draft, whom: str) -> ParkJob 
     if not job.spec.in_place:
         return StopJob(name, f"{whom}: steps aside by a restart (in_place is off)", preempts=True)
     full = no_host_memory(state, job, draft)
-    if full:
+    if full:  # guard: no job parks without host memory
         return StopJob(name, f"{whom}: cannot park, {full}", preempts=True)
     if aside is None:
         return ParkJob(name, f"{whom}: steps aside in place")

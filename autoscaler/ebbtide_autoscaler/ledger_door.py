@@ -69,17 +69,20 @@ class LedgerDoor:
         Raises:
             LedgerError, OSError, ValueError, PoolError: it cannot be opened now; try again.
         """
-        if self._attempt is None:
+        if self._attempt is None:  # guard: one attempt at a time
             self._attempt, self._since_s = Future(), time.monotonic()
             work = threading.Thread(target=self._try, args=(self._attempt,), name="ledger-door", daemon=True)
             work.start()
         attempt = asyncio.wrap_future(self._attempt)
         while True:
-            done, _ = await asyncio.wait({attempt}, timeout=PATIENCE_S)
+            done, _ = await asyncio.wait(
+                {attempt},
+                timeout=PATIENCE_S,  # guard: the arbiter goes on while a directory hangs
+            )
             if done:
                 self._attempt = None
                 return attempt.result()
-            late(time.monotonic() - self._since_s)
+            late(time.monotonic() - self._since_s)  # guard: a directory that hangs is told of
 
     def _try(self, attempt: "Future[OpenLedger]") -> None:
         try:
@@ -90,18 +93,18 @@ class LedgerDoor:
     def _open(self) -> OpenLedger:
         directory = self._shared_dir / "ledger"
         fault = directory_fault(directory, min_free_bytes=LEAST_FREE_BYTES, deadline_s=FOR_EVER_S)
-        if fault is not None:
+        if fault is not None:  # guard: the directory is looked at before a file is made there
             raise LedgerUnusable(fault)
         opened = self._open_log(directory, expects=self._expects or self._remembered())
         try:
             found = recover(directory, up_to=opened.epoch)
             config = PoolFile.model_validate_json(found.config) if found.config else None
             token = internal_token(self._shared_dir)
-            self._remember(opened.ledger)
+            self._remember(opened.ledger)  # guard: the cluster remembers its ledger
         except BaseException:
-            opened.close()
+            opened.close()  # guard: a ledger that cannot be read is closed again
             raise
-        self._expects = opened.ledger
+        self._expects = opened.ledger  # guard: an arbiter remembers its ledger
         return OpenLedger(Journal(opened, found), found, opened.epoch, opened.ledger, token, config)
 
     def _remembered(self) -> str:
@@ -109,14 +112,18 @@ class LedgerDoor:
             known = json.loads(self._memory.read_text())
         except (OSError, ValueError):
             return ""
-        same = self._cluster and known.get("cluster") == self._cluster
+        same = (
+            self._cluster
+            # guard: one cluster's memory is not another's
+            and known.get("cluster") == self._cluster
+        )
         return str(known.get("ledger", "")) if same else ""
 
     def _remember(self, ledger: str) -> None:
         self._memory.parent.mkdir(parents=True, exist_ok=True)
         draft = self._memory.with_suffix(".new")
         draft.write_text(json.dumps({"cluster": self._cluster, "ledger": ledger}))
-        os.replace(draft, self._memory)
+        os.replace(draft, self._memory)  # guard: the memory is replaced whole
 
 
 def internal_token(shared_dir: Path) -> str:
@@ -128,7 +135,7 @@ def internal_token(shared_dir: Path) -> str:
     path = shared_dir / "internal-token"
     if not path.exists():
         draft = path.with_suffix(".new")
-        draft.touch(mode=0o600)
+        draft.touch(mode=0o600)  # guard: the internal token is its owner's
         draft.write_text(secrets.token_urlsafe(32))
         draft.replace(path)
     return path.read_text()

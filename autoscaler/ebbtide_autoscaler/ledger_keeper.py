@@ -51,7 +51,7 @@ class LedgerKeeper:
     @property
     def epoch(self) -> int:
         """This arbiter's epoch, for any thread; it grows with every snapshot. 0: the ledger has not been read yet."""
-        return self._journal.epoch if self.opened else 0
+        return self._journal.epoch if self.opened else 0  # guard: the epoch is 0 before the ledger is open
 
     def wait_opened(self) -> bool:
         """Wait in another thread, some seconds at most; says whether the ledger is open."""
@@ -70,7 +70,7 @@ class LedgerKeeper:
                 self._enter(await self._door.open(self._late))
             except (LedgerError, OSError, ValueError, PoolError) as error:
                 self._brake.freeze(f"the ledger cannot be opened: {error}")
-                await asyncio.sleep(REOPEN_S)
+                await asyncio.sleep(REOPEN_S)  # guard: a pause between tries to open the ledger
 
     async def reopen(self, error: LedgerError) -> None:
         """Begin another epoch after the last one broke. The tick that failed has changed nothing, and is done again."""
@@ -118,7 +118,7 @@ class LedgerKeeper:
                 await asyncio.wait_for(asyncio.shield(waiting), LEDGER_DEADLINE_S)
                 return
             except TimeoutError:
-                self._late(self._journal.health().oldest_pending_s)
+                self._late(self._journal.health().oldest_pending_s)  # guard: the tick does not wait in silence
 
     async def keep_short(self) -> bool:
         """Begin a new file with a snapshot when a replay would take too long; says whether it did: a new epoch."""
@@ -127,7 +127,7 @@ class LedgerKeeper:
             return False
         try:
             await self.durable(rolling)
-        except SnapshotDeclined as why:
+        except SnapshotDeclined as why:  # guard: no room for a snapshot stops nothing
             log.warning("the ledger gets no snapshot now, and grows on: %s", why)
             return False
         return True

@@ -183,7 +183,7 @@ class Loop:
 
     def must_be_open(self) -> None:
         """Raise ValueError for a person if the ledger has not been read and is not within some seconds."""
-        if not self.ledger.wait_opened():
+        if not self.ledger.wait_opened():  # guard: a person is told that the ledger is not open
             raise ValueError(f"the arbiter has not read its ledger yet, nothing was changed: {self.frozen}")
 
     def stop(self) -> "Future[None]":
@@ -240,7 +240,7 @@ class Loop:
 
     async def _tick(self) -> None:
         now_s = clock.now_s()
-        self.reports.attend(now_s)
+        self.reports.attend(now_s)  # guard: the loop notices that it was away
         seen = self.reports.seen(self.world.state, self._book, self.acting.fencing(), self.routing_table.version)
         bodies = self.reports.take_inbox()
         try:
@@ -253,6 +253,7 @@ class Loop:
             await self._commit(result, [demand_record(one) for one in closed])
             self.meter.committed(before, result, seen, now_s)
         except BaseException:
+            # guard: what was submitted while the ledger failed is not lost
             self.reports.inbox.extendleft(reversed(bodies))
             raise
         for body, why in result.refused:
@@ -278,14 +279,29 @@ class Loop:
         if self.file.config is None or self._stopping:
             return ()
         state = self.world.state
-        return agree(self.file.config, state, may_move=not (knobs.frozen or knobs.observe or state.frozen))
+        return agree(
+            self.file.config,
+            state,
+            may_move=not (
+                knobs.frozen
+                or knobs.observe  # guard: an observing pool drains nothing for its file
+                or state.frozen
+            ),
+        )
 
     def _knobs(self, seen: Seen) -> Knobs:
         if self.file.config is None:
             return Knobs(PolicyConfig(), Limits(), frozen=True)
         settles = settling(self.world.state, seen, clock.now_s())
         self.settling_since_s = seen.started_s if settles else 0.0
-        return settings.knobs(self.file.config, frozen=self._stopping or settles)
+        return settings.knobs(
+            self.file.config,
+            frozen=(
+                self._stopping
+                # guard: a new arbiter decides when every replica has reported
+                or settles
+            ),
+        )
 
     async def _commit(self, result: Step, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None
@@ -298,7 +314,7 @@ class Loop:
         if result.events or memory is not None or extra:
             written = self.ledger.write(result.events, memory=memory, extra=extra)
             with self.meter.committing():
-                await self.ledger.durable(written)
+                await self.ledger.durable(written)  # guard: others hear only of what the ledger has confirmed
         self.world = result.world
         self.waits = waits
         self._brake.thaw()

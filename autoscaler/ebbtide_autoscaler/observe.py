@@ -101,12 +101,19 @@ def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
     """The seats that may be sent requests, by endpoint."""
     table: dict[str, list[SeatRoute]] = {str(name): [] for name in state.endpoints}
     for seat in state.seats.values():
-        if seat.state is not SeatState.READY:
+        if seat.state is not SeatState.READY:  # guard: a draining, starting or stopping seat is in no table
             continue
         heard = seen.replicas.get(seat.id)
-        if heard is None or heard.report.lease_epoch != seat.epoch:
+        if (
+            heard is None
+            # guard: a replica of an earlier lease is in no table
+            or heard.report.lease_epoch != seat.epoch
+        ):
             continue
-        if heard.report.phase is ReplicaPhase.READY and heard.report.url:
+        if (
+            heard.report.phase is ReplicaPhase.READY  # guard: a replica that does not answer yet is in no table
+            and heard.report.url
+        ):
             table[str(seat.endpoint)].append(SeatRoute(seat.id, heard.report.replica, heard.report.url))
     return {name: tuple(seats) for name, seats in table.items()}
 
@@ -123,7 +130,11 @@ def as_if_ours(state: PoolState, seen: Seen) -> PoolState:
     """``state`` with every slot counted as free that nobody holds, fenced or not: what an observing pool decides on."""
     slots = {
         name: replace(record, state=SlotState.FREE)
-        if record.state is SlotState.UNFENCED and _unheld(seen, record)
+        if (
+            record.state is SlotState.UNFENCED
+            # guard: an observing pool does not count held slots as its own
+            and _unheld(seen, record)
+        )
         else record
         for name, record in state.slots.items()
     }
@@ -191,12 +202,16 @@ def directive(state: PoolState, report: RankReport) -> JobDirective | None:
     job = next((job for name, job in state.jobs.items() if name == report.job), None)
     if job is None:
         return None
-    if job.incarnation != report.incarnation or report.lease_epoch < job.gang_epoch:
+    if (
+        job.incarnation != report.incarnation  # guard: a rank of an earlier submission is told to stop
+        or report.lease_epoch < job.gang_epoch  # guard: a rank of an earlier gang is told to stop
+    ):
         return JobDirective(max(job.directive, report.directive) + 1, Want.STOP, None)
     return JobDirective(job.directive, *_wish(state, job))
 
 
 def _wish(state: PoolState, job: JobRecord) -> tuple[Want, Lease | None]:
+    # guard: a rank that is to park has no lease
     if job.state in (JobState.STARTING, JobState.RUNNING, JobState.RESUMING):
         return Want.RUN, lease(state, job.spec.name, job.epoch, job.gang)
     if job.state in (JobState.PARKING, JobState.PARKED):
@@ -206,13 +221,20 @@ def _wish(state: PoolState, job: JobRecord) -> tuple[Want, Lease | None]:
 
 def orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
     """What the job's Train controller should do when it has no gang."""
-    if job.state is JobState.STARTING and not job.cancelled:
+    if (
+        job.state is JobState.STARTING  # guard: a controller whose job steps aside has no lease
+        and not job.cancelled  # guard: a controller whose job is cancelled has no lease
+    ):
         return ControllerOrders(lease(state, job.spec.name, job.epoch, job.gang))
     # A controller that still asks after its job was taken for lost must hear that it is over.
     done = job.state is JobState.ENDED or (job.cancelled and job.state is JobState.WAITING)
     said = f"the job is {job.state.value}" + (f" ({job.outcome})" if job.outcome else "")
     return ControllerOrders(
-        None, why or said, cancelled=done, kill_gang=job.state in (JobState.RECOVERING, JobState.ENDED)
+        None,
+        why or said,
+        cancelled=done,  # guard: a controller of a job that is over hears so
+        # guard: a crashed gang is killed by its controller
+        kill_gang=job.state in (JobState.RECOVERING, JobState.ENDED),
     )
 
 

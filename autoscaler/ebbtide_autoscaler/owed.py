@@ -23,7 +23,11 @@ def is_owed(job: JobRecord) -> bool:
     preemption beyond its bound that nobody counts. Never for a job that a person put aside: its slots were promised to
     others meanwhile, and what is kept for it might never be enough.
     """
-    ran = (job.epoch > 0 or job.restores > 0) and job.held is None and not job.stood_aside
+    ran = (
+        (job.epoch > 0 or job.restores > 0)
+        and job.held is None  # guard: nothing is owed to a held job
+        and not job.stood_aside
+    )
     away = ran and job.state in (JobState.STOPPING, JobState.RECOVERING, JobState.WAITING)
     keeps = job.spec.workload_class is not WorkloadClass.PREEMPTIBLE or _grows_at_its_bound(job)
     return away and not job.cancelled and keeps
@@ -54,7 +58,7 @@ def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobNa
     for job in waiting:
         least, team = job.spec.workers_min, job.spec.team
         if least <= left and (shares is None or by_team[team] + least <= shares.left_of_quota(job)):
-            owed[job.spec.name] = least
+            owed[job.spec.name] = least  # guard: the minimum of a job that restarts and may not lose it is kept
             left -= least
             by_team[team] += least
     return owed

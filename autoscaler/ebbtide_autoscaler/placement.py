@@ -53,8 +53,12 @@ def _running(job: JobRecord) -> tuple[JobRecord, Mapping[NodeId, int]] | None:
 
 def may_lose(job: JobRecord) -> int:
     """How many of its slots a job can ever be asked for: by its class, and none if its file allows no preemption."""
-    if job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE or not job.spec.max_preemptions_per_h:
+    if (
+        job.spec.workload_class is WorkloadClass.NON_PREEMPTIBLE  # guard: a non-preemptible job is not counted upon
+        or not job.spec.max_preemptions_per_h
+    ):
         return 0
+    # guard: a semi-preemptible job is counted upon only above its minimum
     if job.spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         return max(0, len(job.gang) - job.spec.workers_min)
     return len(job.gang)

@@ -72,8 +72,8 @@ def decide(
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
         shares=shares,
     )
-    training.vacate(state, draft)
-    put_aside(state, draft)
+    training.vacate(state, draft)  # guard: jobs leave a draining node
+    put_aside(state, draft)  # guard: a job that a person holds leaves its slots
     for _, group in groupby(wanted, key=lambda want: state.endpoints[want.endpoint].spec.priority):
         same = list(group)
         raising.raise_by_turns(now_s, state, [want for want in same if want.want > want.now], draft)
@@ -84,7 +84,7 @@ def decide(
     reclaim(now_s, state, draft, config)
     make_place(now_s, state, wanted, draft)
     grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
-    give_way(state, draft)
+    give_way(state, draft)  # guard: warm replicas give way
     decision = Decision(moves=tuple(draft.moves), waits=Waits(draft.waits))
     ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}

@@ -92,6 +92,7 @@ def _lack(state: PoolState, line: _Line, draft: Draft) -> None:
     if not seats:
         return
     count = state.endpoints[want.endpoint].spec.slots_per_replica
+    # guard: jobs step aside for a failing seat less and less often
     if found.disturb_in_s and not draft.free.fits(count):
         no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
         why = f"{want.reason}; {found.story()} when a slot is free, {no_job}"

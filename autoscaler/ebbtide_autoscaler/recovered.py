@@ -100,10 +100,10 @@ class Recovered:
         return replace(self, fences=dict(self.fences), keys=dict(self.keys), tally=tally, parts=list(self.parts))
 
     def _take_part(self, payload: Mapping[str, Any]) -> None:
-        if payload["part"] == 1:
+        if payload["part"] == 1:  # guard: a snapshot after a torn one begins anew
             self.parts = []
         self.parts.append(payload)
-        if payload["part"] == payload["of"] == len(self.parts):
+        if payload["part"] == payload["of"] == len(self.parts):  # guard: a torn snapshot is ignored
             whole = from_snapshot(self.parts)
             for one in fields(whole):
                 setattr(self, one.name, getattr(whole, one.name))

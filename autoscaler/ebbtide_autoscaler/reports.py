@@ -108,6 +108,7 @@ class Reports:
         """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""
         node = NodeId(report.node)
         last = self.agents.get(node)
+        # guard: an agent's word that was overtaken is dropped
         if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:
             return False  # a lock that it calls free may have been taken since
         report = self._by_own_clock(report)
@@ -132,6 +133,7 @@ class Reports:
         The order is by node, so that one that is restarted has the place of the one before.
         """
         now_s = clock.now_s()
+        # guard: an arbiter that has not heard all gateways changes no part of the limits
         if now_s - max(self.started_s, self.back_s) <= GATEWAY_PRESENT_S:
             return None
         last = [one.report for one in list(self.gateways.values()) if now_s - one.at_s <= GATEWAY_PRESENT_S]
@@ -143,7 +145,7 @@ class Reports:
         now_s = clock.now_s()
         for name in [name for name, last in self.gateways.items() if now_s - last.at_s > GATEWAY_FORGOTTEN_S]:
             self.gateways.pop(name, None)
-        self._forget_unknown(state, now_s)
+        self._forget_unknown(state, now_s)  # guard: reports of who is gone are forgotten
         return Seen(
             started_s=self.started_s,
             back_s=self.back_s,
@@ -179,5 +181,6 @@ def _order(gateway: GatewayReport) -> tuple[str, float, str]:
 
 def _pop_old(reports: dict[K, Heard[R]], key: K, now_s: float) -> None:
     last = reports.get(key)
+    # guard: reports of who has just come are kept
     if last is not None and now_s - last.at_s > UNKNOWN_FORGOTTEN_S:
         reports.pop(key, None)

@@ -53,6 +53,7 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
     last = max(failing, key=lambda seat: seat.since_s)
     count = sum(seat.failures for seat in failing)
     works = any(seat.state is SeatState.READY and seat.revision == revision for seat in known.values())
+    # guard: a seat that failed beside good ones waits alone
     if works:  # so it is the seat, or its slots
         held = {
             seat.id: left for seat in failing if (left := _left_s(now_s, seat.since_s, seat.failures, BACKOFF_MAX_S))
@@ -63,7 +64,15 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
     disturb_in_s = _left_s(now_s, last.since_s, count, DISTURB_MAX_S)
     trying = any(seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.STOPPING) for seat in known.values())
     best = min(cold, key=lambda name: known[name].failures if name in known else 0, default=None)
-    may = () if wait_s or trying or best is None else (best,)
+    may = (
+        ()
+        if (
+            wait_s  # guard: a failed start is tried again after a pause
+            or trying  # guard: one seat is tried at a time while none has worked
+            or best is None
+        )
+        else (best,)
+    )
     return Tries(may, wait_s, disturb_in_s, count, last.last_error)
 
 

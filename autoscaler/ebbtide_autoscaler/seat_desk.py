@@ -24,10 +24,11 @@ class SeatDesk:
         """The lease of a replica that was placed on these GPUs; None: they were not granted to it."""
         state = self._loop.world.state
         record = state.seats.get(seat)
+        # guard: a replica whose seat has no granted slots gets no lease
         if record is None or record.state not in MAY_HAVE_LEASE:
             return None
         here = placed(state, record, node, gpu_ids)
-        if here != frozenset(record.slots):
+        if here != frozenset(record.slots):  # guard: a replica on other GPUs than granted gets no lease
             self._loop.reports.misplaced[record.id] = heard(tuple(sorted(here)))
             self._loop.wake()
             return None
@@ -38,7 +39,10 @@ class SeatDesk:
         seat = SeatId(report.seat)
         last = self._loop.reports.replicas.get(seat)
         late = overtaken(last, ("replica", "node", "pid"), report)
-        if not late and (last is None or last.report.lease_epoch <= report.lease_epoch):
+        if not late and (
+            last is None
+            or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
+        ):
             self._loop.reports.replicas[seat] = heard(report)
         if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
             self._loop.wake()
@@ -47,7 +51,7 @@ class SeatDesk:
     def gateway(self, report: GatewayReport) -> GatewayOrders:
         """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""
         last = self._loop.reports.gateways.get(report.gateway)
-        if not overtaken(last, ("gateway",), report):
+        if not overtaken(last, ("gateway",), report):  # guard: a gateway's word that was overtaken is dropped
             self._loop.reports.gateways[report.gateway] = heard(report)
             self._loop.reports.gateway_last_s = clock.now_s()
         held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
@@ -55,5 +59,6 @@ class SeatDesk:
             self._loop.wake()
         seen, state = self._loop.seen, self._loop.world.state
         unsure = not self._loop.configured or seen is None or settling(state, seen, clock.now_s())
+        # guard: no gateway is told of routes before they are known
         routes = None if unsure else self._loop.routing_table
         return self._loop.keys.orders(report.keys_seen, routes, self._loop.reports.share_of(report))

@@ -56,6 +56,7 @@ class Seen:
 
     def silent_s(self, heard_s: float, now_s: float) -> float:
         """For how long somebody who was last heard at ``heard_s`` has said nothing that this arbiter could hear."""
+        # guard: an arbiter that was away blames no process for its own silence
         return now_s - max(heard_s, self.started_s, self.back_s)
 
     def waited_s(self, since_s: float, now_s: float) -> float:
@@ -65,9 +66,9 @@ class Seen:
         on their way, and nothing counts as waited for. But a pause does not begin the wait anew: if pauses came again
         and again (a shared directory that hangs every minute), the wait would never end.
         """
-        if now_s - self.back_s < STRAGGLER_S:
+        if now_s - self.back_s < STRAGGLER_S:  # guard: an arbiter that has just come back has waited for nothing
             return 0.0
-        return now_s - max(since_s, self.started_s)
+        return now_s - max(since_s, self.started_s)  # guard: a new arbiter gives what it waits for its whole time
 
 
 # For a replica to give up its GPUs, and to take them back: 80 GB at the 5 GB/s that a driver was seen to copy take
@@ -94,9 +95,16 @@ def lock_free(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
     took the lock. So the agent says which answer of this arbiter it had when it looked.
     """
     heard = seen.agents.get(node)
-    if heard is None or heard.report.after is None or heard.report.after.at_s <= after_s:
+    if (
+        heard is None
+        or heard.report.after is None
+        or heard.report.after.at_s <= after_s  # guard: a lock is free by a report newer than the order only
+    ):
         return False
-    return index in heard.report.holders and heard.report.holders[index] is None
+    return (
+        index in heard.report.holders  # guard: a lock is free only if the report speaks of it
+        and heard.report.holders[index] is None
+    )
 
 
 def lock_taken(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:

@@ -105,9 +105,8 @@ def _want(
 ) -> tuple[Want, EndpointMemory]:
     spec = record.spec
     seats, have = replicas.seats, len(replicas.seats)
-    if not signals.known:
+    if not signals.known:  # guard: silent gateways move nothing
         return _unheard(now_s, state, record, tuple(seats.values())), _untold(before)
-
     lead_s = record.wake_s if replicas.warm and record.wake_s else record.start_s
     strained = strains(spec, signals)
     strained_at_s = noted_strain_s(now_s, strained, before)
@@ -118,24 +117,28 @@ def _want(
     if too_slow and raw <= have:
         raw = have + 1
         why = missed(spec, signals)
-    elif shown > raw:
+    elif shown > raw:  # guard: no way back to a number of replicas that missed the SLO
         raw = shown
         why = f"{many(before.slow_replicas, 'replica')} missed the SLO when as much was asked for"
     known, known_why = scheduled(spec, now_s, lead_s)
-    raw, why = (known, known_why) if known > raw else (raw, why)
-    bounded = min(max(raw, spec.replicas_min), spec.replicas_max)
+    raw, why = (known, known_why) if known > raw else (raw, why)  # guard: what is scheduled is aimed at
+    bounded = min(  # guard: no more replicas are wanted than the file allows
+        max(raw, spec.replicas_min), spec.replicas_max  # guard: an endpoint keeps its least number of replicas
+    )  # fmt: skip
     # Scheduled replicas are aimed at at once, as the minimum is: demand for as many would have to last first.
-    aim = min(max(before.aim, spec.replicas_min, known), spec.replicas_max)
+    aim = min(
+        max(before.aim, spec.replicas_min, known), spec.replicas_max  # guard: what is scheduled is aimed at at once
+    )  # fmt: skip
     if signals.unheard_s and bounded < aim:  # what its requests take is in no count
         bounded, why = aim, f"a gateway has been silent for {signals.unheard_s:.0f} s: nothing is taken away meanwhile"
     under_since_s = since(before.under_since_s, bounded < aim, now_s)
     over_since_s = since(before.over_since_s, bounded > aim, now_s)
     under_most = 0 if under_since_s is None else max(before.under_most, bounded)
     want, at_once = aim, at_once or aim == 0 or too_slow
-    if bounded > aim and (at_once or for_s(over_since_s, now_s) >= config.up_after_s):
+    if bounded > aim and (at_once or for_s(over_since_s, now_s) >= config.up_after_s):  # guard: more demand has to last
         want, over_since_s = bounded, None
-    elif bounded < aim and for_s(under_since_s, now_s) >= spec.down_after_s:
-        want = max(under_most, aim - max(1, int(aim * STEP_DOWN)))
+    elif bounded < aim and for_s(under_since_s, now_s) >= spec.down_after_s:  # guard: less demand has to last
+        want = max(under_most, aim - max(1, int(aim * STEP_DOWN)))  # guard: replicas go a few at a time
         under_since_s, under_most = now_s, bounded
     elif known > before.aim:
         why = known_why
@@ -146,7 +149,7 @@ def _want(
     if want < have:
         want, why = _down(now_s, state, record, tuple(seats.values()), want)
     all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
-    least = max(spec.replicas_min, known)
+    least = max(spec.replicas_min, known)  # guard: what is scheduled makes no place for another endpoint
     need = want if all_of_it else min(want, max(least, shown, _at_once(spec, signals)))
     busy_s = for_s(after.busy_since_s, now_s)
     return Want(spec.name, have, want, why, busy_s, need, least, unheard=bool(signals.unheard_s)), after
@@ -235,7 +238,7 @@ def _raw_want(
         told += f", {room:.0%} room" if room else ""
         most = max(1, ahead.replicas(spec.target_requests, room))
         return most, f"{told}, {spec.target_requests} per replica", now.smooth
-    if not idle:
+    if not idle:  # guard: the last replica stays until the endpoint has been idle
         return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s", False
     if expected is not None and config.forecast_share and expected.running_in(lead_s, 0.0) >= LEAST_EXPECTED:
         return 1, f"{expected.running_in(lead_s, 0.0):.1f} requests at once expected in {lead_s:.0f} s", False
@@ -251,7 +254,7 @@ def _down(
     """
     have = len(seats)
     surplus = sum(seat.state is SeatState.READY for seat in seats) - aim
-    if surplus <= 0:
+    if surplus <= 0:  # guard: a replica that starts stands in for none that serves
         return have, "less demand, but a replica that is still starting cannot stand in for a ready one"
     if not any(may_go(now_s, state, record, seat) for seat in seats):
         least_s = record.spec.min_uptime_factor * min(_came_in_s(record, seat) for seat in seats)
@@ -266,7 +269,10 @@ def _came_in_s(record: EndpointRecord, seat: SeatRecord) -> float:
 
 def may_go(now_s: float, state: PoolState, record: EndpointRecord, seat: SeatRecord) -> bool:
     """Whether ``seat``'s replica is ready and has lived its minimum up-time, or must be replaced anyway."""
-    if seat.state is not SeatState.READY:
+    if seat.state is not SeatState.READY:  # guard: only a ready replica is drained for less demand
         return False
     least_s = record.spec.min_uptime_factor * _came_in_s(record, seat)
-    return now_s - seat.ready_since_s >= least_s or bool(why_outdated(state, seat))
+    return (
+        now_s - seat.ready_since_s >= least_s  # guard: a replica lives a multiple of its start
+        or bool(why_outdated(state, seat))
+    )

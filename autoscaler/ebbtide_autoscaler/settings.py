@@ -45,7 +45,7 @@ def policy_config(section: PolicySection, *, reserve: int, teams: tuple[Team, ..
         teams: what is promised to them; none: first come, first served.
     """
     return PolicyConfig(
-        reserve=reserve,
+        reserve=reserve,  # guard: jobs leave the reserve of the file free
         restart_cost_s=section.restart_cost_s,
         park_first=section.park_first,
         grow_after_s=section.grow_after_s,

@@ -41,7 +41,11 @@ def slowness(
     With replicas on their way nothing is judged: they change it. That puts it off for some seconds after each: demand
     beyond what replicas are for is counted meanwhile, and one that fails again and again is tried ever more seldom.
     """
-    judged = settled and not _alone(signals, len(seats)) and _is_theirs(now_s, signals, seats.values())
+    judged = (
+        settled  # guard: latencies count when all replicas are ready
+        and not _alone(signals, len(seats))
+        and _is_theirs(now_s, signals, seats.values())
+    )
     slow = judged and bool(missed(spec, signals))
     slow_since_s = since(before.slow_since_s, slow, now_s)
     too_slow = slow and for_s(slow_since_s, now_s) >= config.up_after_s

@@ -21,7 +21,10 @@ def help_if_starving(table: Table, job: JobRecord, waited_s: float) -> str:
     if table.starving is not None:
         return ""
     claims = table.claims(job)
-    if not claims and waited_s < table.config.starve_after_s:
+    if (
+        not claims  # guard: a guarantee is claimed without having starved
+        and waited_s < table.config.starve_after_s
+    ):
         table.draft.waits_until(table.now_s + table.config.starve_after_s - waited_s)
         return ""
     if not claims and not table.usable() and not table.may_be_helped(job):
@@ -37,7 +40,7 @@ def help_if_starving(table: Table, job: JobRecord, waited_s: float) -> str:
     if lacking > sum(count for _, count in after):
         return ""
     table.starving = job.spec.name
-    table.take(free)
+    table.take(free)  # guard: what is free is kept for a job that starves
     shares = table.draft.shares
     if claims and shares is not None:
         whom, why = f"{job.spec.name}, for {shares.words(job)}", shares.words(job)
@@ -92,4 +95,9 @@ def _make_room(table: Table, job: JobRecord, count: int, whom: str) -> Move:
 def _may_leave(table: Table) -> list[JobRecord]:
     """Running jobs that may be asked now, in turn."""
     moved = table.draft.moved()
-    return [one for one in running(table.state.jobs) if one.spec.name not in moved and not protected(table.now_s, one)]
+    return [
+        one
+        for one in running(table.state.jobs)
+        if one.spec.name not in moved
+        and not protected(table.now_s, one)  # guard: a protected job makes no room for another job
+    ]

@@ -78,17 +78,19 @@ def step(
             break
     decision = Decision()
     state = writer.world.state
-    if state.frozen:
+    if state.frozen:  # guard: a pool frozen by a person decides nothing
         decision = Decision(waits=tuple(_frozen_waits(state)))
-    elif not knobs.frozen:
+    elif not knobs.frozen:  # guard: a frozen pool decides nothing, whatever the cause
+        # guard: an observing pool decides as if slots that are free were its own
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
         decision, memory = decide(now_s, shown(state, seen, now_s, known, knobs.policy, outlooks), known, knobs.policy)
-        if not knobs.observe:
+        if not knobs.observe:  # guard: an observing pool moves nothing
             writer.write(decision.moves)
         if memory != writer.world.memory:
             writer.world = replace(writer.world, memory=memory)
     if writer.events:
+        # guard: the whole state is checked at the end of a tick
         check(writer.world.state)  # all of it: each event was checked by what it changed
     return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
 
@@ -135,9 +137,10 @@ class _Writer:
             event = Event(name, self._now_s, _cause(self.world.state, body), body)
             try:
                 state = apply(self.world.state, event)
-            except IllegalTransition as error:
+            except IllegalTransition as error:  # guard: an event that comes too late is left out
                 self.refused.append((body, str(error)))
                 continue
+            # guard: every event is checked against the promises before it is journaled
             check(state, since=self.world.state)
             self.world = replace(self.world, state=state, next_number=self.world.next_number + 1)
             self.events.append(event)

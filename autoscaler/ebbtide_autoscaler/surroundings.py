@@ -181,7 +181,7 @@ class Surroundings:
         self.elastic = {
             node: int(entry["Resources"]["GPU"])
             for node, entry in found.items()
-            if entry.get("Labels", {}).get(ELASTIC_LABEL) == "true"
+            if entry.get("Labels", {}).get(ELASTIC_LABEL) == "true"  # guard: only a node that Ray can end goes
         }
         for node in state.nodes:
             if node not in alive:

@@ -55,15 +55,17 @@ class Table:
     def usable(self, name: JobName | None = None) -> tuple[SlotId, ...]:
         """What is free beyond the reserve and what is left to others."""
         free = self.draft.free.listed()
+        # guard: jobs leave the reserve free when they start or grow
         return free[: max(0, len(free) - self.config.reserve - self.left_to_others(name))]
 
     def for_job(self, job: JobRecord) -> tuple[SlotId, ...]:
         """Of that, what is not kept for another job of at least its priority."""
         name, priority = job.spec.name, job.spec.priority
         late = self.late.get(name, _NOBODY)
+        # guard: a job that starves or claims gets what is kept for one that can return
         if self.returning and job.state in _WITHOUT_SLOTS and (starves_now(self, job) or self.claims(job)):
             late |= self.returning
-        if late:
+        if late:  # guard: a job that was stopped to grow gets what one released later waits for
             room, most = self._room(name, priority), self.most_workers(job, 0)  # nobody is disturbed who need not be
             more = (slot for slot in self._room(name, priority, late) if slot not in room)
             return (*room, *islice(more, max(0, most - len(room))))
@@ -87,6 +89,7 @@ class Table:
             for one in {*chain.from_iterable(kept.values())}
             if one != name and one not in late and jobs[one].spec.priority >= priority
         }
+        # guard: no job takes the slots that a parked job waits for
         return tuple(slot for slot in usable if slot not in kept or keepers.isdisjoint(kept[slot]))
 
     def why_refused(self, asks: Asks) -> str:

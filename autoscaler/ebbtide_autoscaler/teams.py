@@ -67,7 +67,7 @@ class Shares:
     def left_of_quota(self, job: JobRecord) -> float:
         """How many more its team may have."""
         quota = self.of(job).quota
-        return inf if quota is None else max(0, quota - self.held(job))
+        return inf if quota is None else max(0, quota - self.held(job))  # guard: a quota is never passed
 
     def within(self, job: JobRecord) -> bool:
         """Whether its team stays within its guarantee if it starts as small as it can, or resumes."""
@@ -96,6 +96,7 @@ class Shares:
 
     def _next(self, job: JobRecord) -> tuple[bool, float, float, int]:
         by_weight = self.held(job) / self.of(job).weight
+        # guard: who is within a guarantee goes first
         return not self.within(job), by_weight, job.submitted_s, job.submission
 
     def lenders(
@@ -117,10 +118,14 @@ class Shares:
             late_first.sort(key=lambda one: -len(one.gang))
         for one in late_first:
             team, all_of_it = self.of(one), len(one.gang)
-            lends = one.spec.workload_class is WorkloadClass.PREEMPTIBLE and one.spec.priority <= job.spec.priority
+            lends = (
+                one.spec.workload_class is WorkloadClass.PREEMPTIBLE  # guard: only preemptible jobs lend
+                and one.spec.priority <= job.spec.priority  # guard: no job of a higher priority lends
+            )
             if not lends or team is self.of(job):
                 continue
             borrowed = left[team.name] - team.guarantee
+            # guard: no lender's team falls below its guarantee
             count = all_of_it if all_of_it <= borrowed else min(borrowed, all_of_it - one.spec.workers_min)
             if straddling and count == 0 < borrowed:
                 count = all_of_it

@@ -36,15 +36,19 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
         if not lack.missing:
             break
         slots = _slots(state, job)
-        if job.spec.name in moved or not lack.helps(slots):
+        if (
+            job.spec.name in moved  # guard: a job has one move in a decision
+            or not lack.helps(slots)  # guard: slots of a node where the replica cannot be are of no use to it
+        ):
             continue
+        # guard: a semi-preemptible job keeps its minimum
         why_not = protected(now_s, job) or ("" if may_lose(job) else "is semi-preemptible and at its minimum")
         if why_not:
             held_back.append(f"job {job.spec.name} {why_not}")
             continue
         gives = lack.best_of(slots, may_lose(job))
         draft.moves.append(_step_aside(state, job, lack.helps(gives), draft, config))
-        lack.give(gives)
+        lack.give(gives)  # guard: no more jobs step aside than are needed
     if (short_of := lack.missing + later) and held_back:
         short = f"{many(short_of, 'slot')} short: {'; '.join(dict.fromkeys(held_back))}"
         draft.waits.append((lack.whom.split(" ")[0], short))
@@ -56,9 +60,10 @@ def _reckon_with_what_comes(state: PoolState, draft: Draft) -> None:
     coming = {node: count for node, count in reclaiming.items() if node not in state.draining}
     owed = sum(draft.minima.values()) - len(draft.owed)
     draft.shortfall.lack(max(0, min(owed, sum(coming.values()))))
-    draft.shortfall.give(coming)
+    draft.shortfall.give(coming)  # guard: slots that are on their way are not asked for again
     for name in draft.moved():
         if name in state.jobs:
+            # guard: what a job leaves by a drain is not asked for again
             draft.shortfall.give(_slots(state, state.jobs[JobName(name)]))
 
 
@@ -79,7 +84,9 @@ def _left_for_later(now_s: float, state: PoolState, draft: Draft) -> tuple[int, 
 
 def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
     """How many slots of ``job`` replicas could have, by node."""
+    # guard: slots of a dead node are of no use to a replica
     here = (slot for slot in job.gang if state.slots[slot].state is not SlotState.LOST)
+    # guard: slots of a draining node are of no use to a replica
     return {node: count for node, count in on_nodes(here, 1).items() if node not in state.draining}
 
 
@@ -126,6 +133,7 @@ def _victims(state: PoolState, draft: Draft) -> list[JobRecord]:
         loses = aside is not None and aside.tier is Tier.KILL
         elsewhere = not any(slot in draft.best for slot in job.gang)
         last_first = -job.ran_since_s, -job.submitted_s, -job.submission
+        # guard: the least important job steps aside first
         return job.spec.priority, loses, elsewhere, costs[job.spec.name], *last_first
 
     running.sort(key=order)

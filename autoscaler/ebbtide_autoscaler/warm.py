@@ -76,7 +76,7 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
     promised = sum(one.park_bytes for one in parks if node_of_seat(one) == node)
     of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, draft)[node]
     needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
-    if needed > state.nodes.get(node, 0):
+    if needed > state.nodes.get(node, 0):  # guard: a replica stays warm only where there is host memory for it
         return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
     return ""
 

@@ -88,7 +88,11 @@ class Wishes:
             ValueError: that submission is over, or was lost.
         """
         known = self._loop.world.state.jobs.get(name)
-        if known is None or known.incarnation != incarnation or known.state is JobState.ENDED:
+        if (
+            known is None
+            or known.incarnation != incarnation
+            or known.state is JobState.ENDED  # guard: a driver that was lost cancels nothing
+        ):
             raise ValueError(f"this submission of job {name} is over already")
         self.cancel(name, reason)
 
@@ -114,6 +118,7 @@ class Wishes:
             JobHeld(name, by, reason, off_node),
             lambda state: _is_over(state, name) or _is_held(state.jobs[name], off_node),
         )
+        # guard: a job that ends while it is asked for is told of at once
         self._living(name, "park")  # it may have ended at this very moment
         return self._holder(name, changed=True)
 
@@ -139,14 +144,14 @@ class Wishes:
             raise ValueError(_not_a_job(state, name))
         if known.state is JobState.ENDED and may_come_back(known):
             raise ValueError(f"job {name} was {known.outcome}; if the pool brings it back, {wish} it then")
-        if known.state is JobState.ENDED:
+        if known.state is JobState.ENDED:  # guard: what is no living job is refused
             raise ValueError(f"job {name} is over ({known.outcome.splitlines()[0]}): there is nothing to {wish}")
         if known.cancelled:
             raise ValueError(f"job {name} is being cancelled: there is nothing to {wish}")
         return known
 
     def _must_manage(self) -> None:
-        if self._loop.file.mode == "observe":
+        if self._loop.file.mode == "observe":  # guard: a pool that only observes takes no hold
             raise ValueError("the pool only observes and moves no job: write `mode: manage` and run `ebbtide up` first")
 
     def _holder(self, name: JobName, *, changed: bool) -> dict[str, Any]:

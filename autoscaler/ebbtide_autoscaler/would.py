@@ -34,4 +34,5 @@ def takes_a_slot(state: PoolState, instruction: Instruction) -> bool:
     """Whether an instruction would take a logical GPU that the pool does not hold and nobody of it has used."""
     if not isinstance(instruction, HoldFence):
         return False
+    # guard: an observer takes no fence
     return state.slots[instruction.slot].state in (SlotState.UNFENCED, SlotState.FOREIGN)

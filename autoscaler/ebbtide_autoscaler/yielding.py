@@ -90,7 +90,11 @@ class _Places:
         priority = self._state.endpoints[want.endpoint].spec.priority
         found = {}
         for name, own in self._wants.items():
-            if name == want.endpoint or own.unheard or self._state.endpoints[name].spec.priority > priority:
+            if (
+                name == want.endpoint
+                or own.unheard
+                or self._state.endpoints[name].spec.priority > priority  # guard: a higher priority makes no place
+            ):
                 continue
             keeps = max(1, own.least, ceil(own.need * SPARE) if self._have[want.endpoint] else 0)
             # Who has no more than it keeps, with those that start, has no more of those that are ready.
@@ -100,7 +104,11 @@ class _Places:
 
     def _ready(self, name: EndpointName) -> int:
         """Its replicas that answer and stay: one that is still starting cannot stand in for one of them."""
-        return sum(seat.state is SeatState.READY and seat.id not in self._moved for seat in self._state.seats_of(name))
+        return sum(
+            seat.state is SeatState.READY  # guard: a starting replica lets no other make place
+            and seat.id not in self._moved
+            for seat in self._state.seats_of(name)
+        )
 
     def _make_on(self, node: NodeId, there: list[SeatRecord], gives: dict[EndpointName, int], want: Want) -> bool:
         """Place for one replica on this node, if replicas that may go are enough for that."""

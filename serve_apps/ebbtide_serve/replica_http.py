@@ -45,7 +45,7 @@ class ReplicaApp:
     """The ASGI application; ``draining`` refuses what is new, ``inflight`` counts what is not finished."""
 
     def __init__(self, *, token: str) -> None:
-        if not token:
+        if not token:  # guard: no replica starts without the internal token
             raise ValueError("a replica needs the pool's internal token: without it anybody could use its GPU")
         self._token = token.encode()
         self._engine: Engine | None = None
@@ -90,6 +90,7 @@ class ReplicaApp:
     def _refuse(self, scope: Scope) -> JsonReply | None:
         """Why the request is turned away unread, or None."""
         token = next((value for name, value in scope["headers"] if name == TOKEN_HEADER), b"")
+        # guard: a replica answers only who shows the internal token
         if not hmac.compare_digest(token, self._token):
             return UNAUTHORIZED
         if scope["path"] == "/health":
@@ -98,8 +99,12 @@ class ReplicaApp:
             return NOT_FOUND
         if scope["method"] != "POST":
             return WRONG_METHOD
-        if self.draining or self.parked:
+        if (
+            self.draining  # guard: a draining replica refuses what is new
+            or self.parked
+        ):
             return DRAINING
+        # guard: a replica whose engine still starts refuses
         return STARTING if self._engine is None else None
 
     async def _health(self) -> JsonReply:
@@ -124,7 +129,7 @@ class ReplicaApp:
                 await work
         finally:
             for task in (work, gone):
-                task.cancel()
+                task.cancel()  # guard: a client that goes stops its generation
             # The generation is aborted before the request stops counting as in flight.
             await asyncio.gather(work, gone, return_exceptions=True)
 
@@ -153,7 +158,7 @@ async def _send_stream(send: Send, reply: StreamReply) -> JsonReply | None:
     async with contextlib.aclosing(reply.events) as events:
         first = await anext(events, b"")
         failure = _failure_in(first)
-        if failure is not None:
+        if failure is not None:  # guard: a failure before the first event is a status
             return failure
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -161,7 +166,7 @@ async def _send_stream(send: Send, reply: StreamReply) -> JsonReply | None:
             await send({"type": "http.response.body", "body": first, "more_body": True})
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-                if _failure_in(event) is not None:
+                if _failure_in(event) is not None:  # guard: an error event is the last word of a stream
                     break  # an error is the last word: a [DONE] after it would read as success
         except EngineFailed as error:
             await send({"type": "http.response.body", "body": error_event(str(error)), "more_body": True})

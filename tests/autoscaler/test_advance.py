@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ebbtide.client.messages import (
     AgentAnswer,
     AgentReport,
@@ -132,6 +134,10 @@ def test_a_ready_replica_that_is_silent_counts_as_dead_but_not_to_a_new_arbiter(
     assert follow(SERVING, seen(SERVING, started_s=T + 5.0), T + 14.0) == []
 
 
+@pytest.mark.proves(
+    "a replica in the wrong place is noticed at once",
+    "a word of a wrong place must be newer than the grant",
+)
 def test_a_replica_that_asks_for_its_lease_from_another_slot_is_stopped_without_blame() -> None:
     placing = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), at_s=T)
     astray = seen(placing, misplaced={SEAT0: Heard(T + 1.0, (S1,))})
@@ -140,6 +146,7 @@ def test_a_replica_that_asks_for_its_lease_from_another_slot_is_stopped_without_
     assert follow(placing, seen(placing, misplaced={SEAT0: Heard(T - 1.0, (S1,))}), T + 1.1) == [], "an earlier grant's"
 
 
+@pytest.mark.proves("a replica that strayed is no stranger")
 def test_the_slot_of_a_replica_that_is_astray_is_no_strangers() -> None:
     state = fold(a_pool(), SlotUnfenced(S1), at_s=T)
     refused = {**dict.fromkeys(state.slots, FenceView.HELD), S1: FenceView.REFUSED}

@@ -97,6 +97,12 @@ def types(found: list[Body]) -> list[type]:
 # ---- coming up
 
 
+@pytest.mark.proves(
+    "a gang runs when every rank says so of this lease",
+    "a gang runs when no rank is missing",
+    "ranks of a gang of another size say nothing",
+    "ranks of an earlier submission say nothing",
+)
 def test_a_gang_runs_when_every_rank_of_this_very_gang_trains_under_this_lease() -> None:
     first, second = rank(0, step=7), rank(1, step=7)
     assert follow(STARTING, first, second) == [JobRunning(TRAIN, 7)]
@@ -117,6 +123,7 @@ def test_a_parked_gang_runs_again_when_it_has_taken_its_new_lease() -> None:
     assert follow(RESUMING, under[0], rank(1)) == []
 
 
+@pytest.mark.proves("a gang that does not come up is a crash")
 @pytest.mark.parametrize("state", [STARTING, RESUMING], ids=["starting", "resuming"])
 def test_a_gang_that_does_not_come_up_in_its_time_has_crashed(state: PoolState) -> None:
     assert follow(state, rank(0), after_s=49.0) == []
@@ -127,6 +134,7 @@ def test_a_gang_that_does_not_come_up_in_its_time_has_crashed(state: PoolState) 
 # ---- stepping aside
 
 
+@pytest.mark.proves("a gang is parked when all ranks are", "a gang is parked when it holds no slot")
 def test_a_gang_is_parked_when_every_rank_says_so_and_no_slot_is_held_any_more() -> None:
     both = [rank(number, RankPhase.PARKED) for number in (0, 1)]
     assert follow(PARKING_FREE, *both) == [JobParked(TRAIN, 5)]
@@ -136,6 +144,7 @@ def test_a_gang_is_parked_when_every_rank_says_so_and_no_slot_is_held_any_more()
     assert follow(PARKING_FREE, both[0], rank(1, RankPhase.PARKED, incarnation="before")) == []
 
 
+@pytest.mark.proves("ranks of an earlier gang say nothing")
 def test_the_last_word_of_the_gang_before_parks_nobody() -> None:
     second = fold(STOPPING_FREE, JobStopped(TRAIN, 5), GrantJob(TRAIN, (S0, S1), "r"), JobRunning(TRAIN, 5), at_s=T)
     second = fold(second, ParkJob(TRAIN, "r"), SlotFreed(S0), SlotFreed(S1), at_s=T)
@@ -145,6 +154,7 @@ def test_the_last_word_of_the_gang_before_parks_nobody() -> None:
     assert types(follow(second, *now, controller=said(epoch=2))) == [JobParked]
 
 
+@pytest.mark.proves("a gang that cannot park stops")
 def test_a_gang_that_cannot_park_is_stopped_instead() -> None:
     assert types(follow(PARKING, rank(0), rank(1, park_refused="it has a socket open"))) == [StopJob]
     assert follow(PARKING, rank(0), rank(1)) == []
@@ -157,6 +167,11 @@ def test_a_gang_that_cannot_park_goes_on_to_the_tier_that_its_park_names_next() 
     assert stop.reason.endswith("tried evict_and_cuda, goes on to stop_and_restart")
 
 
+@pytest.mark.proves(
+    "a controller of an earlier submission says nothing of this gang",
+    "a controller's word of before the lease says nothing of the gang",
+    "a gang that left without a checkpoint has crashed",
+)
 def test_a_job_has_stopped_when_it_left_everything_and_its_last_step_is_durable() -> None:
     gone = said(NO_GANG, durable_step=5)
     assert types(follow(STOPPING_FREE, rank(0), controller=gone)) == [JobStopped]
@@ -180,6 +195,10 @@ def test_a_gang_that_dies_while_it_is_to_stop_has_crashed_though_nobody_knows_of
     assert types(follow(again, controller=left)) == [JobStopped]
 
 
+@pytest.mark.proves(
+    "a gang that does not step aside in its grace is given up",
+    "a new arbiter gives what it waits for its whole time",
+)
 @pytest.mark.parametrize("state", [PARKING, STOPPING], ids=["parking", "stopping"])
 def test_a_gang_that_does_not_step_aside_in_its_grace_has_crashed(state: PoolState) -> None:
     assert follow(state, rank(0), rank(1), after_s=4.9) == []
@@ -220,12 +239,14 @@ def test_a_gang_whose_controller_has_no_worker_left_has_crashed(state: PoolState
         assert types(follow(state, controller=controller)) == [], controller
 
 
+@pytest.mark.proves("a dead node under a gang is a crash")
 def test_a_gang_has_crashed_when_a_node_died_under_it() -> None:
     dead = fold(RUNNING, NodeLost(NodeId("n0")), at_s=T)
     (crash,) = follow(dead, rank(0, step=9), rank(1, step=9), controller=said(durable_step=0))
     assert isinstance(crash, JobCrashed) and "its node is gone" in crash.why and crash.lost_steps == 9
 
 
+@pytest.mark.proves("a controller that was told to wait before it took the lease is believed")
 def test_a_crashed_job_has_recovered_when_nothing_of_it_is_left() -> None:
     gone = said(NO_GANG)
     assert follow(RECOVERING_FREE, controller=gone) == [JobRecovered(TRAIN)]
@@ -237,6 +258,7 @@ def test_a_crashed_job_has_recovered_when_nothing_of_it_is_left() -> None:
     assert follow(RECOVERING_FREE, controller=never_started, after_s=late_s) == [JobRecovered(TRAIN)]
 
 
+@pytest.mark.proves("a job that fails again and again is given up")
 def test_a_job_that_crashes_again_and_again_is_given_up() -> None:
     state = RECOVERING_FREE
     worn = replace(state, jobs={TRAIN: replace(state.jobs[TRAIN], failures_in_a_row=3, last_error="no memory")})
@@ -248,6 +270,7 @@ def test_a_job_that_crashes_again_and_again_is_given_up() -> None:
 # ---- what is durable, and who is lost
 
 
+@pytest.mark.proves("the controller's word on the durable step counts")
 def test_the_durable_step_is_what_any_of_the_present_job_knows() -> None:
     assert follow(RUNNING, rank(0, durable_step=4), controller=said(durable_step=3)) == [JobDurable(TRAIN, 4)]
     assert follow(RUNNING, rank(0, durable_step=3), controller=said(durable_step=4)) == [JobDurable(TRAIN, 4)]
@@ -255,6 +278,7 @@ def test_the_durable_step_is_what_any_of_the_present_job_knows() -> None:
     assert follow(RUNNING, rank(0, incarnation="before", durable_step=9), controller=before) == []
 
 
+@pytest.mark.proves("a driver may be silent for some seconds", "a driver's silence counts from its registration")
 def test_a_job_is_lost_when_its_driver_has_been_silent_for_long_since_it_registered() -> None:
     def silent(state: PoolState, after_s: float, started_s: float = 0.0) -> list[type]:
         return types(follow(state, heard_s=0.0, after_s=after_s, started_s=started_s))
@@ -268,6 +292,10 @@ def test_a_job_is_lost_when_its_driver_has_been_silent_for_long_since_it_registe
     assert silent(restored, 71.0) == [JobEnded]
 
 
+@pytest.mark.proves(
+    "an arbiter that has just come back has waited for nothing",
+    "an arbiter that was away blames no process for its own silence",
+)
 def test_an_arbiter_that_was_away_blames_nobody_for_what_it_did_not_hear() -> None:
     back_s, after_s = T + 12.0, 12.1
     assert follow(RUNNING, heard_s=0.0, after_s=after_s, back_s=back_s) == [], "its driver spoke meanwhile, unheard"

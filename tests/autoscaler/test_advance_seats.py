@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from ebbtide.client.messages import GatewayReport, RankLoad, ReplicaPhase, ReplicaReport, Traffic
 from ebbtide.pool.events import (
     Body,
@@ -74,12 +76,14 @@ def types(found: list[Body]) -> list[type]:
 # ---- coming up
 
 
+@pytest.mark.proves("a replica's word of an earlier lease says nothing")
 def test_a_seat_has_landed_when_its_replica_says_so_under_this_lease() -> None:
     assert follow(PLACING, report(ReplicaPhase.STARTING)) == [SeatLanded(SEAT0, "a")]
     assert follow(PLACING, report(lease_epoch=0)) == [], "the last one's word"
     assert follow(PLACING) == []
 
 
+@pytest.mark.proves("a replica that does not become ready is given up", "a replica that does not land is given up")
 def test_a_replica_that_does_not_land_or_is_not_ready_in_its_time_is_given_up() -> None:
     for state, said, limit_s in ((PLACING, None, 15.0), (STARTING, report(ReplicaPhase.STARTING), 40.0)):
         assert follow(state, said, after_s=limit_s - 0.1) == []
@@ -88,6 +92,10 @@ def test_a_replica_that_does_not_land_or_is_not_ready_in_its_time_is_given_up() 
         assert late == [], "a new arbiter gives it its whole time"
 
 
+@pytest.mark.proves(
+    "a dead replica's last word is not its successor's",
+    "a replica that dies while it starts is given up",
+)
 def test_a_seat_is_ready_when_this_very_replica_answers() -> None:
     assert follow(STARTING, report()) == [SeatReady(SEAT0, (), "a")]
     assert follow(STARTING, report(lease_epoch=0)) == []
@@ -112,6 +120,7 @@ def test_a_seat_that_is_ready_tells_how_its_ranks_got_their_weights() -> None:
 # ---- dying
 
 
+@pytest.mark.proves("a ready replica that is silent is dead")
 def test_a_ready_replica_is_dead_when_it_says_so_is_gone_or_silent() -> None:
     assert follow(READY, report()) == []
     assert types(follow(READY, report(ReplicaPhase.STARTING, replica="b"))) == [SeatDied]
@@ -130,11 +139,13 @@ def test_an_arbiter_that_was_away_takes_nobody_for_dead_at_once() -> None:
     assert follow(DRAINING, report(), after_s=9.9, gateways=(busy,), back_s=T + 9.8) == [], "it still sends there"
 
 
+@pytest.mark.proves("a replica that dies again soon gives its slots back")
 def test_one_that_dies_again_soon_after_it_was_ready_gives_its_slots_back() -> None:
     assert types(follow(READY_AGAIN, report(), living={})) == [SeatStopped]
     assert types(follow(READY_AGAIN, report(), living={}, after_s=61.0, heard_s=60.0)) == [SeatDied]
 
 
+@pytest.mark.proves("a dead node stops its seats")
 def test_a_seat_stops_when_its_node_died() -> None:
     for state in (PLACING, STARTING, READY, DRAINING):
         dead = fold(state, NodeLost(NodeId("n0")), at_s=T)
@@ -145,6 +156,14 @@ def test_a_seat_stops_when_its_node_died() -> None:
 # ---- draining
 
 
+@pytest.mark.proves(
+    "a gateway must obey the present table",
+    "a gateway must wait for nothing from the seat",
+    "a gateway's word must be newer than the drain",
+    "a replica's word of being idle must be newer than the drain",
+    "a seat is drained when every gateway has heard",
+    "a seat is drained when no request is left at it",
+)
 def test_a_seat_is_drained_when_it_is_idle_and_every_gateway_has_turned_away() -> None:
     assert follow(DRAINING, report(), gateways=(gateway(),)) == [SeatStopped(SEAT0, "drained")]
     for said, found in (
@@ -159,6 +178,7 @@ def test_a_seat_is_drained_when_it_is_idle_and_every_gateway_has_turned_away() -
     assert follow(DRAINING, report(), gateways=(gateway(), gateway("h", inflight=1))) == []
 
 
+@pytest.mark.proves("a new arbiter waits for gateways first")
 def test_a_gateway_that_is_dead_keeps_no_seat_draining_but_a_new_arbiter_waits_for_it_first() -> None:
     dead = gateway(inflight=1, at_s=T - 60.0)
     assert follow(DRAINING, report(), gateways=(dead,)) == [SeatStopped(SEAT0, "drained")]
@@ -166,6 +186,11 @@ def test_a_gateway_that_is_dead_keeps_no_seat_draining_but_a_new_arbiter_waits_f
     assert follow(DRAINING, report(), gateways=(), started_s=T - 1.0) == []
 
 
+@pytest.mark.proves(
+    "a drain has a bound",
+    "a replica that dies while it drains is given up",
+    "a replica that falls silent while it drains is given up",
+)
 def test_a_drain_ends_by_its_limit_by_death_and_by_silence() -> None:
     busy = gateway(inflight=1, at_s=T + 8.9)
     said = report(inflight=1)
@@ -186,6 +211,7 @@ def test_a_drain_ends_by_its_limit_by_death_and_by_silence() -> None:
 # ---- leaving
 
 
+@pytest.mark.proves("a seat is cold when its actor is gone", "a seat is said to be gone when its slots are proven free")
 def test_a_seat_is_gone_when_its_slots_are_proven_free_and_no_actor_is_left() -> None:
     assert follow(STOPPING_FREE, living={}) == [SeatGone(SEAT0)]
     assert follow(STOPPING_FREE) == [], "its actor is there"

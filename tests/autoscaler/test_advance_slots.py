@@ -70,6 +70,12 @@ def said(phase: ControllerPhase, epoch: int = 1, *, at_s: float = T + 0.5, incar
 # ---- of jobs
 
 
+@pytest.mark.proves(
+    '"no gang" of before the lease proves nothing',
+    "a controller's word must be newer than the order",
+    "a controller's word must be of this submission and lease",
+    "a slot is not freed before its occupant's word",
+)
 def test_a_slot_is_free_when_its_gang_is_gone_by_the_word_of_its_own_controller() -> None:
     gone = seen(PARKING, controllers=said(ControllerPhase.NO_GANG))
     assert follow(PARKING, gone) == [SlotFreed(S0)]
@@ -84,8 +90,15 @@ def test_a_slot_is_free_when_its_gang_is_gone_by_the_word_of_its_own_controller(
         assert follow(PARKING, seen(PARKING, controllers=controllers)) == [], controllers
 
 
+@pytest.mark.proves(
+    "a lock is free by a report newer than the order only",
+    "a lock is free only if the report speaks of it",
+    "a slot is not freed before its lock is free",
+    "a slot is not freed before our fence stands",
+)
 def test_neither_a_word_nor_a_free_lock_is_enough_without_the_other_and_the_fence() -> None:
     gone = seen(PARKING, controllers=said(ControllerPhase.NO_GANG))
+    assert follow(PARKING, gone) == [SlotFreed(S0)]
     word = agent()[N0].report
     without_index = {N0: Heard(T + 0.5, replace(word, holders={1: None, 2: None}))}
     of_no_age = {N0: Heard(T + 0.5, replace(word, after=None))}  # it had no answer of this arbiter yet
@@ -105,6 +118,7 @@ def test_a_controller_that_was_told_to_wait_starts_no_gang_under_a_lease_that_it
         assert follow(state, view, STRAGGLER_S + 1.0) == freed
 
 
+@pytest.mark.proves("a rank of an ended job may still come for a moment")
 def test_a_rank_of_a_job_that_is_over_has_a_moment_in_which_it_may_still_come() -> None:
     after = agent(T + ORPHAN_S + 0.05)
     assert follow(ENDED, seen(ENDED, agents=after), ORPHAN_S - 0.1) == []
@@ -120,6 +134,11 @@ def test_the_slot_of_an_earlier_submission_is_not_freed_by_the_new_ones_controll
     assert follow(again, replace(view, agents=agent(T + ORPHAN_S + 0.05)), ORPHAN_S + 0.1) == [SlotFreed(S0)]
 
 
+@pytest.mark.proves(
+    "a rank must have carried out the very order",
+    "a rank must say that it gave up its GPU",
+    "a rank's word must be newer than the order",
+)
 @pytest.mark.parametrize("phase", [RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE])
 def test_a_rank_that_has_carried_out_this_very_order_is_enough(phase: RankPhase) -> None:
     directive = PARKING.jobs[TRAIN].directive
@@ -136,6 +155,10 @@ def test_a_rank_that_has_carried_out_this_very_order_is_enough(phase: RankPhase)
 # ---- of replicas
 
 
+@pytest.mark.proves(
+    "a look that finds no actor must be newer than the order to free its slot",
+    "a replica's slot is not freed while its actor is there",
+)
 def test_the_slot_of_a_replica_is_free_when_a_look_since_then_found_no_actor_of_it() -> None:
     assert follow(STOPPED, seen(STOPPED, living_at_s=T + 0.5)) == [SlotFreed(S0)]
     assert follow(STOPPED, seen(STOPPED, living_at_s=T - 0.5)) == [], "it was looked for before it was told to go"
@@ -146,6 +169,7 @@ def test_the_slot_of_a_replica_is_free_when_a_look_since_then_found_no_actor_of_
 # ---- of nobody
 
 
+@pytest.mark.proves("a free slot that a process has locked is not free", "a free slot whose fence fell is not free")
 def test_a_free_slot_is_free_only_as_long_as_its_fence_stands_and_nobody_locks_it() -> None:
     free = a_pool()
     assert follow(free, seen(free)) == []

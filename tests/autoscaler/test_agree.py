@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
@@ -82,6 +84,7 @@ def test_another_model_makes_the_replica_stale_and_only_that_is_left_to_do() -> 
     assert agree(other, after, may_move=True) == (), "rolling is the policy's business"
 
 
+@pytest.mark.proves("a retiring endpoint wants no replica")
 def test_a_warm_endpoint_that_is_not_named_any_more_drains_and_then_goes() -> None:
     none = a_file()
     first = agree(none, SERVING, may_move=True)
@@ -95,8 +98,11 @@ def test_a_warm_endpoint_that_is_not_named_any_more_drains_and_then_goes() -> No
     assert unsettled(none, settle(empty, none)) == {}
 
 
+@pytest.mark.proves("no drain for the file while nothing may move")
 def test_a_frozen_or_observing_pool_drains_nothing_for_its_file() -> None:
-    assert not any(isinstance(event, DrainSeat) for event in agree(a_file(), SERVING, may_move=False))
+    for may_move in (True, False):
+        drains = [event for event in agree(a_file(), SERVING, may_move=may_move) if isinstance(event, DrainSeat)]
+        assert bool(drains) is may_move
 
 
 def test_an_endpoint_that_comes_back_while_it_retires_is_declared_anew() -> None:
@@ -105,6 +111,7 @@ def test_an_endpoint_that_comes_back_while_it_retires_is_declared_anew() -> None
     assert settle(retiring, CHAT).endpoints == SERVING.endpoints
 
 
+@pytest.mark.proves("an endpoint changes its number of slots when its last replica is gone")
 def test_another_number_of_slots_waits_until_no_replica_has_the_old_one() -> None:
     two = a_file({"gpus_per_replica": 2})
     first = agree(two, SERVING, may_move=True)

@@ -38,14 +38,17 @@ from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import (
     CHAT,
     CONFIG,
+    HELD,
     IDLE,
     NOW,
     S0,
     S1,
     S2,
     SEAT0,
+    TRAIN,
     a_pool,
     fold,
+    kinds,
     look,
     parked,
     signals,
@@ -81,6 +84,7 @@ def test_a_small_job_passes_a_large_one_that_lacks_slots() -> None:
     assert "large" in dict(found.waits)
 
 
+@pytest.mark.proves("what is free is kept for a job that starves")
 def test_one_that_has_waited_for_too_long_has_what_is_free_kept_and_those_after_it_step_aside() -> None:
     state = waiting(crowded(NOW - 1.1 * HOUR_S), "small", 1, NOW - 10.0)
     found = look(state, config=STARVES)
@@ -118,6 +122,15 @@ def test_those_of_higher_priority_and_within_their_minimum_runtime_stay() -> Non
     assert look(state, config=STARVES).moves == ()
 
 
+@pytest.mark.proves("a protected job makes no room for another job")
+def test_one_within_its_minimum_runtime_is_passed_over_for_one_that_came_before_it() -> None:
+    state = waiting(a_pool(nodes={"n0": 4}), "large", 3, NOW - 2 * HOUR_S)
+    state = with_job(state, a_job("young", workers_max=1), (S1,), at_s=NOW - 600.0)
+    state = with_job(state, a_job("new", workers_max=1, min_runtime_s=900.0), (S2,), at_s=NOW - 300.0)
+    assert [getattr(move, "job", "") for move in look(state, config=STARVES).moves] == ["young"]
+
+
+@pytest.mark.proves("slots of a job that has just parked are kept")
 def test_a_job_that_has_just_parked_keeps_its_slots_for_as_long_as_a_restart_costs() -> None:
     state = with_job(a_pool(nodes={"n0": 4}), a_job("gang", workers_min=3, workers_max=3), (S0, S1, S2))
     for ago_s, taken in ((CONFIG.restart_cost_s - 1.0, False), (CONFIG.restart_cost_s + 1.0, True)):
@@ -132,6 +145,28 @@ def test_a_parked_job_takes_its_own_slots_before_jobs_that_came_after_it() -> No
     state = parked(with_job(a_pool(), a_job("gang", workers_min=2, workers_max=2), (S0, S1)), JobName("gang"))
     found = look(waiting(state, "small", 2, NOW - 1.0))
     assert [(type(move), getattr(move, "job", "")) for move in found.moves] == [(ResumeJob, "gang")]
+
+
+@pytest.mark.proves("a parked job resumes on exactly its slots")
+def test_a_parked_job_does_not_resume_on_other_slots_although_as_many_are_free() -> None:
+    state = parked(with_job(a_pool(nodes={"n0": 5}), a_job(workers_max=2), (S0, S1)))
+    assert kinds(look(state)) == ["ResumeJob"]
+    taken = with_ready(state, SEAT0, (S0,), at_s=NOW - 4.0)
+    assert look(taken, traffic=signals(inflight=1, last_arrival_s=NOW)).moves == ()
+
+
+@pytest.mark.proves(
+    "a job that crashed waits before it gets slots again", "replicas that lack slots go before waiting jobs"
+)
+def test_a_job_that_has_crashed_starts_after_a_pause_and_after_replicas_that_lack_slots() -> None:
+    """Also where a slot is free that is of no use to the replica: it needs two on one node."""
+    state = a_pool(nodes={"n0": 2, "n1": 1}, endpoints=(an_endpoint(slots_per_replica=2),))
+    state = with_job(with_job(state, a_job("runs", workers_max=1), (S0,)), a_job(workers_max=1), (S1,))
+    crash = (JobCrashed(TRAIN, "w", 0), SlotFreed(S1), JobRecovered(TRAIN))
+    assert look(fold(state, *crash, at_s=NOW - 0.1)).moves == ()
+    state = fold(state, *crash, at_s=NOW - 100.0)
+    assert kinds(look(state)) == ["GrantJob"]
+    assert kinds(look(state, traffic=HELD)) == ["ParkJob"]
 
 
 def test_a_long_line_is_answered_name_by_name() -> None:
@@ -262,6 +297,7 @@ def test_a_job_that_a_person_releases_has_its_slots_kept_from_those_after_it(hel
     ]
 
 
+@pytest.mark.proves("jobs have their turn by priority, then as they came")
 @pytest.mark.parametrize("free", [1, 2])
 def test_jobs_have_their_turn_by_priority_then_as_they_came(free: int) -> None:
     state = with_job(a_pool(), a_job("runs", workers_min=1, workers_max=1), (S0,))
@@ -293,6 +329,7 @@ def test_a_job_that_can_return_does_so_before_another_is_started_on_its_slots(fr
     assert [type(move) for move in two_aside(a_job("first", workers_max=1), free=free)] == [ResumeJob]
 
 
+@pytest.mark.proves("a job that starves or claims gets what is kept for one that can return")
 @pytest.mark.parametrize(
     ("first", "starve_after_s"),
     [(a_job("first", workers_max=1), 300.0), (a_job("first", workers_max=1, priority=1), 4 * HOUR_S)],

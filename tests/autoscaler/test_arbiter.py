@@ -151,6 +151,7 @@ def test_a_job_that_was_lost_is_cancelled_in_the_ledger_before_its_submission_is
         arbiter.cancel_job("train", "by me")
 
 
+@pytest.mark.proves("a driver that was lost cancels nothing")
 def test_a_driver_that_was_lost_cannot_cancel_the_job_that_the_pool_brings_back(loop: FakeLoop) -> None:
     """It was only paused; the pool stops it before it submits the job again."""
     arbiter, train = an_arbiter(loop), JobName("train")
@@ -194,6 +195,7 @@ def said(incarnation: str) -> ControllerReport:
     return ControllerReport("train", incarnation, ControllerPhase.NO_GANG, 0)
 
 
+@pytest.mark.proves("a job that was answered for is in the ledger")
 def test_a_registration_is_answered_when_the_ledger_has_it_and_nothing_is_remembered_of_it(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     assert arbiter.register_job(a_job(), "i1", {}) == ControllerOrders(None, "just submitted")

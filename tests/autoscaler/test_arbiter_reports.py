@@ -76,6 +76,7 @@ def loop() -> FakeLoop:
     return made
 
 
+@pytest.mark.proves("a rank's word of an earlier lease is dropped", "a rank's word that was overtaken is dropped")
 @pytest.mark.parametrize(
     "late",
     [replace(RANK, seq=4, step=8), replace(RANK, seq=9, lease_epoch=2), replace(RANK, pid=8, seq=1, lease_epoch=2)],
@@ -96,13 +97,18 @@ def test_an_older_word_of_a_rank_does_not_replace_a_newer_one(loop: FakeLoop, la
     [replace(REPLICA, seq=4), replace(REPLICA, seq=9, lease_epoch=2), replace(REPLICA, replica="b", lease_epoch=2)],
     ids=["overtaken", "of a lease before", "another process, of a lease before"],
 )
+@pytest.mark.proves("a replica's word of an earlier lease is dropped")
 def test_an_older_word_of_a_replica_does_not_replace_a_newer_one(loop: FakeLoop, late: ReplicaReport) -> None:
     arbiter = an_arbiter(loop)
     arbiter.report_replica(REPLICA)
     arbiter.report_replica(late)
     assert loop.reports.replicas[SEAT].report is REPLICA
+    newer = replace(REPLICA, pid=8, seq=1)
+    arbiter.report_replica(newer)
+    assert loop.reports.replicas[SEAT].report is newer, "a new process counts from one"
 
 
+@pytest.mark.proves("an agent's word that was overtaken is dropped")
 def test_an_overtaken_word_of_an_agent_frees_no_lock_that_was_taken_since(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     arbiter.report_agent(AGENT)
@@ -137,6 +143,10 @@ def test_a_look_for_which_a_slot_waits_is_news_although_nobody_else_is_there(loo
     assert not reports.take_agent(replace(looked, sent_boot_s=53.0), state)
 
 
+@pytest.mark.proves(
+    "a controller's word that was overtaken is dropped",
+    "a gateway's word that was overtaken is dropped",
+)
 def test_an_overtaken_word_of_a_controller_or_a_gateway_is_dropped(loop: FakeLoop) -> None:
     arbiter = an_arbiter(with_gateways(loop))
     now = ControllerReport("train", "i1", ControllerPhase.GANG, 3, seq=5)
@@ -148,6 +158,10 @@ def test_an_overtaken_word_of_a_controller_or_a_gateway_is_dropped(loop: FakeLoo
     assert loop.reports.gateways["g"].report is GATEWAY
 
 
+@pytest.mark.proves(
+    "a controller of an earlier submission is not listened to",
+    "an earlier driver's last word ends nothing",
+)
 def test_a_controller_of_an_earlier_submission_is_sent_away_and_not_listened_to(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     old = ControllerReport("train", "i0", ControllerPhase.NO_GANG, 3)
@@ -159,6 +173,7 @@ def test_a_controller_of_an_earlier_submission_is_sent_away_and_not_listened_to(
     assert loop.world.state.jobs[TRAIN].outcome == "finished: "
 
 
+@pytest.mark.proves("a job that can never run is refused", "one job of a name at a time")
 def test_one_job_of_a_name_at_a_time_and_none_that_can_never_run(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     before = loop.world.state
@@ -192,6 +207,7 @@ def has_lease(arbiter: Any, gpu_ids: tuple[int, ...] = (0,), node: str = "n") ->
     [((), False), (PLACING, True), (READY, True), (DRAINING, False), (STOPPING, False), (COLD, False)],
     ids=["never granted", "placing", "ready", "draining", "stopping", "cold"],
 )
+@pytest.mark.proves("a replica whose seat has no granted slots gets no lease")
 def test_a_replica_has_a_lease_only_while_its_seat_is_granted_slots(
     loop: FakeLoop, story: tuple[Body, ...], given: bool
 ) -> None:
@@ -201,6 +217,7 @@ def test_a_replica_has_a_lease_only_while_its_seat_is_granted_slots(
 
 
 @pytest.mark.parametrize(("gpu_ids", "node"), [((1,), "n"), ((0, 1), "n"), ((), "n"), ((0,), "m")])
+@pytest.mark.proves("a replica on other GPUs than granted gets no lease")
 def test_a_replica_on_other_gpus_than_granted_gets_no_lease_and_is_noted(
     loop: FakeLoop, gpu_ids: tuple[int, ...], node: str
 ) -> None:
@@ -230,6 +247,7 @@ def routes(arbiter: Arbiter) -> RoutingTable | None:
     return arbiter.report_gateway(GATEWAY).routes
 
 
+@pytest.mark.proves("no gateway is told of routes before they are known")
 def test_no_gateway_is_told_of_routes_before_they_are_known(loop: FakeLoop) -> None:
     """An empty table would hold every request although replicas serve: the last one stays in force."""
     made = with_gateways(loop)
@@ -271,6 +289,7 @@ def test_a_gateway_whose_late_report_comes_after_a_long_silence_is_one_of_those_
     assert arbiter.report_gateway(GATEWAY).share == LimitShare(0, 1)
 
 
+@pytest.mark.proves("an arbiter that has not heard all gateways changes no part of the limits")
 def test_an_arbiter_that_has_not_heard_all_gateways_leaves_them_the_parts_that_they_have(loop: FakeLoop) -> None:
     """It would tell each that comes first that it is the only one, and that the whole limit is its own."""
     arbiter = an_arbiter(with_gateways(loop))
@@ -282,6 +301,11 @@ def test_an_arbiter_that_has_not_heard_all_gateways_leaves_them_the_parts_that_t
     assert arbiter.report_gateway(GATEWAY).share is None, "it was paused, and nobody was heard meanwhile"
 
 
+@pytest.mark.proves(
+    "no controller is answered before the ledger is open",
+    "no job is taken in before the ledger is open",
+    "nothing is told before the ledger is open",
+)
 def test_nothing_is_answered_before_the_ledger_was_read(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     loop.opened = False

@@ -44,12 +44,14 @@ def test_a_mark_survives_and_goes(tmp_path: Path) -> None:
     assert claim_of(tmp_path) is None
 
 
+@pytest.mark.proves("another pool's directory is refused")
 def test_another_pool_s_directory_is_refused_although_nothing_of_it_runs(tmp_path: Path) -> None:
     mark_directory(a_claim(tmp_path))
     with pytest.raises(Taken, match="belongs to the pool p, and the file names the pool q"):
         check_directory(a_file(tmp_path, "q"), known_id="")
 
 
+@pytest.mark.proves("a directory whose pool has processes here is refused")
 def test_the_same_pool_is_refused_while_its_processes_live_here_under_another_record(tmp_path: Path) -> None:
     mark_directory(a_claim(tmp_path, pids=(ME,)))
     with pytest.raises(Taken, match="runs already on h"):
@@ -57,6 +59,7 @@ def test_the_same_pool_is_refused_while_its_processes_live_here_under_another_re
     assert check_directory(a_file(tmp_path), known_id="c1") is not None, "by its own record it may be used"
 
 
+@pytest.mark.proves("a directory whose arbiter gives signs of life elsewhere is refused")
 def test_the_same_pool_is_refused_while_an_arbiter_elsewhere_gives_signs_of_life(tmp_path: Path) -> None:
     mark_directory(a_claim(tmp_path, boot="another boot"))
     beat(tmp_path)
@@ -66,6 +69,7 @@ def test_the_same_pool_is_refused_while_an_arbiter_elsewhere_gives_signs_of_life
     assert check_directory(a_file(tmp_path), known_id="") is not None, "a lost cluster's pool is taken up again"
 
 
+@pytest.mark.proves("here a process is looked at, and not the clock")
 def test_here_a_process_is_looked_at_and_not_the_clock(tmp_path: Path) -> None:
     mark_directory(a_claim(tmp_path))
     beat(tmp_path, boot=boot_id(), pid=1 << 22, started=1)

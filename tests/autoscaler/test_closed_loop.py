@@ -21,6 +21,7 @@ TRAIN, SEAT, S0 = JobName("train"), SeatId("chat/0"), SlotId("n0:0")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.proves("an event that comes too late is left out")
 def test_faults_break_no_promise_and_everything_settles_after_them(seed: int) -> None:
     Chaos(seed).run()
 
@@ -306,6 +307,7 @@ def test_nothing_is_granted_twice_at_once_on_two_nodes() -> None:
     assert loop.gateways[0].completed["chat"] == 1, loop.story()
 
 
+@pytest.mark.proves("a frozen pool decides nothing, whatever the cause")
 def test_a_frozen_pool_keeps_facts_and_decides_nothing() -> None:
     loop, _ = training()
     loop.knobs = replace(KNOBS, frozen=True)

@@ -164,6 +164,7 @@ def test_a_lost_job_that_is_cancelled_while_its_driver_is_on_its_way_ends_there(
     assert not loop.drivers["train"].alive
 
 
+@pytest.mark.proves("no job is restored while the pool is frozen", "only a job whose submission is kept is restored")
 @pytest.mark.parametrize("way", ["cancelled", "cancelled when lost", "finished", "not archived", "frozen"])
 def test_only_a_lost_job_that_is_archived_is_restored(way: str) -> None:
     loop, driver = training()
@@ -234,6 +235,7 @@ def test_a_replica_that_dies_soon_after_it_was_ready_gives_its_slot_back_and_wai
 # ---- people
 
 
+@pytest.mark.proves("a pool frozen by a person decides nothing")
 def test_a_pool_frozen_by_a_person_keeps_facts_decides_nothing_and_says_so() -> None:
     loop, driver = training()
     loop.tell(PoolFrozen("night shift"))
@@ -252,6 +254,7 @@ def test_a_pool_frozen_by_a_person_keeps_facts_decides_nothing_and_says_so() -> 
     assert loop.gateways[0].completed["chat"] == 1, loop.story()
 
 
+@pytest.mark.proves("an observing pool decides as if slots that are free were its own")
 def test_an_observing_pool_decides_on_slots_that_are_not_fenced_and_moves_nothing() -> None:
     loop = Loop(1)
     loop.knobs = replace(KNOBS, observe=True)

@@ -42,6 +42,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     return found
 
 
+@pytest.mark.proves("the command that parks a job waits until its slots are free")
 def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) -> None:
     states = [("running", False), ("parking", False), ("parked", False), ("parked", False), ("parked", True)]
     link.states = [standing(state, ANN, free=free) for state, free in states]

@@ -123,6 +123,7 @@ async def test_a_wish_is_sent_once_and_again_when_it_may_have_been_lost(scene: S
     assert len(scene.serve.calls) == 4
 
 
+@pytest.mark.proves("a seat without any actor is opened again soon", "and one that has an actor is not")
 async def test_a_seat_that_got_no_actor_at_all_is_opened_again_sooner(scene: Scene) -> None:
     scene.living.clear()
     await scene.tick(OpenSeat(SEAT))
@@ -183,6 +184,7 @@ async def test_what_is_remembered_is_bounded_by_what_happened_lately(scene: Scen
     assert not scene.executor._sent and not scene.executor._failing
 
 
+@pytest.mark.proves("a job is restored once per start of a driver")
 async def test_a_lost_job_is_restored_once_per_start_of_a_driver(scene: Scene) -> None:
     for _ in range(3):
         await scene.tick(RestoreJob(JobName("j")))

@@ -167,6 +167,12 @@ def moves_again(arbiter: Arbiter, disk: RealDisk, *nodes: str) -> None:
     assert arbiter.hello() is not None
 
 
+@pytest.mark.proves(
+    "a directory that hangs is told of",
+    "a person is told that the ledger is not open",
+    "the arbiter goes on while a directory hangs",
+    "the epoch is 0 before the ledger is open",
+)
 def test_an_arbiter_that_starts_while_the_directory_hangs_comes_up_and_goes_on_when_it_is_back(
     start: Start, disk: RealDisk
 ) -> None:
@@ -194,6 +200,7 @@ def test_a_directory_that_hangs_at_the_very_first_start_is_waited_for(start: Sta
     moves_again(arbiter, disk)
 
 
+@pytest.mark.proves("others hear only of what the ledger has confirmed", "the tick does not wait in silence")
 def test_an_append_that_hangs_stops_all_moves_until_it_is_through(start: Start, disk: RealDisk) -> None:
     arbiter = start()
     note(arbiter, "a")
@@ -210,6 +217,7 @@ def test_an_append_that_hangs_stops_all_moves_until_it_is_through(start: Start, 
     moves_again(arbiter, disk, "a", "b", "c")
 
 
+@pytest.mark.proves("what was submitted while the ledger failed is not lost")
 @pytest.mark.parametrize("trouble", ["hangs", "is read-only"])
 def test_a_directory_that_fails_in_a_snapshot_costs_nothing(
     start: Start, disk: RealDisk, trouble: str, monkeypatch: pytest.MonkeyPatch
@@ -239,6 +247,7 @@ def test_a_directory_that_fails_in_a_snapshot_costs_nothing(
     moves_again(arbiter, disk, "a", "b", "c")
 
 
+@pytest.mark.proves("the directory is looked at before a file is made there")
 def test_a_full_directory_stops_all_moves_and_gathers_no_files_until_there_is_room(
     start: Start, disk: RealDisk
 ) -> None:
@@ -275,6 +284,7 @@ def begun(disk: RealDisk) -> list[Path]:
     return [one for one in disk.path.iterdir() if not one.name.startswith(".ebbtide-probe")]
 
 
+@pytest.mark.proves("a pause between tries to open the ledger")
 def test_a_directory_that_disappears_is_not_begun_anew(start: Start, disk: RealDisk) -> None:
     """What lies under the mount point looks like an empty shared directory; a pool begun there would forget all."""
     arbiter = start()

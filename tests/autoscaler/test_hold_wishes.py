@@ -63,6 +63,7 @@ def test_a_job_is_held_once_and_released_once_and_each_says_how_it_stands(loop: 
         ("train", (CancelJob(TRAIN, "r"),), "job train is being cancelled"),
     ],
 )
+@pytest.mark.proves("what is no living job is refused")
 def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_changed(
     loop: FakeLoop, method: str, name: str, before: tuple[Body, ...], why: str
 ) -> None:
@@ -75,6 +76,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_changed(
     assert loop.world.state is state and "\n" not in str(error.value)
 
 
+@pytest.mark.proves("a pool that only observes takes no hold")
 def test_a_pool_that_only_observes_holds_and_releases_nothing(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     loop.file.mode = "observe"
@@ -107,6 +109,7 @@ def test_while_the_ledger_hangs_a_hold_is_withdrawn_and_says_why(loop: FakeLoop)
         ((JobEnded(TRAIN, "failed", ""), JobForgotten(TRAIN)), "knows no"),
     ],
 )
+@pytest.mark.proves("a job that ends while it is asked for is told of at once")
 def test_a_job_that_ends_while_it_is_asked_for_is_told_of_at_once(
     loop: FakeLoop, monkeypatch: pytest.MonkeyPatch, end: tuple[Body, ...], why: str
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_held_job_parks_in_place_whatever_is_free_and_whatever_its_class(kind:
     assert move == ParkJob(TRAIN, "held by ann (new data): steps aside in place")
 
 
+@pytest.mark.proves("a job parks only where there is host memory for it", "a job that a person holds leaves its slots")
 def test_a_held_job_that_cannot_park_in_place_restarts() -> None:
     (move,) = look(held(with_job(a_pool(), a_job(in_place=False), (S0,)))).moves
     assert isinstance(move, StopJob) and "by a restart (in_place is off)" in move.reason
@@ -88,6 +89,7 @@ def test_a_held_job_of_which_nothing_may_stay_leaves_its_node_also_when_it_is_pa
     assert look(fold(aside, ASIDE)).moves == (), "and else it stays where it is"
 
 
+@pytest.mark.proves("two jobs do not park into the same host memory")
 def test_two_held_jobs_do_not_park_into_the_same_host_memory() -> None:
     state = with_job(with_job(a_pool(host=10), a_job("a", workers_max=1), (S0,)), a_job("b", workers_max=1), (S1,))
     for name in ("a", "b"):
@@ -95,6 +97,7 @@ def test_two_held_jobs_do_not_park_into_the_same_host_memory() -> None:
     assert kinds(look(state)) == ["ParkJob", "StopJob"]
 
 
+@pytest.mark.proves("a held job gets no slots, nor keeps any for its return")
 @pytest.mark.parametrize("for_s", [0.0, 60.0])
 def test_a_held_job_is_never_resumed_restarted_started_or_grown_and_says_who_holds_it(for_s: float) -> None:
     aside = parked(RUNNING3, at_s=NOW - 5_000.0)
@@ -119,6 +122,7 @@ def test_a_released_job_resumes_as_any_parked_one_and_is_not_taken_for_one_that_
     assert kinds(look(fold(other, JobReleased(TRAIN, "bob"), at_s=NOW - 21.0))) == ["StopJob"]
 
 
+@pytest.mark.proves("a held job's claim keeps nothing from others", "nothing is owed to a held job")
 def test_what_a_held_job_leaves_is_kept_for_nobody() -> None:
     """Neither from jobs of lower priority, nor from replicas, nor as what it may not lose for ever."""
     aside = parked(with_job(a_pool(), a_job(priority=5), (S0, S1, S2)))
@@ -168,6 +172,7 @@ def test_a_replica_waits_for_what_a_held_job_leaves_and_asks_nobody_else() -> No
     assert [getattr(m, "job", "") for m in look(held(state), traffic=HELD).moves] == [TRAIN]
 
 
+@pytest.mark.proves("a drain goes before a hold, one move for each job")
 def test_a_held_job_leaves_a_node_that_drains_and_stays_aside() -> None:
     for state in (RUNNING3, parked(RUNNING3)):
         (move,) = look(held(fold(state, NodeDraining(NodeId("n0"), "disk")))).moves

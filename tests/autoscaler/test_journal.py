@@ -58,6 +58,7 @@ def keep_short(journal: Journal) -> bool:
     return rolling is not None
 
 
+@pytest.mark.proves("what is written is folded in")
 def test_a_snapshot_comes_when_the_records_are_too_many_and_changes_nothing_that_is_known(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.write(BEGIN, extra=[fence_record(S0, "f")]).result(WAIT_S)
@@ -110,6 +111,7 @@ def test_causes_are_found_across_snapshots_also_when_their_file_is_gone(tmp_path
         assert {one.type for one in index.events(types=("event", "snapshot", "waits"))} == {"event"}
 
 
+@pytest.mark.proves("a pause before the next snapshot when there was no room")
 def test_without_room_for_a_snapshot_the_ledger_goes_on_and_it_is_tried_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +131,7 @@ def test_without_room_for_a_snapshot_the_ledger_goes_on_and_it_is_tried_again_la
     journal.close()
 
 
+@pytest.mark.proves("one snapshot at a time")
 def test_while_a_snapshot_hangs_none_is_added_and_nobody_waits_for_it(tmp_path: Path) -> None:
     hung, released = threading.Event(), threading.Event()
     hangs = False
@@ -155,6 +158,7 @@ def test_while_a_snapshot_hangs_none_is_added_and_nobody_waits_for_it(tmp_path: 
     journal.close()
 
 
+@pytest.mark.proves("many small files make a snapshot")
 def test_an_arbiter_that_restarts_again_and_again_makes_a_snapshot_of_its_many_small_files(tmp_path: Path) -> None:
     for number in range(SNAPSHOT_FILES + 1):
         journal = opened(tmp_path, snapshot_bytes=1 << 20)

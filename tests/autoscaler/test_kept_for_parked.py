@@ -94,6 +94,7 @@ def given_to(state: PoolState, reserve: int = 0) -> dict[str, int]:
     return {name: len(got) for name, got in found.items()}
 
 
+@pytest.mark.proves("a job that was stopped to grow gets what one released later waits for")
 def test_a_job_that_was_stopped_to_grow_gets_what_it_was_stopped_for() -> None:
     """Seed 1552: even its own slot was left in reserve, and the job after it resumed."""
     on_its_way = stopped_to_grow(there=False)

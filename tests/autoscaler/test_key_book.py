@@ -32,6 +32,7 @@ def digests(book: KeyBook, now_s: float) -> dict[str, float | None]:
     return {one.sha256[0]: one.expires_s for one in book.grants(now_s) if not one.revoked}
 
 
+@pytest.mark.proves("an old secret never outlives its grace")
 def test_a_rotated_key_has_two_good_secrets_until_the_grace_is_over_and_never_three() -> None:
     book = book_of(grant())
     book = book.with_made(rotate(book, "team", "b" * 64, 60.0, 200.0))
@@ -42,12 +43,14 @@ def test_a_rotated_key_has_two_good_secrets_until_the_grace_is_over_and_never_th
     assert digests(book.with_made(rotate(book, "team", "c" * 64, 0.0, 210.0)), 210.0) == {"c": None}
 
 
+@pytest.mark.proves("an old secret never outlives its key")
 def test_the_old_secret_never_outlives_the_key() -> None:
     book = book_of(grant(expires_s=230.0))
     book = book.with_made(rotate(book, "team", "b" * 64, 3600.0, 200.0))
     assert digests(book, 201.0) == {"a": 230.0, "b": 230.0}
 
 
+@pytest.mark.proves("a key's name is given once", "a revoked key gets no new secret")
 def test_revoking_closes_both_secrets_for_good() -> None:
     book = book_of(grant())
     book = book.with_made(rotate(book, "team", "b" * 64, 3600.0, 200.0))
@@ -61,6 +64,11 @@ def test_revoking_closes_both_secrets_for_good() -> None:
         create(book, grant(), ENDPOINTS, 202.0)
 
 
+@pytest.mark.proves(
+    "a file cannot take the name of a made key",
+    "a key of the file is changed in the file",
+    "a name of the file is the file's",
+)
 def test_a_key_of_the_file_is_not_the_commands_to_change() -> None:
     book = KeyBook().with_file((grant("ops"),))
     with pytest.raises(ValueError, match="stands in the pool's file: change it there"):
@@ -73,6 +81,7 @@ def test_a_key_of_the_file_is_not_the_commands_to_change() -> None:
         book_of(grant()).with_file((grant("team"),))
 
 
+@pytest.mark.proves("a key names endpoints that there are")
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
@@ -117,6 +126,7 @@ def desk_of(journal: Journal) -> KeyDesk:
     return desk
 
 
+@pytest.mark.proves("a new arbiter's version of the keys is higher")
 @hypothesis_settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     steps=st.lists(
@@ -148,6 +158,7 @@ def test_an_arbiter_that_restarts_obeys_the_same_keys_under_a_higher_version(ste
     asyncio.run(play())
 
 
+@pytest.mark.proves("no gateway hears of a key that is not journaled")
 async def test_no_gateway_hears_of_a_key_that_is_not_journaled() -> None:
     journal = Journal()
     desk = desk_of(journal)
@@ -166,6 +177,7 @@ async def test_changes_at_the_same_time_lose_none() -> None:
     assert len(journal.records) == 20
 
 
+@pytest.mark.proves("changes at the same time lose none")
 async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -> None:
     """Both were told that it is theirs otherwise, and only the last secret would open anything."""
     records: list[Mapping[str, Any]] = []
@@ -180,6 +192,7 @@ async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -
     assert [type(one) for one in made] == [dict, ValueError] and len(records) == 1
 
 
+@pytest.mark.proves("before a file is in force no keys are known")
 async def test_before_any_file_is_in_force_no_keys_are_known() -> None:
     desk = KeyDesk(Journal().write)
     assert desk.orders(-1, None, None).keys is None and desk.orders(-1, None, None).keys_version == 0

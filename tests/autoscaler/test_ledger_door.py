@@ -29,6 +29,7 @@ async def opened(door: LedgerDoor) -> OpenLedger:
     return found
 
 
+@pytest.mark.proves("one attempt at a time")
 async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,6 +52,7 @@ async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_i
     assert list_epochs(tmp_path / "shared" / "ledger") == [1]
 
 
+@pytest.mark.proves("an arbiter remembers its ledger")
 @pytest.mark.parametrize("cluster", ["one", ""], ids=["remembered by the cluster", "known to this arbiter alone"])
 async def test_the_ledger_that_was_known_is_never_begun_anew(tmp_path: Path, cluster: str) -> None:
     door = a_door(tmp_path / "shared", tmp_path / "m" / "ledger.json", cluster=cluster)
@@ -66,6 +68,7 @@ async def test_the_ledger_that_was_known_is_never_begun_anew(tmp_path: Path, clu
     assert (await opened(door)).epoch == 2
 
 
+@pytest.mark.proves("one cluster's memory is not another's", "the cluster remembers its ledger")
 async def test_a_cluster_remembers_its_ledger_and_not_that_of_another(tmp_path: Path) -> None:
     memory = tmp_path / "m" / "ledger.json"
     await opened(a_door(tmp_path / "shared", memory))
@@ -76,6 +79,7 @@ async def test_a_cluster_remembers_its_ledger_and_not_that_of_another(tmp_path: 
     await opened(a_door(tmp_path / "fourth", memory))
 
 
+@pytest.mark.proves("the memory is replaced whole")
 async def test_a_crash_while_the_ledger_is_remembered_leaves_the_memory_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +96,7 @@ async def test_a_crash_while_the_ledger_is_remembered_leaves_the_memory_of_befor
     assert json.loads(memory.read_text()) == {"cluster": "one", "ledger": first.ledger}
 
 
+@pytest.mark.proves("a ledger that cannot be read is closed again")
 async def test_a_ledger_that_cannot_be_taken_over_is_closed_again(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path / "shared" / "ledger", writer="w")
     journal = Journal(log, Recovered())
@@ -106,6 +111,7 @@ async def test_a_ledger_that_cannot_be_taken_over_is_closed_again(tmp_path: Path
     assert left == [], "a thread that writes to a file of its own"
 
 
+@pytest.mark.proves("the internal token is its owner's")
 async def test_the_internal_token_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     door = a_door(tmp_path / "shared", tmp_path / "m" / "ledger.json")
     token = (await opened(door)).token

@@ -118,6 +118,7 @@ def ticks(loop: Loop, number: int = 3) -> None:
         until(lambda before=before: loop.seen is not before)  # type: ignore[misc]
 
 
+@pytest.mark.proves("the loop of an observing pool passes on no fence to be taken")
 @pytest.mark.parametrize(("mode", "taken"), [("manage", True), ("observe", False)])
 def test_an_observing_pool_asks_for_no_fence(start: Start, asked: list[str], mode: str, taken: bool) -> None:
     loop = start(*SLOTS, mode=mode)
@@ -125,6 +126,7 @@ def test_an_observing_pool_asks_for_no_fence(start: Start, asked: list[str], mod
     assert set(asked) == ({S0, S1} if taken else set())
 
 
+@pytest.mark.proves("an observing pool drains nothing for its file")
 @pytest.mark.parametrize(("mode", "then"), [("manage", SeatState.DRAINING), ("observe", SeatState.READY)])
 def test_an_observing_pool_drains_no_replica_for_its_file(
     start: Start, asked: list[str], mode: str, then: SeatState
@@ -138,6 +140,7 @@ def test_an_observing_pool_drains_no_replica_for_its_file(
     assert next(iter(loop.world.state.endpoints.values())).spec.replicas_max == 0, "that it retires is no move"
 
 
+@pytest.mark.proves("a new arbiter decides when every replica has reported")
 def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: Start, asked: list[str]) -> None:
     started = [*SLOTS, SlotFreed(S0), SlotFreed(S1), *SERVES, JobSubmitted(a_job(workers_max=1), "i")]
     loop = start(*started)
@@ -159,6 +162,7 @@ def test_a_new_arbiter_is_not_behind_the_demand_that_its_ledger_knows(
     until(lambda: mine.now_s() >= (ahead + 1) * BIN_S)
 
 
+@pytest.mark.proves("the loop notices that it was away")
 def test_a_loop_that_was_stopped_knows_that_it_was_away(
     start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +176,7 @@ def test_a_loop_that_was_stopped_knows_that_it_was_away(
     until(lambda: loop.seen is not None and loop.seen.back_s == loop.reports.back_s)
 
 
+@pytest.mark.proves("no room for a snapshot stops nothing")
 def test_without_room_for_a_snapshot_the_pool_moves_on(
     start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def rank(**changes: Any) -> RankReport:
     return replace(RankReport("train", "i", 0, 1, "n0", 7, 1, 1, RankPhase.RUNNING, 5, 0), **changes)
 
 
+@pytest.mark.proves("a rank that is to park has no lease")
 @pytest.mark.parametrize(
     ("state", "want", "leased"),
     [
@@ -80,6 +81,7 @@ def test_a_rank_has_a_lease_only_while_its_gang_may_touch_its_gpus(state: PoolSt
     assert told is not None and (told.want, told.lease is not None) == (want, leased)
 
 
+@pytest.mark.proves("a rank of an earlier gang is told to stop", "a rank of an earlier submission is told to stop")
 def test_a_rank_of_an_earlier_submission_or_gang_is_told_to_stop() -> None:
     again = fold(RECOVERING, SlotFreed(S0))
     for late in (rank(incarnation="before"), rank(lease_epoch=0)):
@@ -89,6 +91,10 @@ def test_a_rank_of_an_earlier_submission_or_gang_is_told_to_stop() -> None:
     assert directive(again, rank(job="unheard of")) is None
 
 
+@pytest.mark.proves(
+    "a controller whose job is cancelled has no lease",
+    "a controller whose job steps aside has no lease",
+)
 @pytest.mark.parametrize("state", [WAITING, RUNNING, PARKING, PARKED, RESUMING, STOPPING, RECOVERING, ENDED])
 def test_a_controller_is_granted_slots_only_for_a_gang_that_is_to_start(state: PoolState) -> None:
     """Or a rank that was killed would come back at once on a slot that is given away already."""
@@ -99,6 +105,7 @@ def test_a_controller_is_granted_slots_only_for_a_gang_that_is_to_start(state: P
     assert orders(STARTING, cancelled, "w").lease is None
 
 
+@pytest.mark.proves("a controller of a job that is over hears so", "a crashed gang is killed by its controller")
 def test_a_controller_kills_what_is_left_of_a_crashed_gang_and_ends_with_its_job() -> None:
     def told(state: PoolState) -> tuple[bool, bool]:
         found = orders(state, state.jobs[TRAIN], "")
@@ -127,6 +134,11 @@ def sent_to(*story: Body, **changes: Any) -> bool:
     return [route.url for route in table["chat"]] == ["http://r"]
 
 
+@pytest.mark.proves(
+    "a draining, starting or stopping seat is in no table",
+    "a replica of an earlier lease is in no table",
+    "a replica that does not answer yet is in no table",
+)
 def test_requests_go_to_a_ready_seat_whose_very_replica_answers_and_nowhere_else() -> None:
     assert sent_to(*READY)
     for story in (PLACING, LANDED, DRAINING, (*DRAINING, SeatStopped(SEAT0, "drained"))):
@@ -140,6 +152,7 @@ def test_requests_go_to_a_ready_seat_whose_very_replica_answers_and_nowhere_else
 # ---- observing
 
 
+@pytest.mark.proves("an observing pool does not count held slots as its own")
 def test_an_observer_counts_as_free_what_nobody_holds() -> None:
     state = fold(a_pool(), *(SlotUnfenced(slot) for slot in (S0, S1, S2)))
     holder = LockHolder("somebody", 0, 9, 1)

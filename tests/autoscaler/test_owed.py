@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -178,6 +179,7 @@ def test_a_minimum_that_is_owed_goes_before_the_reserve_and_before_what_is_kept_
     assert isinstance(grant, GrantJob) and grant.slots == (S2, S0), "what nobody waits for first"
 
 
+@pytest.mark.proves("jobs leave a minimum that is owed")
 def test_a_job_that_was_stopped_to_grow_keeps_its_minimum_from_one_before_it_in_turn() -> None:
     """The storms found it: one of more priority took all that was free, and the other waited for minutes."""
     state = with_job(a_pool(), a_job("train", workload_class=SEMI), (S0,))
@@ -190,6 +192,7 @@ def test_a_job_that_was_stopped_to_grow_keeps_its_minimum_from_one_before_it_in_
     assert "1 left to train, which may not lose all" in dict(large.waits)[JobName("large")]
 
 
+@pytest.mark.proves("a quota holds for a minimum that is owed")
 def test_a_minimum_that_is_owed_is_no_more_than_a_quota() -> None:
     """Also while replicas wait for slots; and nothing is kept for it meanwhile, which they could use."""
     state = fold(crashed(a_pool(), "train", 1, 1), JobRecovered(JobName("train")))

@@ -35,6 +35,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.placement import may_lose
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
@@ -127,6 +128,7 @@ def test_silence_starts_nothing() -> None:
 @pytest.mark.parametrize(
     ("quiet_s", "lasting_s", "drains"), [(4.0, 3.5, False), (6.0, 0.0, False), (20.0, 3.5, True), (20.0, 2.0, False)]
 )
+@pytest.mark.proves("less demand has to last", "the last replica stays until the endpoint has been idle")
 def test_the_last_replica_goes_when_it_was_idle_and_lower_demand_has_lasted(
     quiet_s: float, lasting_s: float, drains: bool
 ) -> None:
@@ -135,6 +137,7 @@ def test_the_last_replica_goes_when_it_was_idle_and_lower_demand_has_lasted(
     assert kinds(found) == (["DrainSeat"] if drains else [])
 
 
+@pytest.mark.proves("a replica lives a multiple of its start")
 def test_a_replica_lives_a_multiple_of_its_measured_start() -> None:
     state = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=NOW - 70.0)
     state = fold(state, SeatReady(SEAT0, ()), at_s=NOW - 30.0)  # started for 40 s, up for 30 s
@@ -143,6 +146,7 @@ def test_a_replica_lives_a_multiple_of_its_measured_start() -> None:
     assert kinds(look(fold(older, SeatReady(SEAT0, ()), at_s=NOW - 60.0), for_s=5.0)) == ["DrainSeat"]
 
 
+@pytest.mark.proves("an endpoint keeps its least number of replicas")
 def test_replicas_min_stays() -> None:
     state = with_ready(a_pool(endpoints=(an_endpoint(replicas_min=1),)), SEAT0, (S0,))
     assert look(state, for_s=100.0).moves == ()
@@ -163,6 +167,7 @@ def test_tpot_over_its_slo_adds_a_replica_and_says_what_queues_inside(
 
 
 @pytest.mark.parametrize(("ttft_s", "lasting_s", "adds"), [(2.0, 1.5, True), (2.0, 0.5, False), (0.9, 50.0, False)])
+@pytest.mark.proves("latencies count when all replicas are ready")
 def test_ttft_over_its_slo_adds_a_replica(ttft_s: float, lasting_s: float, adds: bool) -> None:
     state = with_ready(a_pool(), SEAT0, (S0,))
     found = look(state, traffic=signals(inflight=2, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
@@ -170,10 +175,11 @@ def test_ttft_over_its_slo_adds_a_replica(ttft_s: float, lasting_s: float, adds:
     if adds:
         assert "over its SLO of 1 s" in found.moves[0].reason
     starting = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "a"), at_s=NOW - 10.0)
-    found = look(starting, traffic=signals(inflight=2, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
+    found = look(starting, traffic=signals(inflight=3, last_arrival_s=NOW, ttft_p90_s=ttft_s), for_s=lasting_s)
     assert found.moves == (), "it may be cured by the one that starts"
 
 
+@pytest.mark.proves("more demand has to last")
 def test_more_demand_than_a_replica_serves_adds_one_after_a_moment() -> None:
     state = with_ready(a_pool(), SEAT0, (S0,))
     busy = signals(inflight=5, last_arrival_s=NOW)
@@ -202,12 +208,14 @@ def test_no_job_steps_aside_for_a_slot_that_is_free_where_another_replica_is_bei
     assert "one replica at a time is placed on a node" in str(found.waits)
 
 
+@pytest.mark.proves("silent gateways move nothing")
 def test_silent_gateways_move_nothing() -> None:
     state = with_ready(with_job(a_pool(), a_job(workers_max=2), (S1, S2)), SEAT0, (S0,))
     for silent in (EndpointSignals(), EndpointSignals(held=50, last_arrival_s=NOW)):
         assert look(state, traffic=silent, for_s=500.0).moves == ()
 
 
+@pytest.mark.proves("one placement on a node at a time")
 def test_one_replica_is_placed_at_a_time_and_the_other_says_why_it_waits() -> None:
     found = look(a_pool(), traffic=signals(held=8, last_arrival_s=NOW))
     assert kinds(found) == ["GrantSeat"]
@@ -246,6 +254,7 @@ def test_an_old_need_shrinks_the_job_directly() -> None:
         ({"workers_min": 3}, 1000, "ParkJob", "in place"),
     ],
 )
+@pytest.mark.proves("no job parks without host memory")
 def test_how_a_job_steps_aside(changes: dict[str, object], host: int, kind: str, why: str) -> None:
     state = with_job(a_pool(host=host), a_job(**changes), (S0, S1, S2))  # type: ignore[arg-type]
     found = look(state, traffic=HELD)
@@ -262,6 +271,12 @@ def test_how_a_job_steps_aside(changes: dict[str, object], host: int, kind: str,
         ({"max_preemptions_per_h": 0}, 1000.0, "may never be preempted"),
     ],
 )
+@pytest.mark.proves(
+    "a job is not preempted within its minimum runtime",
+    "a non-preemptible job is not asked to step aside",
+    "a semi-preemptible job is counted upon only above its minimum",
+    "a semi-preemptible job keeps its minimum",
+)
 def test_a_protected_job_stays_and_the_endpoint_says_why_it_waits(
     changes: dict[str, object], ran_since_s: float, why: str
 ) -> None:
@@ -272,6 +287,7 @@ def test_a_protected_job_stays_and_the_endpoint_says_why_it_waits(
     assert "waits for 1 more slots" in dict(found.waits)[SEAT0]
 
 
+@pytest.mark.proves("a job is not preempted beyond its bound", "the bound on preemptions counts one hour")
 def test_the_bound_on_preemptions_counts_an_hour() -> None:
     spec = a_job(max_preemptions_per_h=1)
     state = parked(with_job(a_pool(), spec, (S0, S1, S2)), at_s=NOW - 1800.0)
@@ -282,12 +298,14 @@ def test_the_bound_on_preemptions_counts_an_hour() -> None:
     assert kinds(look(state, traffic=HELD)) == ["ParkJob"]
 
 
+@pytest.mark.proves("no more jobs step aside than are needed")
 def test_the_least_important_job_steps_aside_and_only_as_many_as_needed() -> None:
     state = with_job(a_pool(), a_job("low", priority=0, workers_max=1), (S0,))
     state = with_job(state, a_job("high", priority=5, workers_max=2), (S1, S2))
     assert [getattr(move, "job", "") for move in look(state, traffic=HELD).moves] == ["low"]
 
 
+@pytest.mark.proves("slots that are on their way are not asked for again")
 def test_slots_that_are_on_their_way_are_not_asked_for_again() -> None:
     state = with_job(a_pool(), a_job("low", workers_max=1), (S0,))
     state = with_job(state, a_job("high", priority=5, workers_max=2), (S1, S2))
@@ -310,12 +328,14 @@ def test_a_replica_of_two_slots_makes_room_on_one_node() -> None:
     assert isinstance(grant, GrantSeat) and len({slot.partition(":")[0] for slot in grant.slots}) == 1
 
 
+@pytest.mark.proves("all slots of a replica are on one node")
 def test_all_slots_of_a_replica_are_on_one_node() -> None:
     state = a_pool(nodes={"n0": 1, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
     grant = look(state, traffic=HELD).moves[0]
     assert isinstance(grant, GrantSeat) and grant.slots == slots(2, "n1")
 
 
+@pytest.mark.proves("room for a replica is made on a node that can come to have it")
 def test_a_replica_larger_than_any_node_can_give_says_so_and_disturbs_nobody() -> None:
     state = a_pool(nodes={"n0": 2}, endpoints=(an_endpoint(slots_per_replica=2), an_endpoint("other")))
     state = with_ready(state, SeatId("other/0"), (S0,))
@@ -337,10 +357,22 @@ def test_nobody_steps_aside_in_vain_for_a_replica_that_finds_no_room_anyway(kind
     assert "may not step aside" in dict(found.waits)[SEAT0]
 
 
+@pytest.mark.proves(
+    "a non-preemptible job is not counted upon",
+    "a semi-preemptible job is counted upon only above its minimum",
+)
+def test_a_job_is_counted_upon_for_as_much_as_its_class_lets_go() -> None:
+    loses = {WorkloadClass.PREEMPTIBLE: 2, WorkloadClass.SEMI_PREEMPTIBLE: 1, WorkloadClass.NON_PREEMPTIBLE: 0}
+    for kind, least in loses.items():
+        state = with_job(a_pool(), a_job(workers_min=1, workers_max=2, workload_class=kind), (S0, S1))
+        assert may_lose(state.jobs[TRAIN]) == least, kind
+
+
+@pytest.mark.proves("slots of a node where the replica cannot be are of no use to it")
 def test_room_is_made_on_the_node_that_lacks_least() -> None:
     """n0 has two jobs, n1 one and a free slot: only the job of n1 is asked."""
     state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
-    for name, slot in (("a", S0), ("b", S1), ("c", slots(1, "n1")[0])):
+    for name, slot in (("c", slots(1, "n1")[0]), ("a", S0), ("b", S1)):  # the last one would be asked first
         state = with_job(state, a_job(name, workers_max=1), (slot,))
     assert [getattr(move, "job", "") for move in look(state, traffic=HELD).moves] == ["c"]
 
@@ -348,6 +380,7 @@ def test_room_is_made_on_the_node_that_lacks_least() -> None:
 # ---- who gets what is left
 
 
+@pytest.mark.proves("a cancelled job is granted nothing")
 def test_a_waiting_job_gets_what_is_free_unless_it_is_cancelled() -> None:
     state = fold(a_pool(), JobSubmitted(a_job(workers_max=2), "i"))
     assert look(fold(state, CancelJob(TRAIN, "r"))).moves == ()
@@ -355,6 +388,7 @@ def test_a_waiting_job_gets_what_is_free_unless_it_is_cancelled() -> None:
     assert isinstance(grant, GrantJob) and len(grant.slots) == 2
 
 
+@pytest.mark.proves("jobs leave the reserve free when they start or grow")
 @pytest.mark.parametrize(("reserve", "workers"), [(0, 3), (1, 2), (2, 1), (3, 0)])
 def test_the_reserve_is_respected(reserve: int, workers: int) -> None:
     state = fold(a_pool(), JobSubmitted(a_job(), "i"))
@@ -388,6 +422,7 @@ def test_a_parked_job_waits_as_long_as_a_restart_costs_then_goes_on_smaller() ->
     assert "goes on with 2 workers" in found.moves[0].reason
 
 
+@pytest.mark.proves("replicas that lack slots go before parked jobs")
 def test_replicas_that_wait_for_slots_go_before_parked_and_waiting_jobs() -> None:
     state = fold(parked(RUNNING3), JobSubmitted(a_job("other"), "i"))
     state = fold(state, GrantSeat(SEAT0, (S0,), "r"), at_s=NOW)
@@ -397,6 +432,7 @@ def test_replicas_that_wait_for_slots_go_before_parked_and_waiting_jobs() -> Non
     assert "replicas" in dict(found.waits)["other"]
 
 
+@pytest.mark.proves("no job takes the slots that a parked job waits for")
 def test_nobody_of_the_same_priority_takes_the_slots_that_a_parked_job_waits_for() -> None:
     state = with_ready(parked(RUNNING3), SEAT0, (S0,), at_s=NOW - 4.0)
     busy = signals(inflight=1, last_arrival_s=NOW)
@@ -406,6 +442,7 @@ def test_nobody_of_the_same_priority_takes_the_slots_that_a_parked_job_waits_for
     assert kinds(look(higher, traffic=busy)) == ["GrantJob"]
 
 
+@pytest.mark.proves("a job grows only into what has stayed free for a while")
 def test_a_job_grows_when_slots_have_stayed_free() -> None:
     state = with_job(a_pool(), a_job(), (S0, S1))
     assert look(state, for_s=9.0).moves == ()
@@ -416,6 +453,7 @@ def test_a_job_grows_when_slots_have_stayed_free() -> None:
     assert "3 workers instead of 2" in move.reason
 
 
+@pytest.mark.proves("a job does not grow while a replica starts")
 def test_a_job_does_not_grow_into_what_a_parked_job_waits_for_nor_while_a_replica_starts() -> None:
     parked_one = parked(with_job(a_pool(), a_job("p", workers_min=2, workers_max=2), (S1, S2)), JobName("p"))
     state = with_ready(with_job(parked_one, a_job(priority=0), (S0,)), SEAT0, (S1,), at_s=NOW - 4.0)
@@ -424,6 +462,7 @@ def test_a_job_does_not_grow_into_what_a_parked_job_waits_for_nor_while_a_replic
     assert look(starting, traffic=signals(inflight=1, last_arrival_s=NOW), for_s=15.0).moves == ()
 
 
+@pytest.mark.proves("slots that a job was stopped to run on are kept for it")
 def test_what_a_job_was_stopped_to_run_on_is_not_taken_by_a_job_after_it() -> None:
     state = with_job(a_pool(), a_job("first", priority=1, workers_min=1), (S0, S1))
     state = fold(state, JobSubmitted(a_job("second", workers_min=2), "i"))
@@ -434,6 +473,7 @@ def test_what_a_job_was_stopped_to_run_on_is_not_taken_by_a_job_after_it() -> No
 
 
 @pytest.mark.parametrize("kind", [WorkloadClass.SEMI_PREEMPTIBLE, WorkloadClass.NON_PREEMPTIBLE])
+@pytest.mark.proves("the minimum of a job that restarts and may not lose it is kept")
 def test_a_job_that_may_not_lose_all_its_workers_keeps_its_minimum_through_a_restart(kind: WorkloadClass) -> None:
     spec = a_job(workload_class=kind)
     state = with_job(a_pool(), spec, (S0, S1, S2))
@@ -445,6 +485,7 @@ def test_a_job_that_may_not_lose_all_its_workers_keeps_its_minimum_through_a_res
     assert kinds(look(state, traffic=flood)) == ["GrantSeat", "GrantJob"]
 
 
+@pytest.mark.proves("a failed start is tried again after a pause")
 def test_a_failed_seat_is_tried_again_later_and_says_when() -> None:
     state = fold(a_pool(endpoints=(an_endpoint(replicas_max=1),)), GrantSeat(SEAT0, (S0,), "r"))
     state = fold(state, SeatStopped(SEAT0, "nobody landed"), SlotFreed(S0), SeatGone(SEAT0), at_s=NOW - 1.0)
@@ -454,6 +495,7 @@ def test_a_failed_seat_is_tried_again_later_and_says_when() -> None:
     assert kinds(look(state, traffic=HELD)) == ["GrantSeat"]
 
 
+@pytest.mark.proves("room for a replica is made on a node that does not drain")
 def test_room_for_a_replica_is_made_on_a_node_that_does_not_drain() -> None:
     n1 = slots(2, "n1")
     state = a_pool(nodes={"n0": 2, "n1": 2}, endpoints=(an_endpoint(slots_per_replica=2),))
@@ -465,20 +507,3 @@ def test_room_for_a_replica_is_made_on_a_node_that_does_not_drain() -> None:
         ("ParkJob", "b"),
         ("ParkJob", "c"),
     }
-
-
-def test_a_replica_of_several_slots_takes_the_node_that_can_be_had_now_and_nobody_leaves_another_in_vain() -> None:
-    """Of two nodes with as little free one has a job at its bound; which of them is called a means nothing."""
-    for kept, given in (("a", "b"), ("b", "a")):
-        state = a_pool(nodes={"a": 4, "b": 4}, endpoints=(an_endpoint(slots_per_replica=4),))
-        state = with_job(state, a_job("small", workers_max=2), slots(4, kept)[:2])
-        state = with_job(state, a_job("bound", workers_max=2, max_preemptions_per_h=0), slots(4, kept)[2:])
-        state = with_job(state, a_job("easy", workers_max=4), slots(4, given))
-        (move,) = look(state, traffic=HELD).moves
-        assert getattr(move, "job", "") == "easy"
-    young = a_job("young", workers_max=4, min_runtime_s=1e6)
-    state = a_pool(nodes={"a": 4}, endpoints=(an_endpoint(slots_per_replica=4),))
-    state = with_job(state, a_job("small", workers_max=2), slots(4, "a")[:2])
-    found = look(with_job(state, young, slots(4, "a")[2:]), traffic=HELD)
-    assert found.moves == (), "it would stand aside for nothing"
-    assert "4 slots short: job young is within its minimum runtime" in dict(found.waits)["chat"]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 
 from ebbtide.client.messages import KeyGrant
@@ -86,6 +87,7 @@ def test_memory_configs_fences_keys_and_counters_are_in_a_snapshot() -> None:
     assert after.fences[SlotId(f"n:{PART_ENTRIES}")] == f"fence {PART_ENTRIES}"
 
 
+@pytest.mark.proves("a snapshot after a torn one begins anew", "a torn snapshot is ignored")
 def test_a_snapshot_replaces_what_was_known_and_a_torn_one_changes_nothing() -> None:
     before, other = known(), Recovered()
     other.take({"type": "fence", "slot": "gone:0", "name": "old"})

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from ebbtide.pool.events import (
     DrainSeat,
     EndpointDeclared,
@@ -55,12 +57,16 @@ def moves(state: PoolState, traffic: EndpointSignals = BUSY, for_s: float = 0.0)
     return kinds(look(state, traffic=traffic, for_s=for_s))
 
 
+@pytest.mark.proves("a new replica comes first where there is a slot for it")
 def test_the_new_one_comes_first_where_a_slot_allows_it_and_else_the_old_one_goes() -> None:
     (grant,) = look(stale(), traffic=BUSY).moves
     assert isinstance(grant, GrantSeat) and "takes the place of chat/0" in grant.reason
     assert moves(stale(nodes={"n0": 1})) == ["DrainSeat"]
 
 
+@pytest.mark.proves(
+    "no replica is replaced while another one leaves", "no replica is replaced while another one starts"
+)
 def test_while_one_starts_or_leaves_no_other_is_touched() -> None:
     starting = fold(stale(), GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "b"), at_s=NOW - 1.0)
     found = look(starting, traffic=BUSY)
@@ -70,6 +76,7 @@ def test_while_one_starts_or_leaves_no_other_is_touched() -> None:
     assert moves(leaving) == []
 
 
+@pytest.mark.proves("demand goes before replacement")
 def test_a_replica_that_serves_is_not_given_up_for_a_demand_that_cannot_be_met() -> None:
     """More is wanted and no slot is left: to drain the only one now would make it worse."""
     state = stale(nodes={"n0": 1}, most=2)
@@ -77,10 +84,15 @@ def test_a_replica_that_serves_is_not_given_up_for_a_demand_that_cannot_be_met()
     assert found.moves == ()
 
 
+@pytest.mark.proves("no replica is replaced while gateways are silent")
 def test_while_the_gateways_are_silent_nothing_is_replaced() -> None:
     assert moves(stale(), EndpointSignals()) == [] == moves(stale(nodes={"n0": 1}), EndpointSignals())
 
 
+@pytest.mark.proves(
+    "a revision that does not come up replaces no replica",
+    "no old replica is drained for a revision that does not come up",
+)
 def test_a_revision_that_does_not_come_up_replaces_nobody() -> None:
     found = look(failed(stale(), 1.0), traffic=BUSY)
     assert found.moves == () and "its successor does not come up" in dict(found.waits)[SEAT0]
@@ -94,12 +106,16 @@ def test_a_revision_that_does_not_come_up_replaces_nobody() -> None:
 # ---- a node that must be left
 
 
+@pytest.mark.proves("an endpoint has one move in a decision")
 def test_demand_and_a_drain_at_once_are_one_grant_at_a_time() -> None:
     state = stale(nodes={"n0": 1, "n1": 1, "n2": 1}, most=3)
     flood = signals(held=4, inflight=4, last_arrival_s=NOW)
     assert moves(fold(state, NodeDraining(N0, "r")), flood, for_s=5.0) == ["GrantSeat"]
 
 
+@pytest.mark.proves(
+    "an old replica waits for no room that there cannot be", "an old replica waits for room that there can be"
+)
 def test_the_old_one_waits_for_room_that_can_be_made_and_not_for_room_that_cannot() -> None:
     state = with_job(stale(nodes={"n0": 1, "n1": 1}), a_job(workers_max=1), slots(1, "n1"))
     assert moves(fold(state, NodeDraining(N0, "r"))) == ["ParkJob"]
@@ -107,6 +123,7 @@ def test_the_old_one_waits_for_room_that_can_be_made_and_not_for_room_that_canno
     assert moves(fold(state, NodeDraining(N0, "r"))) == ["DrainSeat"]
 
 
+@pytest.mark.proves("a replica that starts on a draining node stops at once")
 def test_one_that_still_starts_on_a_node_that_drains_stops_at_once() -> None:
     state = fold(a_pool(nodes={"n0": 1, "n1": 1}), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=NOW - 1.0)
     found = look(fold(state, NodeDraining(N0, "r")), traffic={CHAT: BUSY})

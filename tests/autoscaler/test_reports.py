@@ -3,6 +3,8 @@
 from dataclasses import replace
 from math import inf
 
+import pytest
+
 from ebbtide.client.messages import (
     ControllerPhase,
     ControllerReport,
@@ -53,6 +55,7 @@ def test_a_loop_that_did_not_run_for_long_has_been_away() -> None:
     assert reports.back_s == seen(reports, PoolState()).back_s == 113.7
 
 
+@pytest.mark.proves("reports of who has just come are kept", "reports of who is gone are forgotten")
 def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_later() -> None:
     state = after(pool(), *READY)
     reports = Reports(started_s=0.0)

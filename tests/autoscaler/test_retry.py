@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ebbtide.pool.events import GrantSeat, SeatGone, SeatLanded, SeatStopped, SlotFreed
 from ebbtide.pool.ids import SeatId, SlotId, seat_id
 from ebbtide.pool.state import PoolState
@@ -37,6 +39,7 @@ def granted(state: PoolState) -> list[str]:
     return [move.seat for move in look(state, traffic=FLOOD, for_s=2.0).moves if isinstance(move, GrantSeat)]
 
 
+@pytest.mark.proves("one seat is tried at a time while none has worked")
 def test_while_nothing_has_shown_that_it_works_one_seat_is_tried_at_a_time() -> None:
     state = failed(a_pool(), SEAT0, S0, 30.0)
     assert granted(state) == ["chat/1"], "one that has not failed yet"
@@ -44,12 +47,14 @@ def test_while_nothing_has_shown_that_it_works_one_seat_is_tried_at_a_time() -> 
     assert granted(trying) == []
 
 
+@pytest.mark.proves("a seat that failed beside good ones waits alone")
 def test_beside_a_replica_that_works_a_seat_that_failed_waits_alone() -> None:
     state = failed(with_ready(a_pool(), SEAT0, (S0,)), SEAT1, S1, 1.0)
     assert granted(state) == ["chat/2"]
     assert granted(failed(with_ready(a_pool(), SEAT0, (S0,)), SEAT1, S1, 3.0)) == ["chat/1"]
 
 
+@pytest.mark.proves("jobs step aside for a failing seat less and less often")
 def test_jobs_step_aside_for_a_try_less_often_than_it_is_tried() -> None:
     """After eight failures it is tried each minute where a slot is free, and at a job's cost after four."""
     for ago_s, moves in ((50.0, []), (100.0, []), (260.0, ["ParkJob"])):

@@ -12,7 +12,7 @@ from ebbtide.pool.spec import Scheduled
 from ebbtide_autoscaler.scheduled import SPARE, scheduled
 from ebbtide_autoscaler.signals import EndpointMemory, Memory
 from tests.autoscaler.closed_loop import an_endpoint
-from tests.autoscaler.test_policy import CHAT, NOW, S0, SEAT0, a_pool, kinds, look, signals, with_ready
+from tests.autoscaler.test_policy import CHAT, NOW, S0, S1, SEAT0, SEAT1, a_pool, kinds, look, signals, with_ready
 
 NINE = Scheduled(days=(0, 1, 2, 3, 4), from_minute=9 * 60, minutes=120, replicas=2, zone="Europe/Berlin")
 SPEC = replace(an_endpoint(), scheduled=(NINE,))
@@ -93,6 +93,14 @@ def test_the_policy_starts_them_before_anybody_asks_and_says_why() -> None:
     assert look(a_pool()).moves == (), NOW
 
 
+@pytest.mark.proves("what is scheduled is aimed at")
+def test_they_stay_while_nobody_asks() -> None:
+    always = Scheduled(days=tuple(range(7)), from_minute=0, minutes=24 * 60, replicas=2)
+    state = with_ready(a_pool(endpoints=(an_endpoint(CHAT, scheduled=(always,)),)), SEAT0, (S0,))
+    assert look(with_ready(state, SEAT1, (S1,)), for_s=100.0).moves == ()
+
+
+@pytest.mark.proves("what is scheduled is aimed at at once")
 @pytest.mark.parametrize("inflight", [0, 5, 50])
 def test_demand_for_as_many_or_more_does_not_hold_up_what_is_scheduled(inflight: int) -> None:
     """Demand must have lasted for a moment before it counts; what was promised for now need not."""

@@ -41,6 +41,7 @@ from tests.autoscaler.test_policy import (
 )
 
 
+@pytest.mark.proves("replicas go a few at a time")
 def test_replicas_go_one_by_one_each_after_demand_has_been_lower_for_a_while() -> None:
     state, memory = a_pool(), Memory()
     for number, slot in enumerate((S0, S1, S2)):
@@ -54,15 +55,25 @@ def test_replicas_go_one_by_one_each_after_demand_has_been_lower_for_a_while() -
     assert drained_s == [3.0, 6.0]
 
 
+@pytest.mark.proves("a replica that starts stands in for none that serves")
 def test_a_replica_that_still_starts_stands_in_for_none_that_serves() -> None:
     state = with_ready(a_pool(), SEAT0, (S0,))
     state = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatLanded(SEAT1, "a"), at_s=NOW - 5.0)
     one_is_enough = signals(inflight=1, last_arrival_s=NOW)
     assert look(state, traffic=one_is_enough, for_s=30.0).moves == ()
+    third = fold(with_ready(state, seat_id(CHAT, 2), (S2,)), SeatStopped(SEAT0, "crashed"), at_s=NOW - 4.0)
+    assert look(third, traffic=signals(inflight=7, last_arrival_s=NOW), for_s=30.0).moves == (), "nor is one added"
     both = fold(state, SeatReady(SEAT1, ()), at_s=NOW - 4.0)
     assert kinds(look(both, traffic=one_is_enough, for_s=30.0)) == ["DrainSeat"]
+    third = seat_id(CHAT, 2)
+    two_start = fold(state, GrantSeat(third, (S2,), "r"), SeatLanded(third, "b"), at_s=NOW - 5.0)
+    two_are_enough = signals(inflight=7, last_arrival_s=NOW)
+    _, memory = aims(two_start, [(-30.0, two_are_enough)])
+    (want,), _ = wants(NOW, Snapshot(two_start, {CHAT: two_are_enough}), memory, CONFIG)
+    assert (want.now, want.want) == (3, 3), "nor does one more"
 
 
+@pytest.mark.proves("no more replicas are wanted than the file allows")
 def test_what_was_wanted_beyond_the_largest_number_does_not_keep_replicas_afterwards() -> None:
     state, memory = a_pool(), Memory()
     for number, slot in enumerate((S0, S1, S2)):
@@ -70,7 +81,7 @@ def test_what_was_wanted_beyond_the_largest_number_does_not_keep_replicas_afterw
     flood = {CHAT: signals(held=100, last_arrival_s=NOW)}
     for seconds in (-3.0, -2.0, -1.0):
         found, memory = decide(NOW + seconds, Snapshot(state, flood), memory, CONFIG)
-        assert found.moves == ()
+        assert found.moves == () and memory.endpoints[CHAT].aim == 3
     calm = {CHAT: signals(inflight=1, last_arrival_s=NOW)}
     _, memory = decide(NOW, Snapshot(state, calm), memory, CONFIG)
     found, _ = decide(NOW + 3.0, Snapshot(state, calm), memory, CONFIG)
@@ -174,6 +185,7 @@ def missed(per_s: float = 6.0, replicas: int = 2) -> Memory:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.proves("no way back to a number of replicas that missed the SLO")
 def test_one_more_than_missed_the_slo_stays_while_as_much_arrives(seed: int) -> None:
     """Arrivals over 15 s are off by some per cent each time: that swings nothing."""
     random = Random(seed)
@@ -334,6 +346,14 @@ def test_a_replica_that_can_sleep_may_go_after_a_multiple_of_what_waking_takes(
     assert may_go(NOW + 120.0, state, record, state.seats[SEAT0])
     never_woke = replace(record, wake_s=0.0)
     assert not may_go(NOW + 119.0, state, never_woke, state.seats[SEAT0])
+
+
+@pytest.mark.proves("only a ready replica is drained for less demand")
+def test_a_replica_that_is_not_ready_may_not_go_for_less_demand() -> None:
+    starts = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), at_s=NOW - 9_000.0)
+    ready = fold(starts, SeatReady(SEAT0, ()), at_s=NOW - 8_000.0)
+    for state in (starts, ready):
+        assert may_go(NOW, state, state.endpoints[CHAT], state.seats[SEAT0]) is (state is ready)
 
 
 def test_what_demand_grew_by_of_late_is_had_beforehand_and_what_is_expected_too() -> None:

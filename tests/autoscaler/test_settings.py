@@ -20,6 +20,7 @@ def test_a_knob_of_the_file_is_the_policys(knob: str) -> None:
     assert getattr(found, knob) == other != default
 
 
+@pytest.mark.proves("jobs leave the reserve of the file free")
 def test_what_the_section_does_not_have_is_given_beside_it() -> None:
     teams = (Team("vision", 2, 1.0, None),)
     found = policy_config(PolicySection(), reserve=3, teams=teams)

@@ -9,6 +9,7 @@ from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.events import Event, JobSubmitted, NodeFound, ParkJob
 from ebbtide.pool.ids import NodeId, RecordId
+from ebbtide.pool.records import having
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler import step as step_module
@@ -22,6 +23,7 @@ NODE = NodeId("n")
 HELD = Heard(NOW, GatewayReport("g", "n0", 1.0, "http://g", 1, {"chat": Traffic(held=1, last_arrival_s=NOW)}))
 
 
+@pytest.mark.proves("an observing pool moves nothing")
 def test_an_observer_decides_what_could_be_done_at_once_and_does_it_not() -> None:
     world = World(RUNNING3, Memory(), 1)
     seen = Seen(started_s=NOW, fences=dict.fromkeys(RUNNING3.slots, FenceView.HELD), gateways={"g": HELD})
@@ -34,9 +36,11 @@ def test_an_observer_decides_what_could_be_done_at_once_and_does_it_not() -> Non
 
 def broken(state: PoolState) -> PoolState:
     """A slot that is leased to nobody."""
-    return replace(state, slots={**state.slots, S0: replace(state.slots[S0], state=SlotState.LEASED)})
+    slots = having(state.slots, {S0: replace(state.slots[S0], state=SlotState.LEASED)})
+    return replace(state, slots=slots, jobs=having(state.jobs, {}))
 
 
+@pytest.mark.proves("every event is checked against the promises before it is journaled")
 def test_an_event_after_which_a_promise_would_be_broken_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even if a later event of the same tick would hide it: the ledger would say that it was so."""
     world = World(a_pool(), Memory(), 1)
@@ -52,6 +56,7 @@ def test_an_event_after_which_a_promise_would_be_broken_is_not_taken_in(monkeypa
     assert world == World(a_pool(), Memory(), 1)
 
 
+@pytest.mark.proves("the whole state is checked at the end of a tick")
 def test_what_is_wrong_somewhere_else_is_found_at_the_end_of_the_tick() -> None:
     """As far as one event's own changes can tell, all is well."""
     wrong = World(broken(a_pool()), Memory(), 1)

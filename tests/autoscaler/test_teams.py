@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import GrantJob, JobEnded, JobSubmitted, ParkJob, SlotFreed, StopJob
+from ebbtide.pool.events import GrantJob, JobEnded, JobSubmitted, ParkJob, ResumeJob, SlotFreed, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.promises import check
 from ebbtide.pool.spec import WorkloadClass
@@ -125,6 +125,7 @@ def test_a_higher_priority_is_not_asked_for_a_guarantee() -> None:
     assert day.run(300).held("vision") == 8
 
 
+@pytest.mark.proves("a quota is never passed")
 def test_a_quota_holds_whatever_is_free_and_who_waits_for_it_is_told() -> None:
     day = Day(16, Team("text", 0, quota=6))
     day.submit("text", 2, 16)
@@ -215,6 +216,31 @@ def test_in_turn_is_a_permutation_by_priority_and_no_lender_falls_below_its_own(
             assert count > 0 and (stays == 0 or stays >= one.spec.workers_min)
 
 
+@pytest.mark.proves("who is within a guarantee goes first")
+def test_who_is_within_a_guarantee_goes_first() -> None:
+    """Of one priority, also before a team that has less by its weight and whose job came first."""
+    state = with_job(a_pool(), a_job("has", team="a", workers_max=1), slots(1))
+    for at_s, team in ((2_000.0, "b"), (2_001.0, "a")):
+        state = fold(state, JobSubmitted(a_job(f"{team}-waits", team=team), "i"), at_s=at_s)
+    line = [state.jobs[JobName(name)] for name in ("b-waits", "a-waits")]
+    for guarantee, first in ((2, "a-waits"), (1, "b-waits")):
+        shares = Shares((Team("a", guarantee), Team("b")), state.jobs)
+        assert next(shares.in_turn(line)).spec.name == first
+
+
+@pytest.mark.proves("no job of a higher priority lends", "only preemptible jobs lend")
+def test_preemptible_jobs_of_no_higher_priority_lend_and_no_others() -> None:
+    state = fold(a_pool(nodes={"n0": 8}), JobSubmitted(a_job("asks", team="a", workers_max=1), "i"))
+    semi = WorkloadClass.SEMI_PREEMPTIBLE
+    for slot, (name, changes) in zip(
+        slots(3), (("lends", {}), ("semi", {"workload_class": semi}), ("urgent", {"priority": 5})), strict=True
+    ):
+        state = with_job(state, a_job(name, team="b", workers_max=1, **changes), (slot,))
+    asks, *running = state.jobs.values()
+    lent = Shares((Team("a", 8), Team("b")), state.jobs).lenders(asks, running)
+    assert [(one.spec.name, count) for one, count in lent] == [("lends", 1)]
+
+
 def test_replicas_ask_the_team_that_is_most_over_each_time() -> None:
     """Vision has one more than it was promised, text ten: after one of vision nobody falls below for another's sake."""
     day = Day(24, Team("vision", 8), Team("text", 2))
@@ -288,6 +314,7 @@ def test_two_elastic_teams_do_not_take_turns() -> None:
     assert day.moves[before:] == []
 
 
+@pytest.mark.proves("no lender's team falls below its guarantee")
 def test_a_gang_that_is_partly_borrowed_leaves_in_the_end() -> None:
     """Gangs of five and three where their team was promised four: neither can leave without breaking that at once."""
     day = Day(8, Team("a", 4), Team("b", 4))
@@ -328,6 +355,20 @@ def test_a_parked_job_goes_on_with_what_its_teams_quota_leaves() -> None:
     assert "needs 2 slots, and team t holds 2 of its guarantee of 0, its quota is 3" in dict(found.waits)["old"]
 
 
+@pytest.mark.proves("a parked job resumes only within its team's quota")
+@pytest.mark.parametrize(("quota", "resumes"), [(4, False), (6, True)])
+def test_a_parked_job_does_not_resume_beyond_its_teams_quota(quota: int, resumes: bool) -> None:
+    """All its slots are free; its team has two others."""
+    here = slots(8)
+    state = with_job(a_pool(nodes={"n0": 8}), a_job("old", team="t", workers_min=2, workers_max=4), here[:4])
+    state = parked(state, JobName("old"))
+    state = with_job(state, a_job("young", team="t", workers_max=2), here[4:6])
+    config = replace(CONFIG, teams=(Team("t", quota=quota),))
+    found, _ = decide(NOW, Snapshot(state), Memory(), config)
+    assert [type(move) for move in found.moves] == ([ResumeJob] if resumes else [])
+
+
+@pytest.mark.proves("a guarantee is claimed without having starved")
 def test_a_guarantee_is_claimed_by_a_parked_job_as_by_one_that_never_ran() -> None:
     state, config = of_two_teams(guarantee=4)
     found, _ = decide(NOW, Snapshot(state, {CHAT: signals(inflight=4, last_arrival_s=NOW)}), Memory(), config)

@@ -29,11 +29,17 @@ from tests.autoscaler.test_policy import (
     fold,
     look,
     parked,
+    signals,
     slots,
     with_job,
 )
 
 
+@pytest.mark.proves(
+    "a parked job waits as long as a restart costs",
+    "jobs leave the reserve free when they come back with fewer workers",
+    "jobs leave the reserve free when they resume",
+)
 def test_a_parked_job_leaves_the_reserve_free_when_it_comes_back() -> None:
     """It had all three slots before the file asked for a reserve of one."""
     config = replace(CONFIG, reserve=1)
@@ -44,6 +50,7 @@ def test_a_parked_job_leaves_the_reserve_free_when_it_comes_back() -> None:
     assert isinstance(later, StopJob) and "goes on with 2 workers" in later.reason
 
 
+@pytest.mark.proves("a job does not grow while a replica lacks slots", "a job does not grow within its minimum runtime")
 def test_a_job_does_not_grow_within_its_minimum_runtime_nor_while_a_replica_lacks_slots() -> None:
     young = with_job(a_pool(), a_job(min_runtime_s=60.0), (S0, S1), at_s=NOW - 30.0)
     assert look(young, for_s=20.0).moves == ()
@@ -53,6 +60,11 @@ def test_a_job_does_not_grow_within_its_minimum_runtime_nor_while_a_replica_lack
     assert [getattr(move, "job", "") for move in look(state, traffic=HELD, for_s=15.0).moves] == ["a"]
 
 
+@pytest.mark.proves(
+    "jobs leave a draining node",
+    "slots of a dead node are of no use to a replica",
+    "slots of a draining node are of no use to a replica",
+)
 def test_slots_of_a_node_that_drains_or_died_are_of_no_use_to_a_replica() -> None:
     n1 = slots(2, "n1")
     state = with_job(a_pool(nodes={"n0": 1, "n1": 2}), a_job("a", workers_max=1, priority=-1), (S0,))
@@ -66,6 +78,7 @@ def test_slots_of_a_node_that_drains_or_died_are_of_no_use_to_a_replica() -> Non
     assert [getattr(move, "job", "") for move in dead.moves] == ["b"]
 
 
+@pytest.mark.proves("what a job leaves by a drain is not asked for again")
 def test_what_a_job_leaves_by_a_drain_is_not_asked_of_another_job_too() -> None:
     """It is on both nodes: its slot on the other one will do."""
     n1 = slots(2, "n1")
@@ -73,6 +86,33 @@ def test_what_a_job_leaves_by_a_drain_is_not_asked_of_another_job_too() -> None:
     state = with_job(state, a_job("b", workers_max=1), n1[1:])
     found = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=HELD)
     assert [getattr(move, "job", "") for move in found.moves] == ["a"]
+
+
+@pytest.mark.proves("a job has one move in a decision")
+def test_a_job_that_leaves_a_node_that_drains_is_not_asked_a_second_time() -> None:
+    n1 = slots(3, "n1")
+    state = with_job(a_pool(nodes={"n0": 1, "n1": 3}), a_job("a", workers_max=2, priority=-1), (S0, n1[0]))
+    state = with_job(state, a_job("b", workers_max=2), n1[1:])
+    flood = signals(held=12, last_arrival_s=NOW)
+    found = look(fold(state, NodeDraining(NodeId("n0"), "r")), traffic=flood)
+    assert [getattr(move, "job", "") for move in found.moves] == ["a", "b"]
+
+
+def test_a_replica_of_several_slots_takes_the_node_that_can_be_had_now_and_nobody_leaves_another_in_vain() -> None:
+    """Of two nodes with as little free one has a job at its bound; which of them is called a means nothing."""
+    for kept, gives in (("a", "b"), ("b", "a")):
+        state = a_pool(nodes={"a": 4, "b": 4}, endpoints=(an_endpoint(slots_per_replica=4),))
+        state = with_job(state, a_job("small", workers_max=2), slots(4, kept)[:2])
+        state = with_job(state, a_job("bound", workers_max=2, max_preemptions_per_h=0), slots(4, kept)[2:])
+        state = with_job(state, a_job("easy", workers_max=4), slots(4, gives))
+        (move,) = look(state, traffic=HELD).moves
+        assert getattr(move, "job", "") == "easy"
+    young = a_job("young", workers_max=4, min_runtime_s=1e6)
+    state = a_pool(nodes={"a": 4}, endpoints=(an_endpoint(slots_per_replica=4),))
+    state = with_job(state, a_job("small", workers_max=2), slots(4, "a")[:2])
+    found = look(with_job(state, young, slots(4, "a")[2:]), traffic=HELD)
+    assert found.moves == (), "it would stand aside for nothing"
+    assert "4 slots short: job young is within its minimum runtime" in dict(found.waits)["chat"]
 
 
 Shown = tuple[int, float, float, float | None]  # its slots, when it was submitted, since when it runs, seconds to leave
@@ -120,6 +160,7 @@ def test_of_equal_jobs_the_one_goes_that_costs_the_pool_least(shown: Sequence[Sh
         assert asked(shown, names[: len(shown)]) == [first]
 
 
+@pytest.mark.proves("the least important job steps aside first")
 def test_cost_comes_after_priority() -> None:
     state = with_job(a_pool(), a_job("cheap", priority=5, workers_max=1), (S0,))
     state = with_job(state, a_job("dear", priority=0, workers_max=2), (S1, S2))

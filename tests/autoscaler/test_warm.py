@@ -82,6 +82,7 @@ def test_an_idle_replica_parks_instead_of_ending() -> None:
     assert kinds(look(ready(a_pool(endpoints=(WARMS,))), for_s=5.0)) == ["ParkSeat"]
 
 
+@pytest.mark.proves("a replica stays warm only where there is host memory for it")
 @pytest.mark.parametrize(
     ("state", "why"),
     [
@@ -151,6 +152,7 @@ def test_it_ends_when_nobody_may_wake_it(after: Body, why: str) -> None:
     assert isinstance(move, DrainSeat) and why in move.reason
 
 
+@pytest.mark.proves("warm replicas give way")
 def test_what_a_job_may_need_goes_before_a_warm_replica() -> None:
     state = with_job(warm(a_pool(endpoints=(WARMS,), host=49)), a_job(workers_max=2), (S1, S2))
     (move,) = look(state).moves

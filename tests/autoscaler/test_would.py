@@ -1,5 +1,7 @@
 """What an observing pool would have done is told once, and again when it comes back."""
 
+import pytest
+
 from ebbtide.pool.events import DrainSeat, GrantJob, Slot
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState, SlotRecord
@@ -31,6 +33,7 @@ def test_its_record_is_none_of_the_events_that_a_replay_applies() -> None:
     assert (record["type"], record["id"], record["body"]["job"]) == ("would", "7.w1", "j")
 
 
+@pytest.mark.proves("an observer takes no fence")
 def test_an_observer_takes_no_fence_but_gets_back_that_of_a_slot_in_use() -> None:
     slot = Slot(SlotId("n:0"), NodeId("n"), 0)
     for state, takes in ((SlotState.UNFENCED, True), (SlotState.FOREIGN, True), (SlotState.RECLAIMING, False)):

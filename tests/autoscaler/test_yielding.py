@@ -3,10 +3,11 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import Decision, DrainSeat, EndpointDeclared, GrantSeat, WakeSeat
+from ebbtide.pool.events import Decision, DrainSeat, EndpointDeclared, GrantSeat, SeatLanded, SeatReady, WakeSeat
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.pool.spec import EndpointSpec, Scheduled
 from ebbtide.pool.state import PoolState
@@ -127,6 +128,7 @@ def test_a_replica_of_several_slots_gets_all_of_them_on_one_node() -> None:
     assert len(going) == 4 and len({int(move.seat[2:]) // 4 for move in going}) == 1
 
 
+@pytest.mark.proves("a higher priority makes no place")
 def test_the_lower_priority_makes_place_and_never_the_higher() -> None:
     of_b = an_endpoint("b", priority=9)
     assert not goes(full({"n0": 8}, of_b=of_b), at_work(5), HELD)
@@ -139,6 +141,7 @@ def test_a_minimum_is_kept_and_so_is_what_nothing_is_known_of() -> None:
     assert not goes(full({"n0": 8}, 0), at_work(5, unheard_s=3.0), at_work(8))
 
 
+@pytest.mark.proves("what is scheduled makes no place for another endpoint")
 def test_what_is_scheduled_is_kept() -> None:
     launch = Scheduled(days=tuple(range(7)), from_minute=0, minutes=1440, replicas=8)
     assert not goes(full({"n0": 8}, scheduled=(launch,)), at_work(5), HELD)
@@ -165,6 +168,14 @@ def test_what_is_needed_goes_before_room_whoever_has_the_larger_share_of_what_it
     memory = Memory({A: EndpointMemory(aim=64, strained_at_s=NOW - 1e4), B: of_b})
     decision, _ = decide(NOW, Snapshot(state, {A: at_work(2), B: at_work(3)}), memory, CONFIG)
     assert [move.seat for move in decision.moves if isinstance(move, GrantSeat)] == ["b/0"]
+
+
+@pytest.mark.proves("a starting replica lets no other make place")
+def test_a_replica_that_still_starts_lets_none_make_place_that_answers() -> None:
+    state, theirs = full({"n0": 2}, taken=1), seat_id(A, 1)
+    starts = fold(state, GrantSeat(theirs, slots(2)[1:], "r"), SeatLanded(theirs, "a"))
+    assert not goes(starts, at_work(20), HELD)
+    assert len(goes(fold(starts, SeatReady(theirs, ())), at_work(20), HELD)) == 1
 
 
 def test_a_replica_that_has_just_come_stays() -> None:

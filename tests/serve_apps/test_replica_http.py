@@ -65,6 +65,7 @@ async def test_answers_whole_and_as_a_stream_on_both_routes(served: Served) -> N
     await until(lambda: served.app.inflight == 0)
 
 
+@pytest.mark.proves("a replica answers only who shows the internal token")
 @pytest.mark.parametrize("headers", [{}, {"x-ebbtide-token": "wrong"}, {"x-ebbtide-token": ""}])
 @pytest.mark.parametrize("path", ["/v1/completions", "/health", "/nowhere"])
 async def test_without_the_token_nothing_is_answered(served: Served, path: str, headers: dict[str, str]) -> None:
@@ -74,6 +75,7 @@ async def test_without_the_token_nothing_is_answered(served: Served, path: str, 
     assert served.engine.counts.prompts == []
 
 
+@pytest.mark.proves("no replica starts without the internal token")
 def test_a_replica_without_a_token_is_refused() -> None:
     with pytest.raises(ValueError, match="internal token"):
         ReplicaApp(token="")
@@ -86,6 +88,7 @@ async def test_unknown_paths_and_methods_get_openai_shaped_errors(served: Served
         assert "message" in (await response.json())["error"]
 
 
+@pytest.mark.proves("a draining replica refuses what is new")
 async def test_draining_refuses_new_requests_and_lets_running_ones_finish(served: Served) -> None:
     running = asyncio.create_task(served.post(model="m", prompt="a", max_tokens=100))
     await until(lambda: served.app.inflight == 1)
@@ -97,6 +100,7 @@ async def test_draining_refuses_new_requests_and_lets_running_ones_finish(served
     assert await served.app.until_idle(1.0)
 
 
+@pytest.mark.proves("a client that goes stops its generation")
 @slow()
 async def test_a_client_that_hangs_up_on_a_stream_stops_its_generation(served: Served) -> None:
     async with served.client.post(served.url + "/v1/completions", json={**SLOW, "stream": True}, headers=TOKEN) as r:
@@ -137,6 +141,7 @@ async def test_an_engine_that_dies_before_the_first_token_gives_a_status_so_that
     assert (status, body["error"]["code"]) == (503, "engine_failed")
 
 
+@pytest.mark.proves("a replica whose engine still starts refuses")
 async def test_an_engine_still_starting_gives_503(served: Served) -> None:
     served.app._engine = None
     status, body = await served.post(**SLOW)

@@ -54,6 +54,7 @@ async def answer(*events: bytes) -> tuple[int, str, bytes]:
         await port.stop()
 
 
+@pytest.mark.proves("a failure before the first event is a status")
 @pytest.mark.parametrize(("code", "status"), [(400, 400), (503, 503), ("odd", 500), (200, 500), (None, 500)])
 async def test_an_error_before_the_first_event_is_a_status_so_that_it_can_be_told_or_tried_elsewhere(
     code: object, status: int
@@ -63,6 +64,7 @@ async def test_an_error_before_the_first_event_is_a_status_so_that_it_can_be_tol
     assert json.loads(body)["error"]["message"] == "no"
 
 
+@pytest.mark.proves("an error event is the last word of a stream")
 async def test_an_error_in_a_begun_stream_is_the_last_word() -> None:
     """A [DONE] behind it would read as success."""
     assert await answer(EVENT, an_error(500), DONE) == (200, "text/event-stream", EVENT + an_error(500))

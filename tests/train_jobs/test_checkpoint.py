@@ -73,6 +73,7 @@ def test_a_job_stays_within_what_the_pool_allows_and_goes_on_when_that_is_more(t
     store.close()
 
 
+@pytest.mark.proves("a session's own cleaning knows the readers")
 def test_one_that_somebody_reads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leases = LocalLeases()
     monkeypatch.setattr(checkpoint_module, "run_leases", lambda paths: leases)
@@ -142,6 +143,7 @@ def ledger_in(shared: Path, *, anew: bool = False) -> str:
     return log.ledger
 
 
+@pytest.mark.proves("being replaced is told from what may pass", "the epoch of a run is that of the ledger's lease")
 def test_a_pool_that_was_made_anew_goes_on_with_its_jobs(tmp_path: Path) -> None:
     """Its leases count from 1 again, and those of the old pool reached 57."""
     old, run = ledger_in(tmp_path), tmp_path / "train" / "job"
@@ -163,6 +165,14 @@ def test_a_pool_that_was_made_anew_goes_on_with_its_jobs(tmp_path: Path) -> None
         store.close()
 
 
+@pytest.mark.proves(
+    "a decision is on record",
+    "a gang lets others see that it lives",
+    "a person decides nothing while a gang lives",
+    "a run goes on from a damaged checkpoint by no decision",
+    "a start looks at its checkpoint before anything leans on it",
+    "what a start finds wrong is said before the start is written",
+)
 def test_what_is_damaged_is_leaned_on_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts that fail leave nothing that names it, and say what to do; a person decides, and the next start obeys."""
     monkeypatch.setattr(checkpoint_module, "STALE_S", 0.0)
@@ -194,6 +204,7 @@ def test_what_is_damaged_is_leaned_on_by_nobody(tmp_path: Path, monkeypatch: pyt
     assert not runs(paths)
 
 
+@pytest.mark.proves("the error of a start says what to do where there is a choice")
 def test_what_is_damaged_or_not_of_a_session_is_one_clear_error(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.begin(1)
@@ -204,14 +215,15 @@ def test_what_is_damaged_or_not_of_a_session_is_one_clear_error(tmp_path: Path) 
     raw[-1] ^= 1
     file.chmod(0o600)
     file.write_bytes(raw)
-    with pytest.raises(CheckpointMismatch, match=r"rank0\.safetensors"):
+    with pytest.raises(CheckpointMismatch, match=r"rank0\.safetensors.*ebbtide checkpoints use"):
         store.load(ref)
     with pytest.raises(CheckpointMismatch, match="not written by a session"):
         Ref.from_note(ref.id, {"world": 1})
     (tmp_path / "e1" / "start.json").write_text("rubbish")
     for asked in (store.newest, lambda: durable_step(tmp_path), lambda: store.begin(2)):
-        with pytest.raises(CheckpointMismatch, match=r"start\.json"):
+        with pytest.raises(CheckpointMismatch, match=r"start\.json") as told:
             asked()
+        assert "ebbtide checkpoints use" not in str(told.value), "no checkpoint is wrong"
 
 
 def test_what_no_checkpoint_can_hold_is_refused_before_the_first_step() -> None:

@@ -53,6 +53,12 @@ def run_here(
     return gate
 
 
+@pytest.mark.proves(
+    "a commit that fails keeps the gang where it is",
+    "a write that failed is told",
+    "an order that is taken back is obeyed while commits fail",
+    "the steps that count as durable rise only by a commit",
+)
 def test_a_full_disk_keeps_the_job_running_instead_of_losing_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +93,7 @@ class TakenBack(ScriptedGate):
             self._say(Want.RUN, self._lease)
 
 
+@pytest.mark.proves("the last step is committed before the job is done")
 def test_a_disk_that_stays_full_fails_the_job_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: CheckpointStore, state: object, ref: Ref) -> None:
         raise CheckpointFailed("no space left")
@@ -116,6 +123,7 @@ def test_a_parked_job_becomes_durable_once_there_is_space_again(
     assert parked == [(0, ""), (0, "no space left"), (2, "")]
 
 
+@pytest.mark.proves("nothing ends the writer of checkpoints in silence")
 def test_what_nobody_thought_of_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share that is broken in any way for a moment does not end the writer."""
     publish, calls, looks = CheckpointStore.publish, [0], itertools.count()
@@ -134,6 +142,7 @@ def test_what_nobody_thought_of_is_told_and_tried_again(tmp_path: Path, monkeypa
     assert parked == [(0, ""), (0, "OSError: [Errno 5] Input/output error"), (2, "")]
 
 
+@pytest.mark.proves("without a thread to write in a write is tried again")
 def test_without_a_thread_to_write_in_a_parked_job_waits_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +162,7 @@ def test_without_a_thread_to_write_in_a_parked_job_waits_for_one(
     assert parked == [(0, ""), (0, "RuntimeError: can't start new thread"), (2, "")]
 
 
+@pytest.mark.proves("without a copy for a checkpoint training goes on")
 @pytest.mark.parametrize("error", [MemoryError("no memory for a copy"), NoRoom("no arena is left")])
 def test_without_a_copy_training_goes_on_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -206,6 +216,11 @@ class NotedLock:
 PATIENCE = 300  # looks at the gate
 
 
+@pytest.mark.proves(
+    "a gang that gives up lets go of its slot's memory and lock",
+    "a gang whose commits can never count leaves when it is told to stop",
+    "a gang whose commits can never count leaves while it is parked",
+)
 @pytest.mark.parametrize("wants", [{3: Want.STOP}, {3: Away(polls=PATIENCE)}, {3: Away(then=Want.STOP)}, {}])
 def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wants: Mapping[int, Want | Away]
@@ -214,19 +229,23 @@ def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
     monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
     monkeypatch.setattr(park_module, "RETRY_S", 0.01)
     settings = replace(gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), last_commit_s=0.0, checkpoint_every_s=0.0)
-    lock, gate = NotedLock(), Replaced(tmp_path, wants)
+    lock, gate, held = NotedLock(), Replaced(tmp_path, wants), list[bool]()
     with pytest.raises(GangBroken, match="epoch 8 has begun"):
         try:
             with activate(TrainingSession(settings, gate, lock_for=lambda lease, rank: lock)):
-                tiny.train({"steps": 100})
+                try:
+                    tiny.train({"steps": 100})
+                finally:
+                    held.append(lock.held)
         finally:
             torch.use_deterministic_algorithms(False)
-    assert not lock.held
+    assert held == [False] and not lock.held, "it lets go before its train function has ended"
     assert max(line.step for line in step_lines(tmp_path)) < 50
     assert not any(report.park_refused for report in gate.reports), "it does not try again"
     assert gate.looks < PATIENCE, "it does not wait until it is called back"
 
 
+@pytest.mark.proves("a gang whose commits can never count leaves while it trains")
 def test_the_ranks_come_together_at_once_to_hear_that_no_commit_will_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +260,7 @@ def test_the_ranks_come_together_at_once_to_hear_that_no_commit_will_count(
     assert durability.due(), "not only when the next checkpoint would be written"
 
 
+@pytest.mark.proves("commits go into the epoch that the gang has begun")
 def test_a_gang_of_another_ledger_commits_into_the_epoch_that_it_has_begun(tmp_path: Path) -> None:
     """Its lease counts from 1 again."""
     run_dir = tmp_path / "train" / "job"
@@ -253,6 +273,7 @@ def test_a_gang_of_another_ledger_commits_into_the_epoch_that_it_has_begun(tmp_p
     assert newest is not None and (newest.epoch, newest.step) == (8, 8)
 
 
+@pytest.mark.proves("a parked gang that is told to leave commits first")
 def test_a_parked_gang_that_shall_leave_and_cannot_commit_says_why_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +294,7 @@ def test_a_parked_gang_that_shall_leave_and_cannot_commit_says_why_each_time(
     assert gate.reports[-1].phase is RankPhase.STOPPED and gate.reports[-1].durable_step == 2
 
 
+@pytest.mark.proves("a slot is left before old checkpoints are removed")
 def test_the_slot_is_left_before_old_checkpoints_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That may take long, and may be cut off anywhere."""
     seen: list[str] = []

@@ -11,6 +11,7 @@ from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.ref import Ref
 
 
+@pytest.mark.proves("a look tells of commits made just before it")
 def test_a_look_tells_of_a_commit_made_just_before_it(tmp_path: Path) -> None:
     told: list[int] = []
     watch = DurableWatch(tmp_path, told.append, every_s=3600.0)

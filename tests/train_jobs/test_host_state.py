@@ -99,6 +99,13 @@ def raising(error: Exception) -> Callable[[], None]:
     return do
 
 
+@pytest.mark.proves(
+    "host memory is given back before more is lent",
+    "host memory that is large enough is used again",
+    "host memory that is refused is a reason and no error",
+    "host memory that is too small is not used again",
+    "what is in host memory that is given back counts no more",
+)
 def test_memory_is_asked_for_again_only_when_it_is_too_small_and_never_twice_at_once() -> None:
     memory = Memory()
     host = HostState(memory)
@@ -129,11 +136,13 @@ def test_a_frozen_process_gives_memory_back_without_a_call_to_cuda(planned: Plan
     assert memory.said[-3:] == ["clear", "leave", "close"]
 
 
+@pytest.mark.proves("without host memory nothing is copied")
 def test_without_memory_nothing_is_copied(planned: Plan) -> None:
     with pytest.raises(PoolTooSmall, match="no host memory was lent"):
         HostState(Memory()).copy(planned, None, b"", step=1)
 
 
+@pytest.mark.proves("a copy that fails counts for nothing", "a region is begun before it is written")
 @pytest.mark.parametrize("edge", ["begin", "seal"])
 def test_a_copy_that_fails_counts_for_nothing_and_leaves_the_device_as_it_was(
     planned: Plan, tensor: torch.Tensor, edge: str
@@ -160,6 +169,11 @@ def test_a_state_is_begun_filled_and_sealed_and_comes_back(planned: Plan, tensor
     assert "clear" not in memory.said, "a rank may die on the way back while others train on"
 
 
+@pytest.mark.proves(
+    "a parked state is kept until its step is durable",
+    "a parked state that is durable is given up",
+    "what is forgotten counts no more",
+)
 def test_what_is_kept_counts_until_that_step_is_durable(planned: Plan) -> None:
     memory = Memory()
     host = copied(memory, planned, step=5)
@@ -172,6 +186,7 @@ def test_what_is_kept_counts_until_that_step_is_durable(planned: Plan) -> None:
     assert (host.stage, memory.said[-1]) == (Stage.LENT, "clear")
 
 
+@pytest.mark.proves("what was kept makes room for the next park")
 def test_what_is_kept_makes_room_for_the_next_park(planned: Plan) -> None:
     memory = Memory()
     host = copied(memory, planned)
@@ -180,6 +195,7 @@ def test_what_is_kept_makes_room_for_the_next_park(planned: Plan) -> None:
     assert memory.said[-3:] == ["clear", "begin", "seal"]
 
 
+@pytest.mark.proves("what is away is not given up for another step")
 def test_the_only_copy_is_not_forgotten(planned: Plan, tensor: torch.Tensor) -> None:
     memory = Memory()
     host = copied(memory, planned)
@@ -191,6 +207,7 @@ def test_the_only_copy_is_not_forgotten(planned: Plan, tensor: torch.Tensor) -> 
     assert torch.equal(tensor, torch.arange(100.0))
 
 
+@pytest.mark.proves("host memory that was given back may be given back again")
 def test_what_is_given_back_counts_no_more_and_is_given_back_once(planned: Plan) -> None:
     memory = Memory()
     host = copied(memory, planned)
@@ -204,6 +221,11 @@ def test_what_is_given_back_counts_no_more_and_is_given_back_once(planned: Plan)
     assert memory.said[-2:] == ["clear", "close"]
 
 
+@pytest.mark.proves(
+    "hashes are waited for before host memory is given back",
+    "hashes are waited for before host memory is used again",
+    "hashes that are being made hold up no step",
+)
 @pytest.mark.parametrize(
     ("away", "end"), [(False, HostState.forget), (False, HostState.close), (True, HostState.close)]
 )
@@ -233,6 +255,7 @@ def wait_for(go: threading.Event) -> None:
     assert go.wait(10)
 
 
+@pytest.mark.proves("a parked state counts where no thread can hash it", "a parked state without hashes counts")
 def test_without_hashes_it_counts_all_the_same(
     planned: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -247,6 +270,7 @@ def test_without_hashes_it_counts_all_the_same(
     assert host.stage is Stage.COPIED and "can't start new thread" in caplog.text
 
 
+@pytest.mark.proves("host memory changes only as the table of stages lists")
 @pytest.mark.parametrize("stage", Stage)
 def test_only_what_the_table_lists_can_happen(stage: Stage) -> None:
     for after in Stage:

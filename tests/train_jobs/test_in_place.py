@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(150)
 CPU = torch.device("cpu")
 
 
+@pytest.mark.proves("a process with forked children does not park in place")
 def test_workers_of_a_loader_that_were_forked_are_named() -> None:
     model = nn.Linear(1, 1)
     assert obstacle(model, CPU) == ""
@@ -44,6 +45,9 @@ def test_workers_of_a_loader_that_were_forked_are_named() -> None:
     gangs.wait_until(lambda: obstacle(model, CPU) == "", what="the loader's worker to end")
 
 
+@pytest.mark.proves(
+    "children that were spawned hold none of their parent's memory", "the default way to make children counts"
+)
 @pytest.mark.parametrize(
     ("method", "default", "forked"),
     [
@@ -74,6 +78,7 @@ def _sharded(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.proves("a model that is sharded does not park")
 def test_a_model_that_fsdp_has_sharded_is_named_and_so_are_its_tensors(tmp_path: Path) -> None:
     """In a process of its own: it needs a process group."""
     gangs.in_process(_sharded, tmp_path)
@@ -82,6 +87,7 @@ def test_a_model_that_fsdp_has_sharded_is_named_and_so_are_its_tensors(tmp_path:
     assert "0.weight is a DTensor" in tensor and "stop and restart" in tensor
 
 
+@pytest.mark.proves("a process with captured graphs does not park in place")
 def test_a_captured_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """None can be captured without a GPU; an object of that class stands for one."""
 

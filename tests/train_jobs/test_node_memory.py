@@ -73,12 +73,18 @@ def test_what_the_agent_lends_is_borrowed(agents: dict[str, Agent], tmp_path: Pa
     region.close()
 
 
+@pytest.mark.proves("where there is no agent a rank parks in memory of its own")
 def test_where_there_is_no_agent_it_is_memory_of_ones_own(agents: dict[str, Agent]) -> None:
     region = NodeMemory("here", KEY).lend(5000)
     assert isinstance(region, OwnRegion)
     region.close()
 
 
+@pytest.mark.proves(
+    "an agent of another version lends nothing",
+    "an agent that does not answer lends nothing",
+    "what an agent says when it lends nothing is told",
+)
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -122,6 +128,11 @@ def test_memory_that_somebody_else_took_meanwhile_is_asked_for_again(agents: dic
     taken.close()
 
 
+@pytest.mark.proves(
+    "on a node that is gone nothing is left",
+    "what a silent node has left is unknown",
+    "what an agent of another version has is unknown",
+)
 def test_of_nodes_that_are_gone_nothing_is_left_and_of_silent_ones_nobody_knows(agents: dict[str, Agent]) -> None:
     left = LeftOnNodes()
     assert left.look("there") == (), "nobody lends anything there"
@@ -168,6 +179,7 @@ def left_on(node: str) -> Left:
     return Left(node, view)
 
 
+@pytest.mark.proves("a region of this node is published here")
 @pytest.mark.usefixtures("agents")
 def test_a_state_is_published_on_the_node_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done, late = Taken(Outcome.PUBLISHED), iter([True, True])
@@ -206,6 +218,9 @@ def test_a_task_that_fails_or_takes_too_long_is_ended_and_tried_later(
     assert tasks.cancelled == [True]
 
 
+@pytest.mark.proves(
+    "after a new start of the cluster all nodes are asked", "else only the nodes of the last gangs are asked"
+)
 def test_after_a_new_start_of_the_cluster_all_nodes_are_asked(agents: dict[str, Agent]) -> None:
     """Their ids are new, but the memory of the machines is not."""
     assert LeftOnNodes().nodes(["there"]) == ["there"]

@@ -37,6 +37,7 @@ def train(run_dir: Path, gate: ScriptedGate, **options: object) -> None:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.proves("a park waits for the spill before it, which reads the same memory")
 def test_a_second_park_leaves_the_state_alone_that_the_first_one_still_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_second_park_leaves_the_state_alone_that_the_first_one_still_writes(
     assert torch.equal(kept["job"], kept["calm"])
 
 
+@pytest.mark.proves("a checkpoint that is being written holds up no park")
 def test_a_checkpoint_that_hangs_keeps_no_gang_on_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written from a copy; what is parked is written after it."""
     publish, hang, waits, committed = CheckpointStore.publish, threading.Event(), list[bool](), list[int]()
@@ -139,6 +141,7 @@ class Apart:
         return [max(self._steps), -min(self._steps)]
 
 
+@pytest.mark.proves("ranks that come back at different steps go no further")
 def test_ranks_that_come_back_at_different_steps_go_no_further() -> None:
     park_module._check_together(Apart(5, 5), 5)  # type: ignore[arg-type]
     for mine in (4, 5):

@@ -72,6 +72,7 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
+@pytest.mark.proves("tensors that are not evicted are copied behind the storages")
 @settings(max_examples=60, deadline=None)
 @given(STATES, st.randoms(use_true_random=False))
 def test_a_state_comes_back_from_host_memory(state: dict[str, Any], chance: Any) -> None:
@@ -94,6 +95,14 @@ def test_what_json_does_not_know_comes_back_too() -> None:
 def test_many_small_tensors_have_room_wherever_they_lie() -> None:
     """Where is known when the memory is lent: an offset may take more digits than was thought."""
     parked({str(number): torch.zeros(1) for number in range(200)}, [])
+
+
+@pytest.mark.proves("what is not evicted has room of its own in host memory")
+def test_room_is_asked_for_what_is_not_evicted_and_for_nothing_twice() -> None:
+    evicted, other = torch.zeros(1 << 16), torch.zeros(1 << 10)
+    size_bytes = Portable({"a": evicted, "b": other}, OWNER, REF).size_bytes(plan([("a", evicted)]))
+    both = evicted.nbytes + other.nbytes
+    assert both < size_bytes < both + other.nbytes
 
 
 def test_a_tensor_that_no_checkpoint_holds_is_refused_before_anything_is_copied() -> None:
@@ -122,6 +131,18 @@ def test_a_damaged_description_is_never_taken_for_a_state(data: st.DataObject) -
         read_state(noted, payload)
 
 
+@pytest.mark.proves(
+    "a damaged description of a parked state is never used", "a note that describes no parked state is told"
+)
+def test_a_description_that_reads_well_is_not_taken_for_one_that_was_noted() -> None:
+    _, note, payload = parked({"said": "one"}, [])
+    noted = read_note(note)
+    body = payload[noted.body_at :].numpy().tobytes()
+    payload[noted.body_at + body.index(b"one")] = ord("O")
+    with pytest.raises(ParkedStateUnusable, match="damaged"):
+        read_state(noted, payload)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(st.binary(max_size=50), st.recursive(PLAIN.filter(lambda v: type(v) is not bytes), st.lists)))
 def test_a_note_of_something_else_is_told_apart(given: object) -> None:
@@ -130,12 +151,14 @@ def test_a_note_of_something_else_is_told_apart(given: object) -> None:
         read_note(note)
 
 
+@pytest.mark.proves("what another version has parked is told")
 def test_what_another_version_has_parked_is_told() -> None:
     _, note, _ = parked({}, [])
     with pytest.raises(ParkedStateUnusable, match="another version"):
         read_note(json.dumps({**json.loads(note), "schema": 2}).encode())
 
 
+@pytest.mark.proves("numbers of a parked state's note are not negative", "numbers of a parked state's note are whole")
 @pytest.mark.parametrize(
     "wrong", [{"body_at": -1}, {"body_bytes": 1.5}, {"lease_epoch": "7"}, {"body_at": True}, {"checkpoint": {}}]
 )
@@ -150,6 +173,7 @@ def test_a_description_of_something_else_is_no_state() -> None:
         read_described([1, 2], {})
 
 
+@pytest.mark.proves("a description of a parked state that makes no sense is told")
 @pytest.mark.parametrize(
     "tensor",
     [

@@ -44,6 +44,10 @@ def test_a_new_phase_is_sent_at_once() -> None:
     gate.close(flush_s=0.0)
 
 
+@pytest.mark.proves(
+    "a late answer of a replaced arbiter is dropped by its epoch",
+    "a late answer of a replaced arbiter is dropped by its number",
+)
 @pytest.mark.parametrize("late", [run_under(4, 1), run_under(3, 9)], ids=["lower number", "lower epoch"])
 def test_a_late_directive_is_refused(late: JobDirective) -> None:
     answers = [run_under(4, 2), late]
@@ -55,6 +59,7 @@ def test_a_late_directive_is_refused(late: JobDirective) -> None:
     gate.close(flush_s=0.0)
 
 
+@pytest.mark.proves("a last report is answered before the rank ends")
 def test_closing_waits_until_the_last_report_was_answered() -> None:
     answers = [None, None, run_under(4, 1)]  # the arbiter is away for a moment
     link = FakeLink(report_rank=lambda report: answers.pop(0) if answers else run_under(4, 1))
@@ -64,6 +69,7 @@ def test_closing_waits_until_the_last_report_was_answered() -> None:
     assert heard(link)[-1].durable_step == 9
 
 
+@pytest.mark.proves("an answer counts for the report that it answers")
 def test_an_answer_to_an_earlier_report_is_none_to_the_last_one() -> None:
     """The rank says its last word while the one before is being answered; then the arbiter goes away."""
     said = threading.Event()

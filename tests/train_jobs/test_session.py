@@ -54,6 +54,7 @@ def run_here(
     return gate
 
 
+@pytest.mark.proves("a gang that is told to stop commits before it leaves")
 def test_cancelling_commits_and_says_so(tmp_path: Path) -> None:
     gate = ScriptedGate({3: Want.CANCEL}, lease=LEASE)
     with pytest.raises(Cancelled):
@@ -62,6 +63,7 @@ def test_cancelling_commits_and_says_so(tmp_path: Path) -> None:
     assert durable_step(tmp_path) == 3
 
 
+@pytest.mark.proves("a gang goes on with the step after the one that it restored")
 @pytest.mark.parametrize("then", [Want.STOP, Want.CANCEL])
 def test_a_parked_job_leaves_with_its_spill_committed(tmp_path: Path, then: Want) -> None:
     gate = ScriptedGate({2: Away(then=then)}, lease=LEASE)
@@ -72,6 +74,7 @@ def test_a_parked_job_leaves_with_its_spill_committed(tmp_path: Path, then: Want
     assert sorted(line.step for line in step_lines(tmp_path)) == list(range(6))
 
 
+@pytest.mark.proves("a preemption that the author swallowed is raised again")
 def test_a_swallowed_preemption_is_raised_again(tmp_path: Path) -> None:
     gate = ScriptedGate({1: Want.STOP}, lease=LEASE)
     with pytest.raises(Preempted), activate(TrainingSession(settings_of(tmp_path), gate)):
@@ -121,6 +124,7 @@ def train_with_extra(args: Mapping[str, object]) -> None:
         optimizer.zero_grad(set_to_none=True)
 
 
+@pytest.mark.proves("if one rank cannot park none does")
 def test_if_one_rank_cannot_park_none_does(tmp_path: Path) -> None:
     plan = gangs.plan_of(tmp_path, world=2, train="tests.train_jobs.test_session:train_with_extra")
     gangs.run(plan, {2: Away()})
@@ -229,6 +233,11 @@ class FixedGate:
         """Nobody listens."""
 
 
+@pytest.mark.proves(
+    "an order of an earlier lease is refused",
+    "an order that was carried out is not carried out again",
+    "an order to run without a lease is refused",
+)
 def test_stale_orders_are_refused() -> None:
     orders = Orders(lease_epoch=7)
     old = Lease("job", 6, ())
@@ -272,6 +281,7 @@ def test_the_ranks_begin_to_agree_when_they_have_the_gradients(tmp_path: Path, h
     assert finished[-1] == (3 if heard == "before the gradients" else 4), "no step ends with an exchange of its own"
 
 
+@pytest.mark.proves("the global batch of a job does not change", "the seed of a job does not change")
 @pytest.mark.parametrize(
     ("change", "message"), [({"seed": 1}, "seed is 1"), ({"global_batch": 9}, "global_batch is 9")]
 )

@@ -50,6 +50,12 @@ def fewer(step: Any, model: Any, dataset: Any) -> None:
     trained(step, model, dataset if step.index == 0 else Fewer())
 
 
+@pytest.mark.proves(
+    "a loop brings each batch back",
+    "a loop takes samples in each step",
+    "a loop takes the samples of a step once",
+    "the data set of a job does not change its length",
+)
 @pytest.mark.parametrize(
     ("turn", "error", "why"),
     [
@@ -78,6 +84,7 @@ def test_a_turn_that_is_no_step_is_refused(
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.proves("a state that no checkpoint can hold is refused before the first step")
 def test_a_state_that_no_checkpoint_can_hold_is_refused_before_the_first_step(tmp_path: Path) -> None:
     settings = gangs.plan_of(tmp_path, world=1, epoch=7).settings(0)
     try:

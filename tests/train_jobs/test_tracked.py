@@ -147,6 +147,7 @@ def tracked(**extras: Holder) -> Tracked:
     return Tracked(model, torch.optim.AdamW(model.parameters()), None, extras)
 
 
+@pytest.mark.proves("arrays are copied into the state")
 def test_what_is_no_tensor_is_as_of_the_moment_and_the_tensors_are_those_that_are_tracked() -> None:
     """A parked job's state is written while training may go on already."""
     tensor = torch.ones(2)
@@ -168,11 +169,16 @@ def test_what_is_no_tensor_is_as_of_the_moment_and_the_tensors_are_those_that_ar
     assert kept["frozen"]["t"] is tensor
 
 
+@pytest.mark.proves("an optimizer of another model is refused")
 def test_an_optimizer_of_another_model_is_refused() -> None:
     with pytest.raises(SessionMisuse, match="parameter group 0"):
         Tracked(nn.Linear(2, 2), torch.optim.AdamW(nn.Linear(2, 2).parameters()), None, {})
 
 
+@pytest.mark.proves(
+    "a checkpoint of a loop with a scheduler fits no loop without one",
+    "a checkpoint of other parameter groups is refused",
+)
 @pytest.mark.parametrize(
     "change",
     [

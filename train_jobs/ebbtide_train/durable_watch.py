@@ -48,7 +48,13 @@ class DurableWatch:
     def _watch(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._wanted > self._begun, timeout=self._every_s)
+                self._changed.wait_for(
+                    lambda: (
+                        self._stopped
+                        or self._wanted > self._begun  # guard: a look tells of commits made just before it
+                    ),
+                    timeout=self._every_s,
+                )
                 if self._stopped:
                     return
                 self._begun += 1

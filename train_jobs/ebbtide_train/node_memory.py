@@ -46,7 +46,7 @@ class NodeMemory:
         """See `HostMemory.lend`."""
         agent = _agent(self._node)
         memory: HostMemory
-        if agent is None:
+        if agent is None:  # guard: where there is no agent a rank parks in memory of its own
             _logger.warning("no agent lends host memory on this node: what is parked here dies with its process")
             memory = OwnMemory()
         else:
@@ -62,8 +62,9 @@ class _Lender:
         try:
             asked = self._agent.lend.remote(key.job, key.lease_epoch, key.rank, size_bytes)
             return Path(ray.get(asked, timeout=LEND_S + size_bytes / CLEARED_PER_S))
-        except RayTaskError as error:
+        except RayTaskError as error:  # guard: what an agent says when it lends nothing is told
             raise PoolTooSmall(f"this node lends no host memory: {error.cause}") from error
+        # guard: an agent that does not answer lends nothing; an agent of another version lends nothing
         except (RayError, AttributeError) as error:
             raise PoolTooSmall(f"this node's agent does not answer ({type(error).__name__})") from error
 
@@ -74,22 +75,24 @@ class LeftOnNodes:
     def nodes(self, known: Sequence[str]) -> Sequence[str]:
         """Those, if they are all alive. Else all that are: Ray gives nodes new ids when a cluster is started anew."""
         alive = _alive()
+        # guard: after a new start of the cluster all nodes are asked; else only the nodes of the last gangs are asked
         return known if alive.issuperset(known) else [*filter(alive.__contains__, known), *sorted(alive - set(known))]
 
     def look(self, node: str) -> Sequence[Left] | None:
         """Asks the agent of that node, which looks into its folder: one that was killed and is back knows all."""
         agent = _agent(node)
-        if agent is None or node not in _alive():
+        if agent is None or node not in _alive():  # guard: on a node that is gone nothing is left
             return ()  # its memory is gone with it
         try:
             return [Left(node, region) for region in ray.get(agent.regions.remote(), timeout=ASK_S)]
+        # guard: what a silent node has left is unknown; what an agent of another version has is unknown
         except (RayError, AttributeError):
             return None
 
     def publish(self, left: Left, run_dir: Path, *, keep: int) -> Taken:
         """On another node by a task there: the state goes to the shared directory, not through Ray."""
         path = left.region.path
-        if left.node == ray.get_runtime_context().get_node_id():
+        if left.node == ray.get_runtime_context().get_node_id():  # guard: a region of this node is published here
             return publish_region(path, run_dir, keep=keep)
         there = ray.remote(num_cpus=0, max_retries=0, label_selector={"ray.io/node-id": left.node})(publish_region)
         asked = there.remote(path, run_dir, keep=keep)

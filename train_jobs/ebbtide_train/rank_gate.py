@@ -55,11 +55,12 @@ class RankGate:
         with self._changed:
             self._urgent = True
             self._changed.notify_all()
+            # guard: a last report is answered before the rank ends
             while self._heard_version < self._version and (left_s := deadline_s - time.monotonic()) > 0:
                 self._changed.wait(left_s)
             self._closed = True
             self._changed.notify_all()
-            return self._heard_version == self._version
+            return self._heard_version == self._version  # guard: an answer counts for the report that it answers
 
     def _talk(self) -> None:
         while self._wait_turn():
@@ -91,7 +92,11 @@ class RankGate:
 
     def _take(self, answer: JobDirective) -> None:
         epoch = answer.lease.epoch if answer.lease is not None else self._epoch
-        if epoch < self._epoch or (self._directive is not None and answer.number < self._directive.number):
+        if (
+            epoch < self._epoch  # guard: a late answer of a replaced arbiter is dropped by its epoch
+            # guard: a late answer of a replaced arbiter is dropped by its number
+            or (self._directive is not None and answer.number < self._directive.number)
+        ):
             return  # late, or from an arbiter that has been replaced
         self._epoch = epoch
         self._directive = answer

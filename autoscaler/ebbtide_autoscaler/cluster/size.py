@@ -85,6 +85,7 @@ def cluster_size(
     taken_back = min(max(more, config.nodes_min - len(staying), 0), room)
     back = tuple(node for node in state.nodes if node in unneeded)[:taken_back]
     here = len(staying) + len(back)
+    # guard: no node is asked for beyond nodes_max
     lacking = min(max(more - len(back), config.nodes_min - here, 0), max(0, config.nodes_max - here))
     asked, over_s, under_s = _asked(now_s, here, lacking, memory, config)
     empty_since_s = _empty_since(now_s, state, usable, memory)
@@ -109,7 +110,7 @@ def _asked(
     """How many nodes to ask for beyond those here, and since when more, or fewer, have been needed."""
     asked = max(0, memory.asked - max(0, here - memory.here))  # those that have come are asked for no more
     asked = min(max(asked, config.nodes_min - here), max(0, config.nodes_max - here))
-    if lacking > asked:
+    if lacking > asked:  # guard: the cluster grows for what is lacking
         since_s = now_s if memory.over_since_s is None else memory.over_since_s
         return (lacking, None, None) if now_s - since_s >= config.grow_after_s else (asked, since_s, None)
     if lacking < asked:
@@ -122,7 +123,7 @@ def _empty_since(
     now_s: float, state: PoolState, usable: Sequence[NodeId], memory: SizeMemory
 ) -> Mapping[NodeId, float]:
     """Since when each of these nodes that has nobody now has had nobody."""
-    empty = (node for node in usable if not occupants(state, node))
+    empty = (node for node in usable if not occupants(state, node))  # guard: a node with an occupant never goes
     return {node: memory.empty_since_s.get(node, now_s) for node in empty}
 
 
@@ -131,7 +132,10 @@ def _going(may_go: Sequence[NodeId], wanted: Need, here: int, config: SizeConfig
     found: list[NodeId] = []
     for node in may_go:
         enough = here - len(found) > config.nodes_min
-        if enough and wanted.more_nodes(config.node_slots, frozenset((*found, node))) == 0:
+        if (
+            enough  # guard: no node goes below nodes_min
+            and wanted.more_nodes(config.node_slots, frozenset((*found, node))) == 0
+        ):
             found.append(node)
     return tuple(found)
 

@@ -39,7 +39,7 @@ def remember_epoch(lock_file: Path, ledger: str, epoch: int) -> None:
     """
     path = memory_file(lock_file)
     known = _read(path)
-    if known.get(ledger, 0) >= epoch:
+    if known.get(ledger, 0) >= epoch:  # guard: a lower epoch does not lower what is remembered
         return
     others = [(name, highest) for name, highest in known.items() if name != ledger]
     kept = dict([*others[1 - LEDGERS_KEPT :], (ledger, epoch)])  # the one written last stands last
@@ -48,7 +48,7 @@ def remember_epoch(lock_file: Path, ledger: str, epoch: int) -> None:
         file.write(json.dumps(kept))
         file.flush()
         os.fsync(file.fileno())  # else a power cut could leave an empty file under the name
-    draft.replace(path)
+    draft.replace(path)  # guard: the memory of epochs is replaced whole
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -42,7 +42,7 @@ class HeldTree:
 
     def may_live(self) -> bool:
         """Whether a process of it can hold memory, or come to."""
-        if self.boot != boot_id():
+        if self.boot != boot_id():  # guard: a tree of another boot is gone
             return False
         if time.clock_gettime(time.CLOCK_BOOTTIME) < self.until_s:
             return True
@@ -87,7 +87,7 @@ def left_behind(fd: int) -> LockHolder | None:
     if b'"tree"' not in content:
         return None
     holder, tree = _parse(content)
-    if tree is None or not tree.may_live():
+    if tree is None or not tree.may_live():  # guard: a slot whose tree may live is not told to be free
         return None
     return LockHolder(holder.workload, holder.epoch, pid=0, started=0, rank=holder.rank)
 
@@ -117,4 +117,8 @@ def _is_member(pid: str, session: int) -> bool:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return False
-    return int(fields[_SESSION]) == session and fields[0] not in "ZX"
+    return (
+        int(fields[_SESSION]) == session
+        # guard: a zombie holds nothing
+        and fields[0] not in "ZX"
+    )

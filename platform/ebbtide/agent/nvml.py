@@ -33,6 +33,7 @@ class GpuProcesses:
 
         It names the slot's lock, so what NVML said once stands, also while the driver is in trouble.
         """
+        # guard: a GPU that the driver does not answer for keeps its name
         if self._nvml is None or index in self._uuids:
             return self._uuids.get(index, "")
         try:
@@ -55,6 +56,6 @@ class GpuProcesses:
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
             return frozenset(one.pid for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(device))
         except self._nvml.NVMLError as error:
-            if uuid in self._uuids.values():
+            if uuid in self._uuids.values():  # guard: a GPU that the driver does not answer for is not taken for empty
                 raise GpuUnreadable(f"NVML does not say who is on GPU {uuid}: {error}") from error
             return None

@@ -50,7 +50,11 @@ def end_outlived(
         if since is None or not has_gpu(worker) or not worker.actor_id.strip(b"\xff\x00"):
             continue
         at_s = died_s(worker.actor_id.hex())
-        if at_s is not None and now_s() - at_s >= OUTLIVED_S and kill(worker.pid, since):
+        if (
+            at_s is not None
+            and now_s() - at_s >= OUTLIVED_S  # guard: a dead actor's process gets the time to end by itself
+            and kill(worker.pid, since)
+        ):
             log.warning(
                 "ended pid %d: its actor is dead for %.0f s, and it still had a GPU", worker.pid, now_s() - at_s
             )
@@ -66,6 +70,9 @@ def has_gpu(worker: Any) -> bool:
 def actor_died_s(actor_id: str) -> float | None:
     """When this actor died for good, by the GCS; None: it lives, is to be started again, or is not known."""
     entry = cluster.actor_table(actor_id)
-    if entry.get("State") != "DEAD" or not entry.get("EndTime"):
+    if (
+        entry.get("State") != "DEAD"  # guard: a worker with a GPU is ended only if its actor is dead for good
+        or not entry.get("EndTime")
+    ):
         return None
     return float(entry["EndTime"]) / 1000.0

@@ -106,7 +106,7 @@ class SlotLock:
         try:
             # Remembered first: from the moment that we are seen to hold the slot, no older lease may follow.
             if self._ledger:
-                remember_epoch(self._path, self._ledger, self._epoch)
+                remember_epoch(self._path, self._ledger, self._epoch)  # guard: the epoch that held a slot is remembered
             os.ftruncate(fd, 0)  # what a killed predecessor left must not be read as ours
             write_content(fd, LockHolder(self._workload, self._epoch, pid, started, self._rank))
         except OSError as error:
@@ -122,7 +122,7 @@ class SlotLock:
             return
         fd, self._fd = self._fd, -1
         log, self._log = self._log, None
-        if self._owner != os.getpid():
+        if self._owner != os.getpid():  # guard: a forked child cannot release its parent's lock
             os.close(fd)  # a forked child: the lock is its parent's
             return
         if log is not None:
@@ -131,7 +131,7 @@ class SlotLock:
             os.ftruncate(fd, 0)
         finally:
             # Unlocked and not just closed: forked children may have copies of the descriptor.
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            fcntl.flock(fd, fcntl.LOCK_UN)  # guard: a release frees the lock though forked children live
             os.close(fd)
         if log is not None:
             log.close()
@@ -190,7 +190,7 @@ class SlotLock:
     def _refuse_if_stale(self) -> None:
         """Compared under the lock: whoever had it before us has remembered its epoch by now."""
         highest = highest_epoch(self._path, self._ledger) if self._ledger else 0
-        if highest > self._epoch:
+        if highest > self._epoch:  # guard: a lower epoch is refused though no process holds the lock
             raise StaleLease(
                 f"{self._workload} (epoch {self._epoch}) cannot have GPU {self._slot.index}: it has been leased under "
                 f"epoch {highest} since; this lease is over, leave"
@@ -271,7 +271,7 @@ def _make_directory(directory: Path) -> None:
         raise LockDirUnusable(
             f"cannot make the lock directory {directory}: {error.strerror}; name a writable node-local one"
         ) from error
-    if mode & 0o002:
+    if mode & 0o002:  # guard: no lock lies in a directory that every user may write to
         raise LockDirUnusable(f"everybody may write to the lock directory {directory}; `chmod 700` it")
 
 
@@ -284,9 +284,13 @@ def _try_lock(path: Path) -> int:
             f"cannot open {path}: {error.strerror}; the lock directory must be writable and on this node"
         ) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: one process has a slot's lock
         mine, there = os.fstat(fd), os.stat(path)
-        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino) and left_behind(fd) is None:
+        if (
+            # guard: a lock file that was deleted meanwhile is not the lock
+            (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+            and left_behind(fd) is None  # guard: a lock is not had while a tree that its file names may live
+        ):
             return fd
     except (BlockingIOError, FileNotFoundError):
         pass  # held by another, or deleted between open and lock: the caller tries again

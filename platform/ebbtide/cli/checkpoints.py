@@ -80,7 +80,7 @@ def verify(ctx: click.Context, *, job: str, which: str | None, where: StoreOptio
             click.echo(f"{job} {wanted}: damaged: {one}")
         if not damage:
             click.echo(f"{job} {wanted}: whole")
-    if damage:
+    if damage:  # guard: damage is an exit code
         ctx.exit(CommandFailed.exit_code)
 
 
@@ -140,7 +140,7 @@ def export(*, job: str, destination: str, which: str | None, where: StoreOptions
 
 def _paths(where: StoreOptions, job: str) -> RunPaths:
     paths = run_paths(where.root().parent, job)
-    if not paths.directory.is_dir():
+    if not paths.directory.is_dir():  # guard: a job that never ran is refused on the command line
         raise BadInput(f"no job {job} has run in this pool: there is no directory {paths.directory}{_others(paths)}")
     return paths
 
@@ -161,11 +161,12 @@ def _others(paths: RunPaths) -> str:
 
 
 def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
+    # guard: a number of any length is refused on the command line
     if which is not None and not re.fullmatch("[0-9]{1,18}", which):
         return CheckpointId.parse(which)
     if which is not None:
         found = [one for one in _checkpoints(paths).lineage() if one.step == int(which)]
-        if not found:
+        if not found:  # guard: a step that does not count is refused on the command line
             raise BadInput(f"no checkpoint of step {which} counts; see: ebbtide checkpoints list {paths.run}")
         return found[0]
     newest = newest_of(paths)
@@ -176,4 +177,10 @@ def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
 
 def _checkpoints(paths: RunPaths, kind: TrafficClass = TrafficClass.SCRUB) -> RunCheckpoints:
     transport = FirstUse(paths.directory, kind, limits_of(paths.shared_dir).bytes_per_s)
-    return RunCheckpoints(paths, TrainingPorts(transport, leases=run_leases(paths)))
+    return RunCheckpoints(
+        paths,
+        TrainingPorts(
+            transport,
+            leases=run_leases(paths),  # guard: what a command on checkpoints reads is held meanwhile
+        ),
+    )

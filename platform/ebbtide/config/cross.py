@@ -37,6 +37,7 @@ class Parts:
 def cross_check(parts: Parts) -> list[Finding]:
     """All contradictions between the parts of one file; none means that they fit together."""
     findings = [*_duplicate_names(parts), *_engine_arguments(parts), *_unknown_endpoints(parts)]
+    # guard: an address that others reach needs keys
     if parts.gateway is not None and not parts.gateway.is_loopback and not parts.has_keys:
         findings.append(
             Finding(

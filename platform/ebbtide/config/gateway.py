@@ -75,5 +75,6 @@ class GatewaySection(Section):
             return True
         try:
             return ip_address(self.host).is_loopback
+        # guard: a host name in the file is not taken for loopback
         except ValueError:  # a host name: whoever it resolves to, it is not known to be this machine alone
             return False

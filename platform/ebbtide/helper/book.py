@@ -85,9 +85,10 @@ class Book:
         """
         entry = self.entries.get(line.name)
         under_way = entry.under_way if entry else ()
-        if under_way and under_way[-1].operation != line.operation:
+        if under_way and under_way[-1].operation != line.operation:  # guard: one operation at a time is in the book
             raise ValueError(f"{line.op.value} of {line.name} while {under_way[-1].op.value} is under way")
         last = under_way[-1].step if under_way else None
+        # guard: the book refuses what the tables do not list; a line that is not allowed is not written
         if not may_follow(line.op, last, line.step):
             raise ValueError(f"{line.op.value} of {line.name} cannot go from {last} to {line.step}")
         rest = {name: one for name, one in self.entries.items() if name != line.name}

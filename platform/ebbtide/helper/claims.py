@@ -34,7 +34,7 @@ class Claims:
         wanted = dict.fromkeys(keys, what)
         with self._turn:
             for key in wanted:
-                if key in self._held:
+                if key in self._held:  # guard: what is claimed is refused at once
                     raise Busy(f"{self._held[key]} of {key} is under way", "ask again later, or look with state")
             self._held |= wanted
         try:
@@ -42,4 +42,4 @@ class Claims:
         finally:
             with self._turn:
                 for key in wanted:
-                    del self._held[key]
+                    del self._held[key]  # guard: a claim is given back

@@ -38,7 +38,7 @@ class Journal:
         self._path, self._disk = folder / "journal", disk
         self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: one helper works in a folder
         except BlockingIOError:
             os.close(self._lock_fd)
             raise HelperUnusable(
@@ -67,13 +67,13 @@ class Journal:
             raw = encode(line)
             try:
                 written = os.write(self._fd, raw)
-                if written != len(raw):
+                if written != len(raw):  # guard: half a line ends the helper
                     raise OSError(f"it took {written} of {len(raw)} bytes")
-                os.fsync(self._fd)
+                os.fsync(self._fd)  # guard: a line is on the disk before the next step
                 self._book = book
                 if os.fstat(self._fd).st_size > COMPACT_ABOVE_BYTES:
                     self._compact()
-            except (OSError, StorageError) as error:
+            except (OSError, StorageError) as error:  # guard: a disk that fails ends the helper
                 raise HelperUnusable(f"{self._path} cannot be written ({error}): make room for it") from error
             return book
 
@@ -103,9 +103,10 @@ def _read(path: Path) -> Book:
         return book
     lines = raw.split(b"\n")
     for number, one in enumerate(lines, 1):
-        if number == len(lines):
+        if number == len(lines):  # guard: a torn last line was never acted upon
             break  # what follows the last line end: nothing, or a line that was torn
         try:
+            # guard: a damaged line is no line
             if xxhash.xxh3_64_hexdigest(one[_HASH_CHARS + 1 :]).encode() != one[:_HASH_CHARS]:
                 raise ValueError("the hash does not fit")
             book = book.apply(Line.model_validate_json(one[_HASH_CHARS + 1 :]))

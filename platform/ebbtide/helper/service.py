@@ -68,12 +68,14 @@ class Service:
         for lines in self._place.journal.book.open_operations():
             keys = {lines[-1].name, str(lines[-1].facts.get("image_dir", lines[-1].name))}
             held = ExitStack()
+            # guard: what is being settled is claimed
             held.enter_context(self._claims.claim(keys, f"settling {lines[-1].op.value}"))
 
             def work(lines: Any = lines, held: ExitStack = held) -> None:
                 try:
                     tell(settle(self._place, lines, self._stands))
                 except (StorageError, OSError) as error:
+                    # guard: what could not be settled stays claimed
                     self._unsettled.append(held)  # still claimed: nobody may begin anything on what is not settled
                     tell(f"{lines[-1].name}: not settled, and busy until the helper is started again: {error}")
                     return
@@ -115,20 +117,22 @@ class Service:
     def _register(self, peer: Peer, request: Register) -> dict[str, Any]:
         with self._claims.claim({request.name}, request.verb):
             known = self._place.journal.book.entries.get(request.name)
+            # guard: a dumped workload is not registered again
             if known is not None and known.standing is not Standing.LIVE:
                 raise Refused(
                     f"{request.name} is {known.standing.value} at {known.image_dir}", "revive it, or discard its image"
                 )
             uid = _uid_of(request.pid)
+            # guard: a process that is not there is not registered
             if uid is None or not is_alive(request.pid, request.started):
                 raise Refused(f"there is no process {request.pid} that began at {request.started}", "look again")
-            if peer.uid not in (0, uid):
+            if peer.uid not in (0, uid):  # guard: a process of another user is not registered
                 raise Refused(f"process {request.pid} belongs to user {uid}, not {peer.uid}", "ask as that user")
             same = known is not None and (known.pid, known.started) == (request.pid, request.started)
-            if known is not None and not same and _lives(known):
+            if known is not None and not same and _lives(known):  # guard: a name of a living process is taken
                 raise Refused(f"{request.name} is process {known.pid}, which lives", "forget it, or take another name")
-            if known is None or not same:
-                generation = known.generation + 1 if known else 1
+            if known is None or not same:  # guard: registering again changes nothing
+                generation = known.generation + 1 if known else 1  # guard: a new process is a new generation
                 entry = Entry(
                     request.name, request.pid, request.started, boot_id(), generation, uid, Standing.LIVE
                 )  # fmt: skip
@@ -154,7 +158,7 @@ class Service:
 
     def _known(self, peer: Peer, name: str) -> Entry:
         entry = self._place.journal.book.entries.get(name)
-        if entry is None:
+        if entry is None:  # guard: a workload that was never registered is refused
             raise Refused(f"nobody has registered {name}", _REGISTER)
         if peer.uid not in (0, entry.uid):
             raise Refused(f"{name} belongs to user {entry.uid}, not {peer.uid}", "ask as that user")
@@ -208,8 +212,9 @@ class Service:
         with ExitStack() as held:
             held.enter_context(self._claims.claim({request.image_dir}, request.verb))
             manifest = check_revive(image_dir, tool)
-            if peer.uid not in (0, manifest.uid):
+            if peer.uid not in (0, manifest.uid):  # guard: an image of another user is not revived
                 raise Refused(f"image {image_dir} is of user {manifest.uid}, not {peer.uid}", "ask as that user")
+            # guard: a workload is revived once at a time
             held.enter_context(self._claims.claim({manifest.name}, request.verb))
             known = self._place.journal.book.entries.get(manifest.name)
             check_name(known, manifest)
@@ -220,7 +225,7 @@ class Service:
         with ExitStack() as held:
             held.enter_context(self._claims.claim({request.image_dir}, request.verb))
             manifest = check_discard(image_dir)
-            if peer.uid not in (0, manifest.uid):
+            if peer.uid not in (0, manifest.uid):  # guard: an image of another user is not discarded
                 raise Refused(f"image {image_dir} is of user {manifest.uid}, not {peer.uid}", "ask as that user")
             held.enter_context(self._claims.claim({manifest.name}, request.verb))
             discard(self._place, image_dir, manifest, self._place.journal.book.entries.get(manifest.name))

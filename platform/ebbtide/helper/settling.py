@@ -62,12 +62,12 @@ def _settle_dump(operation: Operation, last: Line) -> str:
     _await_runner(operation, last)
     image_dir, work = Path(last.facts["image_dir"]), Path(last.facts["work"])
     manifest = stands(operation, image_dir)
-    if manifest is None:
+    if manifest is None:  # guard: a dump is settled by its image
         lead_back(operation, work)
         operation.note(Step.UNDONE, why=_WHY)
         return f"{last.name}: its dump was called off, it runs on"
     # The rename was seen, not its sync: nothing may be killed before it would survive a power cut.
-    operation.place.disk.sync_directory(image_dir.parent)
+    operation.place.disk.sync_directory(image_dir.parent)  # guard: the rename is durable before a process is killed
     if last.step is Step.SEALED:
         operation.note(Step.PLACED)
     if last.step is Step.KILLED:
@@ -92,7 +92,7 @@ def _settle_revive(operation: Operation, last: Line) -> str:
         return f"{last.name}: revived"
     try:
         manifest = read_manifest(image_dir)
-    except Refused as error:
+    except Refused as error:  # guard: an image that went meanwhile is no image
         operation.clear_run()
         operation.note(Step.UNDONE, why=f"{_WHY}, and {error}")
         return f"{last.name}: not revived, and its image is gone"

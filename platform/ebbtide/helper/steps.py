@@ -92,6 +92,7 @@ STANDING: Mapping[tuple[Op, Step], Standing] = {
 
 def may_follow(op: Op, last: Step | None, step: Step) -> bool:
     """Whether ``step`` may come after ``last`` (None: it is the first)."""
+    # guard: an operation begins with its first step
     return step is FIRST[op] if last is None else step in NEXT[op].get(last, frozenset())
 
 

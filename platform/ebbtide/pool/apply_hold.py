@@ -23,8 +23,9 @@ def _put(state: PoolState, record: JobRecord) -> PoolState:
 
 def _held(state: PoolState, event: Event, body: JobHeld) -> PoolState:
     record = job_record(state, body.job)
-    if record.state is JobState.ENDED or record.cancelled:
+    if record.state is JobState.ENDED or record.cancelled:  # guard: what is over or cancelled is not held
         raise IllegalTransition(f"job {body.job} is {'cancelled' if record.cancelled else 'over'}: nothing to hold")
+    # guard: a job is held by one person at a time
     if record.held is not None and (record.held.off_node or not body.off_node):
         raise IllegalTransition(f"job {body.job} is held by {record.held.by} already")
     if record.held is None:
@@ -39,7 +40,9 @@ def _released(state: PoolState, event: Event, body: JobReleased) -> PoolState:
     if record.held is None:
         raise IllegalTransition(f"job {body.job} is not held")
     # A restart elsewhere is worth its cost once the job has waited for its slots long enough: that time begins now.
+    # guard: a released job waits from its release on
     asked_s = event.at_s if record.state is JobState.PARKED else record.asked_s
+    # guard: nothing is owed to a released job before it has run
     away = record.stood_aside or record.state not in JOB_HOLDS_SLOTS
     return _put(state, replace(record, held=None, stood_aside=away, asked_s=asked_s, cause=event.id))
 

@@ -60,7 +60,7 @@ def move_seat(record: SeatRecord, then: SeatState, at_s: float) -> SeatRecord:
 
 def _must_be_cold(state: PoolState, endpoint: EndpointName, why: str) -> None:
     others = occupied_seats(state, endpoint)
-    if others:
+    if others:  # guard: an endpoint goes, or changes its slots, without a replica
         raise IllegalTransition(f"endpoint {endpoint} {why}: {', '.join(others)} still has a replica")
 
 
@@ -92,13 +92,13 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.PLACING, event.at_s)
     spec = state.endpoints[record.endpoint].spec
-    if len(body.slots) != spec.slots_per_replica:
+    if len(body.slots) != spec.slots_per_replica:  # guard: a replica has as many slots as it needs
         raise IllegalTransition(f"seat {body.seat} needs {spec.slots_per_replica} slots, not {len(body.slots)}")
     nodes = {slot_record(state, slot).slot.node for slot in body.slots}
-    if len(nodes) > 1:
+    if len(nodes) > 1:  # guard: a replica's slots are on one node
         raise IllegalTransition(f"seat {body.seat} needs all its slots on one node, not on {sorted(nodes)}")
     for slot, node in index.in_state(state.slots, SlotState.OPENING).items():
-        if node in nodes:
+        if node in nodes:  # guard: one replica is placed on a node at a time
             other = state.slots[slot].occupant
             raise IllegalTransition(f"seat {body.seat} must wait: {other} is being placed on that node")
     epoch = state.next_epoch
@@ -115,6 +115,7 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
         granted_s=event.at_s,
         replica="",
         revision=spec.revision,
+        # guard: failures of another revision say nothing of this one
         failures=record.failures if record.revision == spec.revision else 0,  # those of another say nothing of this
         cause=event.id,
     )
@@ -151,9 +152,10 @@ def _ready(state: PoolState, event: Event, body: SeatReady) -> PoolState:
 def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
     record = seat_record(state, body.seat)
     then = SeatState.DRAINING if record.state is SeatState.READY else SeatState.STOPPING
-    if record.state is SeatState.DRAINING:
+    if record.state is SeatState.DRAINING:  # guard: a seat is drained once
         raise IllegalTransition(f"seat {body.seat} is draining already")
     moved = replace(move_seat(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
+    # guard: a replica that was asked to leave has not failed
     if record.state is SeatState.READY:  # it did all that was asked of it, however short the tide was
         moved = replace(moved, failures=0, last_error="")
     return put_seat(_give_back(state, record, event.at_s), moved)
@@ -166,7 +168,10 @@ def _give_back(state: PoolState, record: SeatRecord, at_s: float) -> PoolState:
 
 def is_sound(record: SeatRecord, now_s: float) -> bool:
     """Whether the seat's replica has been ready for long enough that earlier failures mean nothing any more."""
-    return record.state is SeatState.READY and now_s - record.ready_since_s >= SOUND_S
+    return (
+        record.state is SeatState.READY
+        and now_s - record.ready_since_s >= SOUND_S  # guard: failures outlive a short READY
+    )
 
 
 def _failed(before: SeatRecord, after: SeatRecord, why: str, at_s: float) -> SeatRecord:
@@ -175,7 +180,7 @@ def _failed(before: SeatRecord, after: SeatRecord, why: str, at_s: float) -> Sea
 
 def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
     record = seat_record(state, body.seat)
-    if record.state is not SeatState.READY:
+    if record.state is not SeatState.READY:  # guard: only a ready replica dies into a restart
         raise IllegalTransition(
             f"seat {body.seat} is {record.state.value}: only a ready replica can die into a restart"
         )
@@ -189,6 +194,7 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
     moved = move_seat(record, SeatState.STOPPING, event.at_s)
     moved = replace(moved, asked_s=record.asked_s if record.state is SeatState.DRAINING else event.at_s)
     node_died = any(slot_record(state, slot).state is SlotState.LOST for slot in record.slots)
+    # guard: a death that was noticed before its node's is no failure
     if node_died and record.state is SeatState.STARTING and not record.replica:
         moved = replace(moved, failures=max(0, record.failures - 1))  # what it died of a moment ago was its node
     elif record.state is SeatState.WARM:
@@ -196,7 +202,11 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
     elif record.state in SEAT_PARKS and not node_died and body.failed:  # this says nothing of the next start
         endpoint = replace(state.endpoints[record.endpoint], park_failed_s=event.at_s, park_error=body.why)
         state = replace(state, endpoints={**state.endpoints, record.endpoint: endpoint})
-    elif record.state is not SeatState.DRAINING and not node_died and body.failed:
+    elif (
+        record.state is not SeatState.DRAINING
+        and not node_died  # guard: a dead node is no failure of its replica
+        and body.failed  # guard: a landing in the wrong place is no failure of the replica
+    ):
         moved = _failed(record, moved, body.why, event.at_s)
     return put_seat(_give_back(state, record, event.at_s), moved)
 
@@ -205,7 +215,7 @@ def _gone(state: PoolState, event: Event, body: SeatGone) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.COLD, event.at_s)
     held = state.held_by(body.seat, record.epoch)
-    if held:
+    if held:  # guard: a seat is cold when its slots are proven free
         raise IllegalTransition(f"seat {body.seat} is said to be gone, but {', '.join(held)} is not proven free")
     return put_seat(state, replace(moved, slots=(), replica="", parks=False))
 

@@ -59,18 +59,26 @@ def occupy(
     Raises:
         IllegalTransition: a slot is named twice, unknown, not free, or on a draining node.
     """
-    if not slots or len(set(slots)) != len(slots):
+    if (
+        not slots
+        # guard: no slot is granted twice at once
+        or len(set(slots)) != len(slots)
+    ):
         raise IllegalTransition(f"{who} cannot be granted {slots}: no slots, or one of them twice")
     changed: dict[SlotId, SlotRecord] = {}
     for slot in slots:
         record = slot_record(state, slot)
-        if record.state is not SlotState.FREE:
+        if record.state is not SlotState.FREE:  # guard: only a free slot is granted
             raise IllegalTransition(f"{who} cannot be granted slot {slot}: it is {record.state.value}")
-        if record.slot.node in state.draining:
+        if record.slot.node in state.draining:  # guard: no slot of a draining node is granted
             raise IllegalTransition(f"{who} cannot be granted slot {slot}: node {record.slot.node} is draining")
         moved = move_slot(record, then, at_s)
         changed[slot] = replace(moved, occupant=who, epoch=state.next_epoch)
-    return replace(state, slots=having(state.slots, changed), next_epoch=Epoch(state.next_epoch + 1))
+    return replace(
+        state,
+        slots=having(state.slots, changed),
+        next_epoch=Epoch(state.next_epoch + 1),  # guard: every lease has an epoch of its own
+    )
 
 
 def reclaim(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
@@ -86,7 +94,7 @@ def _put(state: PoolState, record: SlotRecord) -> PoolState:
 
 
 def _node_found(state: PoolState, event: Event, body: NodeFound) -> PoolState:
-    if state.parked_bytes(body.node) > body.host_bytes:
+    if state.parked_bytes(body.node) > body.host_bytes:  # guard: a node cannot take back host memory that is lent
         raise IllegalTransition(
             f"node {body.node} cannot lend only {body.host_bytes} bytes now: parked workers use "
             f"{state.parked_bytes(body.node)} there"
@@ -117,11 +125,12 @@ def _node_forgotten(state: PoolState, event: Event, body: NodeForgotten) -> Pool
 def _node_draining(state: PoolState, event: Event, body: NodeDraining) -> PoolState:
     if body.node not in state.nodes:
         raise IllegalTransition(f"node {body.node} is not in the pool")
-    if state.draining.get(body.node) == body.reason:
+    if state.draining.get(body.node) == body.reason:  # guard: the same drain is refused a second time
         raise IllegalTransition(f"node {body.node} is draining already")
     return replace(
         state,
         draining={**state.draining, body.node: body.reason},
+        # guard: a drain knows which leases are older than it
         drained_from={body.node: state.next_epoch, **state.drained_from},  # another reason is no new drain
     )
 
@@ -141,9 +150,9 @@ def _without_drain(state: PoolState, node: NodeId) -> PoolState:
 
 
 def _frozen(state: PoolState, event: Event, body: PoolFrozen) -> PoolState:
-    if state.frozen:
+    if state.frozen:  # guard: a second freeze is refused
         raise IllegalTransition(f"the pool is frozen already: {state.frozen}")
-    if not body.reason:
+    if not body.reason:  # guard: no freeze goes without a reason
         raise IllegalTransition("the pool is frozen for a reason only")
     return replace(state, frozen=body.reason, frozen_since_s=event.at_s)
 
@@ -161,10 +170,11 @@ def _slot_found(state: PoolState, event: Event, body: SlotFound) -> PoolState:
     if known is None:
         return _put(state, SlotRecord(body.slot, SlotState.UNFENCED, since_s=event.at_s))
     moved = move_slot(known, SlotState.UNFENCED, event.at_s)
-    if known.state is not SlotState.LOST:
+    if known.state is not SlotState.LOST:  # guard: only a lost slot is found again
         raise IllegalTransition(f"slot {body.slot.id} is {known.state.value}: it was not lost")
     counts_on_it = [name for name, job in state.jobs.items() if body.slot.id in job.gang]
     counts_on_it += [name for name, seat in state.seats.items() if body.slot.id in seat.slots]  # type: ignore[misc]
+    # guard: a lost slot comes back when its gang or seat has given it up
     if counts_on_it:  # it was lost under them, and they have not noticed yet
         raise IllegalTransition(f"slot {body.slot.id} comes back when {', '.join(counts_on_it)} has given it up")
     return _put(state, replace(moved, slot=body.slot))
@@ -186,7 +196,7 @@ def _slot_freed(state: PoolState, event: Event, body: SlotFreed) -> PoolState:
 
 def _slot_unfenced(state: PoolState, event: Event, body: SlotUnfenced) -> PoolState:
     record = slot_record(state, body.slot)
-    if record.state is SlotState.LOST:
+    if record.state is SlotState.LOST:  # guard: a lost slot comes back by being found only
         raise IllegalTransition(f"slot {body.slot} is lost: only finding it again brings it back")
     return _put(state, move_slot(record, SlotState.UNFENCED, event.at_s))
 

@@ -113,6 +113,7 @@ def free_on_nodes(
 def _by_name(
     found: Mapping[NodeId, tuple[SlotId, ...]], draining: Mapping[NodeId, str]
 ) -> Mapping[NodeId, tuple[SlotId, ...]]:
+    # guard: no slot of a draining node is free
     return {node: slots for node, slots in sorted(found.items()) if node not in draining}
 
 
@@ -171,7 +172,13 @@ def _claiming(job: "JobRecord") -> Gang | None:
 
 @chosen
 def _awaiting(job: "JobRecord") -> Gang | None:
-    return (_came(job), job.gang) if job.state in JOB_CLAIMS_SLOTS and job.held is None else None
+    return (
+        (_came(job), job.gang)
+        if job.state in JOB_CLAIMS_SLOTS
+        # guard: a held job's claim keeps nothing from others
+        and job.held is None
+        else None
+    )
 
 
 def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:

@@ -101,15 +101,18 @@ def _slots(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
     job_of, seat_of = getter(state.jobs), getter(state.seats)
     for record in records:
         name, who = record.slot.id, record.occupant
+        # guard: an occupied slot has an occupant, and no other has
         if (record.state in OCCUPIED) != (record.occupant is not None):
             wrong.append(f"slot {name} is {record.state.value} with occupant {record.occupant}")
+        # guard: no slot is occupied by an unknown occupant
         if who is not None and job_of(JobName(who)) is None and seat_of(SeatId(who)) is None:
             wrong.append(f"slot {name} is occupied by {record.occupant}, whom the pool does not know")
+        # guard: a lease's epoch is one that was given
         if record.occupant is not None and not 0 < record.epoch < state.next_epoch:
             wrong.append(f"slot {name} has epoch {record.epoch}, the next is {state.next_epoch}")
         if record.state is SlotState.OPENING:
             other = opening.setdefault(record.slot.node, str(record.occupant))
-            if other != record.occupant:
+            if other != record.occupant:  # guard: there is one placement on a node
                 wrong.append(f"{other} and {record.occupant} are placed on node {record.slot.node} at once")
     return wrong
 
@@ -122,15 +125,16 @@ def _jobs(state: PoolState, jobs: Mapping[JobName, JobRecord]) -> list[str]:
         wrong += [f"job {name} counts on slot {s}, which is not in the pool" for s, one in gang if one is None]
         if job.state in JOB_HOLDS_SLOTS:
             here = [s for s, one in gang if one is not None and one.state is not SlotState.LOST]
-            if sorted(held) != sorted(here):
+            if sorted(held) != sorted(here):  # guard: a gang that may touch its GPUs holds exactly its slots
                 wrong.append(f"job {name} is {job.state.value} with gang {job.gang} but holds {held}")
+            # guard: a gang has as many workers as its job asks for
             if not job.spec.workers_min <= len(job.gang) <= job.spec.workers_max:
                 wrong.append(f"job {name} runs with {len(job.gang)} workers")
-        if job.state in (JobState.PARKED, JobState.WAITING) and held:
+        if job.state in (JobState.PARKED, JobState.WAITING) and held:  # guard: a parked or waiting job holds nothing
             wrong.append(f"job {name} is {job.state.value} but holds {held}")
-        if job.state in JOB_CLAIMS_SLOTS and not job.gang:
+        if job.state in JOB_CLAIMS_SLOTS and not job.gang:  # guard: a parked job has a claim
             wrong.append(f"job {name} is {job.state.value} without a claim")
-        if job.durable_step > job.step:
+        if job.durable_step > job.step:  # guard: nothing is durable that was not done
             wrong.append(f"job {name} has step {job.step} but {job.durable_step} are durable")
     return wrong
 
@@ -141,7 +145,7 @@ def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord]) -> list[str]:
         held = tuple(leases.get((name, seat.epoch), ()))
         gone = [s for s in seat.slots if slot_of(s) is None]
         wrong += [f"seat {name} counts on slot {s}, which is not in the pool" for s in gone]
-        if seat.state is SeatState.COLD and (held or seat.slots):
+        if seat.state is SeatState.COLD and (held or seat.slots):  # guard: a cold seat holds nothing
             wrong.append(f"seat {name} is cold but has {held or seat.slots}")
         if seat.state is SeatState.WARM and (held or not seat.slots):
             wrong.append(f"seat {name} is warm with {seat.slots} but holds {held}")
@@ -151,9 +155,10 @@ def _seats(state: PoolState, seats: Mapping[SeatId, SeatRecord]) -> list[str]:
             wrong.append(f"seat {name} is ready and is to park")
         if seat.state in SEAT_HOLDS_SLOTS:
             spec = state.endpoints[seat.endpoint].spec
+            # guard: a seat has as many slots as it needs
             if len(seat.slots) != spec.slots_per_replica and seat.state is SeatState.PLACING:
                 wrong.append(f"seat {name} has {len(seat.slots)} slots, not {spec.slots_per_replica}")
-            if not set(held) <= set(seat.slots):
+            if not set(held) <= set(seat.slots):  # guard: a seat holds no slot outside its lease
                 wrong.append(f"seat {name} holds {held} outside its lease {seat.slots}")
     return wrong
 
@@ -162,7 +167,7 @@ def _host_memory(state: PoolState) -> list[str]:
     return [
         f"node {node} lends {state.nodes[node]} bytes to parked workers, {used_bytes} are used"
         for node, used_bytes in index.parked_bytes(state.jobs).items()
-        if used_bytes > state.nodes.get(node, inf)
+        if used_bytes > state.nodes.get(node, inf)  # guard: no more host memory is lent than there is
     ]
 
 
@@ -170,11 +175,16 @@ def _drains(state: PoolState, records: Iterable[SlotRecord]) -> list[str]:
     return [
         f"slot {record.slot.id} was granted to {record.occupant} after node {record.slot.node} began to drain"
         for record in records
-        if record.state in OCCUPIED and record.epoch >= state.drained_from.get(record.slot.node, state.next_epoch)
+        if record.state in OCCUPIED
+        # guard: no lease on a draining node is newer than the drain
+        and record.epoch >= state.drained_from.get(record.slot.node, state.next_epoch)
     ]
 
 
 def _draining_nodes(state: PoolState) -> list[str]:
-    if set(state.draining) != set(state.drained_from) or not set(state.draining) <= set(state.nodes):
+    if (
+        set(state.draining) != set(state.drained_from)
+        or not set(state.draining) <= set(state.nodes)  # guard: a node that drains is in the pool
+    ):
         return [f"nodes {sorted(state.draining)} drain, of {sorted(state.nodes)}, {sorted(state.drained_from)} began"]
     return []

@@ -31,13 +31,24 @@ RESTORES_MAX = 3  # in a row without a durable step: then it is not the driver's
 
 def may_come_back(job: JobRecord) -> bool:
     """Whether the pool would submit the job again by itself, if its submission is kept."""
-    lost = job.state is JobState.ENDED and job.outcome.startswith("lost:") and not job.cancelled
-    return lost and job.restores < RESTORES_MAX
+    lost = (
+        job.state is JobState.ENDED
+        and job.outcome.startswith("lost:")  # guard: no job that ended otherwise than lost is restored
+        and not job.cancelled  # guard: no cancelled job is restored
+    )
+    return (
+        lost
+        # guard: a job is restored three times without progress
+        and job.restores < RESTORES_MAX
+    )
 
 
 def is_over(state: PoolState, name: JobName) -> bool:
     """Whether the job has ended and no slot is on its way back from it, not even of an earlier submission."""
-    return state.jobs[name].state is JobState.ENDED and name not in index.occupants(state.slots)
+    return (
+        state.jobs[name].state is JobState.ENDED
+        and name not in index.occupants(state.slots)  # guard: no job that has a slot is chosen to be forgotten
+    )
 
 
 def to_forget(state: PoolState, now_s: float, *, restorable: frozenset[JobName]) -> tuple[JobName, ...]:
@@ -49,14 +60,16 @@ def to_forget(state: PoolState, now_s: float, *, restorable: frozenset[JobName])
         restorable: jobs with a kept submission. One of these that was lost will be wanted again, so it goes last.
     """
     ended = index.ended(state.jobs)  # oldest first
-    if len(ended) <= ENDED_KEPT:
+    if len(ended) <= ENDED_KEPT:  # guard: the last two hundred ended jobs are kept
         return ()
     over = [name for name in ended if is_over(state, name)]
+    # guard: an ended job that is wanted again is spared
     wanted = [name for name in over if name in restorable and may_come_back(state.jobs[name])]
+    # guard: an ended job is spared for a while
     spared = {*wanted, *(name for name in over if now_s - state.jobs[name].since_s < SPARED_S)}
     going = [name for name in over if name not in spared][: len(ended) - ENDED_KEPT]
     too_many = len(ended) - len(going) - ENDED_KEPT_MAX
-    if too_many > 0:
+    if too_many > 0:  # guard: what is spared has a bound too
         last = [name for name in over if name in spared and name not in wanted]
         going += [*last, *wanted][:too_many]
     return tuple(going[:AT_ONCE])
@@ -66,8 +79,17 @@ def is_gone(state: PoolState, node: NodeId) -> bool:
     """Whether the node has left nothing but lost slots, and no job and no seat names one of these any more."""
     counted_on = index.counted_on(state.jobs, state.seats)
     slots = index.by_node(state.slots, node)
-    left = all(state.slots[slot].state is SlotState.LOST and slot not in counted_on for slot in slots)
-    return bool(slots) and left and node not in state.nodes
+    left = all(
+        state.slots[slot].state is SlotState.LOST  # guard: a slot that is not lost is not forgotten
+        and slot not in counted_on  # guard: no slot of a lost node is forgotten while a job or seat names it
+        for slot in slots
+    )
+    return (
+        bool(slots)
+        and left
+        # guard: a node that is alive is not forgotten
+        and node not in state.nodes
+    )
 
 
 def nodes_to_forget(state: PoolState, now_s: float) -> tuple[NodeId, ...]:

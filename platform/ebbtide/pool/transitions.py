@@ -198,7 +198,7 @@ def advance(table: Mapping[S, Mapping[S, str]], who: str, now: S, then: S) -> S:
     Raises:
         IllegalTransition: the table has no such edge.
     """
-    if then not in table[now]:
+    if then not in table[now]:  # guard: only edges of the tables are taken
         allowed = ", ".join(state.value for state in table[now]) or "nothing"
         raise IllegalTransition(f"{who} is {now.value}: it cannot become {then.value} (only {allowed})")
     return then

@@ -44,8 +44,9 @@ class Room:
 def lack_bytes(room: Room, budget: Budget) -> int:
     """How many bytes are missing for all reservations; 0 if there is room for them."""
     to_come = max(0, room.reserved_bytes - room.written_bytes)
+    # guard: what is free for others stays free
     on_filesystem = to_come + budget.keep_free_bytes - room.free_bytes if to_come else 0
-    return max(0, on_filesystem, _over_budget(room, budget))
+    return max(0, on_filesystem, _over_budget(room, budget))  # guard: the budget of the store is kept
 
 
 def what_to_change(room: Room, budget: Budget, maximum: str) -> str:
@@ -81,7 +82,11 @@ def measure(ports: StorePorts) -> Room:
             # tells its blocks late, or compresses, makes us ask for too much room, and never for too little.
             there, told = written_bytes(work, but=RESERVATION), _reserved(work)
             # Whoever reserved knows which holes will be filled: those in what is fetched to mend a file never are.
-            wanted = tree_bytes(work, but=RESERVATION) if told is None else max(told, there)
+            wanted = (
+                tree_bytes(work, but=RESERVATION)
+                if told is None  # guard: holes that stay are not to come; without a reservation a file's length counts
+                else max(told, there)  # guard: who wrote more than it reserved counts with what it wrote
+            )
             reserved += wanted
             written += min(wanted, there)
     return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
@@ -103,7 +108,7 @@ def reserve(ports: StorePorts, attempt: Attempt, size_bytes: int, *, grace: Grac
     ports.disk.write(path, b"%d\n" % size_bytes)
     room, budget = measure(ports), ports.budget
     if lack := lack_bytes(room, budget):
-        ports.disk.remove(path)
+        ports.disk.remove(path)  # guard: who is refused has reserved nothing
         verdicts = plan(survey(ports, judge=False), grace or Grace())
         limit = "no budget" if budget.max_bytes is None else f"budget {_shown(budget.max_bytes)}"
         change = what_to_change(room, budget, "models_max")
@@ -137,7 +142,7 @@ def _reserved(work: Path) -> int | None:
         told = int(read_small(path, 32))
     except (FileNotFoundError, ValueError):
         return None
-    return told if told >= 0 else None
+    return told if told >= 0 else None  # guard: a reservation below zero counts for nothing
 
 
 def _shown(size_bytes: int) -> str:

@@ -100,9 +100,10 @@ def chunks_of(file: Checked, ranges: Iterable[Range] | None = None) -> list[Rang
     size, step = file.size_bytes, file.chunk_bytes
     numbers: dict[int, None] = {}
     for part in [Range(0, size)] if ranges is None else ranges:
-        if part.offset < 0 or part.length < 0 or part.end > size:
+        if part.offset < 0 or part.length < 0 or part.end > size:  # guard: a part outside its file is refused
             raise Refused(f"{part} is not in {file.title}, which has {size} bytes")
         if part.length:
+            # guard: parts are rounded out to chunks
             numbers |= dict.fromkeys(range(part.offset // step, -(-part.end // step)))
     return [Range(number * step, min(step, size - number * step)) for number in numbers]
 
@@ -121,9 +122,9 @@ def look_again(file: Checked, chunk: Range, read: ReadAgain = read_again) -> byt
     )
     try:
         found = read(file.path, chunk)
-    except OSError as error:
+    except OSError as error:  # guard: a second look that fails means damage
         raise corrupt from error
-    if not file.is_right(chunk, found):
+    if not file.is_right(chunk, found):  # guard: a chunk that is wrong at the second look too ends the read
         raise corrupt
     return found
 
@@ -140,6 +141,7 @@ class Checker:
         """Check the chunks in ``memory``, and hand it on."""
         file = self._file
         whole = offset % file.chunk_bytes == 0
+        # guard: only whole chunks are checked
         if not whole or (len(memory) % file.chunk_bytes and offset + len(memory) != file.size_bytes):
             raise Refused(
                 f"{file.path} is checked in chunks of {file.chunk_bytes} bytes; this transport moves smaller pieces: "
@@ -148,7 +150,7 @@ class Checker:
         for start in range(0, len(memory), file.chunk_bytes):
             part = memory[start : start + file.chunk_bytes]
             chunk = Range(offset + start, len(part))
-            if not file.is_right(chunk, part):
+            if not file.is_right(chunk, part):  # guard: a chunk whose hash is wrong is not handed on
                 part[:] = look_again(file, chunk, self._read_again)
                 with self._changed:
                     self.mended += 1

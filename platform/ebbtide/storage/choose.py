@@ -115,10 +115,10 @@ def choose(
         return Choice(Way.STAGED, f"the device is {device}: cuFile reaches GPUs only")
     verdict = probe(directory)
     if override is Way.GDS:
-        if verdict.mode is None:
+        if verdict.mode is None:  # guard: cuFile that would hang is refused even when asked for
             raise Refused(f"gds was asked for, but cuFile cannot be used here: {verdict.why}")
         return Choice(Way.GDS, f"gds was asked for; the probe says: {verdict.why}")
-    if verdict.works:
+    if verdict.works:  # guard: cuFile is not chosen where it was not seen to work
         return Choice(Way.GDS, verdict.why)
     return Choice(Way.STAGED, f"no direct way from storage to the GPU: {verdict.why}")
 
@@ -155,10 +155,16 @@ class ChosenTransport:
         retries = 0
         if not why_not:
             try:
-                report = gds.read_device(source, wanted, verify=verify, deadline_s=deadline_s / 2)
-                self._failures = 0
+                report = gds.read_device(
+                    source,
+                    wanted,
+                    verify=verify,
+                    deadline_s=deadline_s / 2,  # guard: a way that hangs gets half of the time
+                )
+                self._failures = 0  # guard: a success between failures counts
                 return report
             except TransferFailed as error:
+                # guard: what another way would find too is told at once
                 if isinstance(error, FileTruncated) or error.errno in _NOT_THERE:
                     raise
                 why_not, retries = self._note(error), 1
@@ -171,7 +177,10 @@ class ChosenTransport:
     def _note(self, error: TransferFailed) -> str:
         why_not = f"cuFile failed: {error}"
         self._failures += 1
-        if isinstance(error, TransferTimeout) or self._failures >= MOST_FAILURES:
+        if (
+            isinstance(error, TransferTimeout)  # guard: one hang of cuFile is enough
+            or self._failures >= MOST_FAILURES  # guard: some failures of cuFile in a row are enough
+        ):
             self._given_up = f"cuFile was given up: {error}"
             logger.warning("%s; all files are read through host memory from now on", self._given_up)
         else:

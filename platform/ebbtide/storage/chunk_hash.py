@@ -47,7 +47,10 @@ class ContentHash(Enum):
 def place_seed(salt: bytes, name: str, offset: int) -> int:
     """The seed of the quick and the device hash of the chunk at ``offset`` of a file."""
     file_seed = xxhash.xxh3_64_intdigest(salt + name.encode())
-    return xxhash.xxh3_64_intdigest(offset.to_bytes(8, "little"), seed=file_seed)
+    return xxhash.xxh3_64_intdigest(
+        offset.to_bytes(8, "little"),
+        seed=file_seed,  # guard: a chunk's hash knows its object and its file
+    )
 
 
 def quick_hash(data: memoryview | bytes, seed: int) -> int:

@@ -103,12 +103,15 @@ def collect(ports: StorePorts, verdicts: Iterable[Verdict], grace: Grace) -> Col
     fates = {one.path: one.fate for one in plan(survey(ports, judge=False), grace)}
     for verdict in wanted:
         try:
-            done = fates.get(verdict.path) is verdict.fate and _do(ports, verdict, asked_s, moved)
-        except StorageError as error:
+            done = (
+                fates.get(verdict.path) is verdict.fate  # guard: all is looked at again before the first deed
+                and _do(ports, verdict, asked_s, moved)
+            )
+        except StorageError as error:  # guard: what fails in a round is told and the rest is done
             result.failed.append((verdict, error))
             continue
         (result.done if done else result.missed).append(verdict)
-    if moved:
+    if moved:  # guard: what came to be needed during the moves comes back
         _bring_back(ports, moved, asked_s, grace, result)
     return result
 
@@ -119,7 +122,7 @@ def filesystem_now_s(ports: StorePorts) -> float:
     No file is made for that, since a quota that is full would refuse it to the very collector that makes room.
     """
     path = ports.paths.trash
-    ports.disk.touch(path)
+    ports.disk.touch(path)  # guard: ages are taken by the filesystem's clock
     with telling("look at", path):
         return path.stat().st_mtime
 
@@ -155,9 +158,13 @@ def _do(ports: StorePorts, verdict: Verdict, asked_s: float, moved: dict[Path, V
 def _trash(ports: StorePorts, verdict: Verdict, asked_s: float, moved: dict[Path, Verdict]) -> bool:
     name = verdict.object or of_work(Attempt(verdict.path.name))
     subject = of_work(Attempt(verdict.path.name)) if verdict.object is None else of_object(verdict.object)
-    if subject in ports.leases.present() or (_committed_s(verdict.path) or 0.0) > asked_s:
+    if (
+        subject in ports.leases.present()  # guard: what is held just before its move stays
+        # guard: what is published or named just before its move stays
+        or (_committed_s(verdict.path) or 0.0) > asked_s
+    ):
         return False  # held, or published or named again, a moment ago
-    if is_real_directory(verdict.path):
+    if is_real_directory(verdict.path):  # guard: the time in the trash counts from the move
         ports.disk.touch(verdict.path)  # its age in the trash counts from now
     aside = ports.paths.aside(ports.paths.trash, name)
     if not ports.disk.move(verdict.path, aside):
@@ -185,13 +192,14 @@ def _bring_back(
 
     try:
         for aside, verdict in moved.items():
+            # guard: what was named during the moves comes back at once
             if verdict.object is not None and (_committed_s(aside) or 0.0) > asked_s:
                 why = "published or named again while it was moved"
                 back(aside, replace(verdict, path=aside, fate=Fate.RESTORE, why=why))
         for verdict in plan(survey(ports, judge=False), grace):
             if verdict.fate is Fate.RESTORE:
                 back(verdict.path, verdict)
-    except StorageError as error:
+    except StorageError as error:  # guard: what cannot be asked after the moves is put back
         for aside, verdict in moved.items():
             if verdict in result.done:
                 result.done.remove(verdict)
@@ -208,6 +216,7 @@ def _restore(ports: StorePorts, source: Path, wanted: ObjectId) -> bool:
     try:
         read_manifest(target, wanted)
     except (NotPublished, Corrupt, Refused):
+        # guard: a husk goes to quarantine before a good copy takes its place
         ports.disk.move(target, ports.paths.aside(ports.paths.quarantine, wanted))
         return ports.disk.move(source, target)
     return False
@@ -217,7 +226,7 @@ def _object(path: Path, now_s: float) -> FoundObject | None:
     """What is to be known of an object; None for a stranger in its place, which is left alone."""
     try:
         found = object_id(path.name)
-    except Refused:
+    except Refused:  # guard: strangers in the store are left alone
         return None
     with telling("look at", path), suppress(FileNotFoundError):
         committed_s = _committed_s(path)
@@ -252,7 +261,7 @@ def _refs(ports: StorePorts) -> tuple[dict[ObjectId, tuple[str, ...]], tuple[str
         except NotPublished:
             continue
         except (Corrupt, Refused) as error:
-            bad.append(str(error))
+            bad.append(str(error))  # guard: a bad ref is told to the plan
             continue
         named[ref.object].append(str(ref))
     return {target: tuple(names) for target, names in named.items()}, tuple(bad)
@@ -285,12 +294,13 @@ def _tree(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """A file, or a directory with all in it; links are not followed, and what goes meanwhile is left out."""
     with suppress(FileNotFoundError):
         yield path, path.lstat()
-        if is_real_directory(path):
+        if is_real_directory(path):  # guard: links in the store are not followed
             for name in os.listdir(path):
                 yield from _tree(path / name)
 
 
 def _listed(folder: Path, *, hidden: bool = False) -> list[Path]:
+    # guard: what cannot be listed stops the round
     with telling("list", folder), suppress(FileNotFoundError, NotADirectoryError):
         return sorted(folder / name for name in os.listdir(folder) if hidden or not name.startswith("."))
     return []

@@ -85,9 +85,9 @@ def header_bytes(prefix: bytes, file_bytes: int, path: Path) -> int:
     if len(prefix) < PREFIX_BYTES or file_bytes < PREFIX_BYTES:
         raise Corrupt(f"a safetensors file has at least 8 bytes, this one has {file_bytes}", path, offset=0)
     length = int.from_bytes(prefix[:PREFIX_BYTES], "little")
-    if length > MAX_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:  # guard: a tensor file's header is not longer than allowed
         raise Corrupt(f"the header claims {length} bytes; more than {MAX_HEADER_BYTES} are not allowed", path, offset=0)
-    if PREFIX_BYTES + length > file_bytes:
+    if PREFIX_BYTES + length > file_bytes:  # guard: a tensor file's header ends within the file
         raise Corrupt(f"the header claims {length} bytes, but the file has {file_bytes}", path, offset=0)
     return PREFIX_BYTES + length
 
@@ -112,11 +112,11 @@ def parse_header(raw: bytes, file_bytes: int, path: Path) -> Header:
     entries.sort(key=lambda entry: (entry.offset, entry.end))
     end = data_offset
     for entry in entries:
-        if entry.offset != end:
+        if entry.offset != end:  # guard: tensors leave no gap and do not overlap
             what = "overlaps what is before it" if entry.offset < end else "leaves a gap before it"
             raise Corrupt(f"tensor {entry.name!r} {what}", path, offset=entry.offset)
         end = entry.end
-    if end != file_bytes:
+    if end != file_bytes:  # guard: tensors fill their file
         what = f"its tensors end at byte {end}, but the file has {file_bytes}"
         raise Corrupt(what, path, offset=min(end, file_bytes))
     return Header(tuple(entries), metadata, data_offset, file_bytes)
@@ -146,7 +146,7 @@ def _parse_json(text: bytes, path: Path) -> dict[str, Any]:
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for name, value in pairs:
-            if name in result:
+            if name in result:  # guard: a name stands in a header once
                 raise ValueError(f"the name {name!r} stands there twice")
             result[name] = value
         return result
@@ -155,6 +155,7 @@ def _parse_json(text: bytes, path: Path) -> dict[str, Any]:
         raise Corrupt("the header does not begin with '{': this is no safetensors file", path, offset=PREFIX_BYTES)
     try:
         fields = json.loads(text.decode("utf-8").rstrip(" "), object_pairs_hook=no_duplicates)
+        # guard: a lone surrogate in a header is no text
         json.dumps(fields, ensure_ascii=False).encode("utf-8")  # a lone surrogate is no text
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"the header cannot be read: {error}", path, offset=PREFIX_BYTES) from error
@@ -184,9 +185,10 @@ def _entry(name: str, value: object, data_offset: int, path: Path) -> TensorEntr
     bits = DTYPE_BITS[dtype]
     for size in shape:
         bits *= size
+        # guard: a shape is no product of huge numbers
         if bits >= 8 * _U64:  # here, so that no product of a thousand huge numbers is ever computed
             refuse("is larger than any file")
-    if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
+    if bits % 8 or bits // 8 != offsets[1] - offsets[0]:  # guard: a tensor's bytes fit its type and shape
         refuse(f"has {offsets[1] - offsets[0]} bytes; its type and shape need {bits / 8:g}")
     return TensorEntry(name, dtype, tuple(shape), data_offset + offsets[0], offsets[1] - offsets[0])
 

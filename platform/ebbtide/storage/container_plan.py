@@ -83,7 +83,7 @@ def plan_container(tensors: Iterable[TensorSpec], metadata: Mapping[str, str] | 
     places: list[tuple[TensorSpec, int]] = []
     end = 0
     for spec in specs:
-        if spec.name in fields or spec.name == "__metadata__":
+        if spec.name in fields or spec.name == "__metadata__":  # guard: two tensors of one name are refused
             raise Refused(f"two tensors of one file cannot both be called {spec.name!r}")
         places.append((spec, end))
         offsets = [end, end := end + spec.length]

@@ -88,7 +88,7 @@ class StagedTransport:
         with device_errors(path, None):
             self._queue.begin()
         scatter = Scatter(wanted, self._queue, path)
-        if isinstance(source, Path) or not verify:
+        if isinstance(source, Path) or not verify:  # guard: a file on the way to a device is checked
             report = self._host.read(path, wanted.ranges, scatter.from_host, deadline_s=deadline_s)
         else:
             report = self._read_checked(source, wanted, scatter.from_host, deadline_s)

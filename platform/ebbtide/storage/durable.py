@@ -70,7 +70,7 @@ class Disk:
             self.make_directory(path.parent)
         with telling("create", path), suppress(FileExistsError):
             self._calls.mkdir(path, 0o700)
-        self.sync_directory(path.parent)
+        self.sync_directory(path.parent)  # guard: a new directory is synced into the one above
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a small file, mode 0600, that nobody else reads before all of it is there."""
@@ -79,12 +79,12 @@ class Disk:
             fd = self._calls.open(path, flags, 0o600)
             try:
                 rest = memoryview(data)
-                while rest:
+                while rest:  # guard: a short write goes on
                     written = self._calls.write(fd, rest)
                     if written <= 0:
                         raise OSError(errno.EIO, "write took nothing")
                     rest = rest[written:]
-                self._calls.fsync(fd)
+                self._calls.fsync(fd)  # guard: a small file is synced before it counts
             finally:
                 self._close(fd)
 
@@ -94,12 +94,12 @@ class Disk:
         try:
             self.write(temporary, data)
             with telling("rename", temporary):
-                self._calls.rename(temporary, path)
+                self._calls.rename(temporary, path)  # guard: a small file is replaced by a rename
         except StorageError:
             with suppress(OSError):  # the first error is the one to tell; a left temporary file is collected later
-                self._calls.unlink(temporary)
+                self._calls.unlink(temporary)  # guard: a replacement that fails leaves no temporary file
             raise
-        self.sync_directory(path.parent)
+        self.sync_directory(path.parent)  # guard: a replaced file's directory is synced
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
@@ -131,11 +131,12 @@ class Disk:
             try:
                 self._calls.rename(source, target)
             except OSError as error:
+                # guard: a rename whose answer was lost is no failure
                 if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ENOENT):
                     return False
                 raise
-        self.sync_directory(target.parent)
-        if source.parent != target.parent:
+        self.sync_directory(target.parent)  # guard: a moved directory is synced where it came to
+        if source.parent != target.parent:  # guard: a moved directory is synced where it came from
             self.sync_directory(source.parent)
         return True
 
@@ -143,7 +144,7 @@ class Disk:
         """Put one synced file in another's place; readers find the one or the other."""
         with telling("rename", source):
             self._calls.rename(source, target)
-        self.sync_directory(target.parent)
+        self.sync_directory(target.parent)  # guard: a file put in another's place is durable
 
     def touch(self, path: Path) -> bool:
         """Set a file's time of modification to now, as the filesystem's clock has it. Whether there is one."""
@@ -165,7 +166,7 @@ class Disk:
                 self._calls.unlink(path)
             except FileNotFoundError:
                 return False
-        self.sync_directory(path.parent)
+        self.sync_directory(path.parent)  # guard: a removed file is durably gone
         return True
 
     def remove_tree(self, path: Path) -> None:
@@ -175,7 +176,7 @@ class Disk:
 
     def _remove_tree(self, path: Path) -> None:
         with suppress(FileNotFoundError):
-            if not is_real_directory(path):
+            if not is_real_directory(path):  # guard: a tree is removed without following links
                 self._calls.unlink(path)
                 return
             for name in os.listdir(path):
@@ -211,7 +212,7 @@ def read_small(
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise storage_error(error, "read", path) from error
-            if is_last:
+            if is_last:  # guard: a small file is looked for twice
                 if error.errno == errno.ENOENT:
                     raise
                 raise storage_error(error, "read", path) from error
@@ -227,7 +228,7 @@ def _read_whole(path: Path, limit_bytes: int, open_file: Callable[[Path, int], i
     try:
         while part := os.read(fd, 1 << 20):
             parts.append(part)
-            if sum(map(len, parts)) > limit_bytes:
+            if sum(map(len, parts)) > limit_bytes:  # guard: a small file of any length is not read
                 raise ValueError(f"{path} is longer than {limit_bytes} bytes")
     finally:
         with suppress(OSError):  # what was read was read

@@ -146,19 +146,20 @@ def _needed(survey: Survey, grace: Grace) -> dict[ObjectId, str]:
     """The objects that must stay, with the reasons; also some that are not there."""
     needed: dict[ObjectId, str] = {}
     for target, names in survey.refs.items():
+        # guard: an object that has a name stays
         needed[target] = f"named by {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     uses = _uses(survey)
     for object_id in uses:
-        if of_object(object_id) in survey.living:
+        if of_object(object_id) in survey.living:  # guard: an object that is held stays
             needed.setdefault(object_id, "somebody holds it")
     for one in survey.objects:
-        if one.age_s < grace.object_s:
+        if one.age_s < grace.object_s:  # guard: a young object stays
             needed.setdefault(one.id, f"published {one.age_s:.0f} s ago, less than {grace.object_s:g}")
     pending = list(needed)
     while pending:
         user = pending.pop()
         for used in uses.get(user) or ():
-            if used not in needed:
+            if used not in needed:  # guard: an object that is used stays, however far away the ref is
                 needed[used] = f"used by object {user}"
                 pending.append(used)
     return needed
@@ -173,13 +174,14 @@ def _uses(survey: Survey) -> dict[ObjectId, frozenset[ObjectId] | None]:
 
 def _doubt(survey: Survey, needed: Mapping[ObjectId, str]) -> str:
     """Why nobody can tell what is needed, or ""."""
-    if survey.bad_refs:
+    if survey.bad_refs:  # guard: nothing goes while a ref cannot be read
         return f"a ref cannot be read, so nobody knows what it names: {survey.bad_refs[0]}"
     unknown = {object_id for object_id, uses in _uses(survey).items() if uses is None and object_id in needed}
     for one in survey.objects:
-        if one.id in unknown:
+        if one.id in unknown:  # guard: nothing goes while it is not known what an object uses
             return f"object {one.id} stays ({needed[one.id]}), but nobody knows what it uses: {one.problem}"
     for aside in survey.trash:
+        # guard: nothing goes while it is not known what something in the trash uses
         if aside.object is not None and aside.object in unknown:
             return f"{aside.path.name} in the trash is needed ({needed[aside.object]}), but nobody knows what it uses"
     return ""
@@ -189,7 +191,7 @@ def _of_objects(survey: Survey, needed: Mapping[ObjectId, str], doubt: str) -> I
     for one in survey.objects:
         if one.id in needed:
             fate, why = Fate.KEEP, needed[one.id]
-        elif doubt:
+        elif doubt:  # guard: in doubt no object is trashed
             fate, why = Fate.KEEP, doubt
         else:
             fate, why = (
@@ -201,9 +203,9 @@ def _of_objects(survey: Survey, needed: Mapping[ObjectId, str], doubt: str) -> I
 
 def _of_work(survey: Survey, grace: Grace) -> Iterator[Verdict]:
     for one in survey.work:
-        if of_work(one.attempt) in survey.living:
+        if of_work(one.attempt) in survey.living:  # guard: work of the living stays
             fate, why = Fate.KEEP, "somebody is at work in it"
-        elif one.age_s < grace.work_s:
+        elif one.age_s < grace.work_s:  # guard: work of the dead stays for a while
             fate, why = Fate.KEEP, f"nobody is at work in it, but for {grace.work_s:g} s somebody may go on with it"
         else:
             fate, why = Fate.TRASH, f"nobody is at work in it, and nothing was written for {one.age_s:.0f} s"
@@ -211,25 +213,30 @@ def _of_work(survey: Survey, grace: Grace) -> Iterator[Verdict]:
 
 
 def _of_trash(survey: Survey, grace: Grace, needed: Mapping[ObjectId, str], doubt: str) -> Iterator[Verdict]:
-    there = {one.id for one in survey.objects if one.uses is not None}
+    there = {one.id for one in survey.objects if one.uses is not None}  # guard: a husk does not count as there
     husks = {one.id for one in survey.objects if one.uses is None}  # make room for a copy that can be read
     best: dict[ObjectId, FoundAside] = {}  # a second copy is not needed
-    for one in sorted(survey.trash, key=lambda one: one.uses is None):
+    for one in sorted(
+        survey.trash,
+        key=lambda one: one.uses is None,  # guard: of two copies in the trash the readable one comes back
+    ):
         if one.object is None or one.object not in needed or one.object in there:
             continue
-        if one.uses is not None or one.object not in husks:
+        if (
+            one.uses is not None or one.object not in husks  # guard: a husk takes no husk's place
+        ):
             best.setdefault(one.object, one)
     there |= best.keys()
     for one in survey.trash:
-        if one.object is not None and best.get(one.object) is one:
+        if one.object is not None and best.get(one.object) is one:  # guard: what is needed comes back from the trash
             yield Verdict(one.path, Fate.RESTORE, needed[one.object], one.size_bytes, one.object)
-        elif one.object is not None and one.object not in there and doubt:
+        elif one.object is not None and one.object not in there and doubt:  # guard: in doubt nothing leaves the trash
             yield Verdict(one.path, Fate.KEEP, doubt, one.size_bytes, one.object)
         else:
             yield _by_age(one, grace.trash_s, "nobody asked for it in the trash", "somebody may still ask for it")
 
 
 def _by_age(one: FoundAside, grace_s: float, why_go: str, why_stay: str) -> Verdict:
-    if one.age_s < grace_s:
+    if one.age_s < grace_s:  # guard: what is trashed stays for a while
         return Verdict(one.path, Fate.KEEP, f"{why_stay}: {one.age_s:.0f} of {grace_s:g} s", one.size_bytes, one.object)
     return Verdict(one.path, Fate.REMOVE, f"{why_go}, {one.age_s:.0f} s old", one.size_bytes, one.object)

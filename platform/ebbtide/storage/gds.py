@@ -109,6 +109,7 @@ class GdsTransport:
         """Why this file cannot be read in this way, in words; empty if it can."""
         if isinstance(source, Path) or not verify or not source.size_bytes:
             return ""
+        # guard: what cannot be checked on the device is not read there
         if source.chunk_bytes > self._settings.request_bytes or source.device_hash(Range(0, 1)) is None:
             return f"{source.title} cannot be checked on the device: it has no device hashes in its index"
         return ""
@@ -142,7 +143,7 @@ class GdsTransport:
 
     def _crew(self, path: Path, deadline_s: float) -> Crew:
         with self._lock:
-            if self._stuck is not None and not self._stuck.ended:
+            if self._stuck is not None and not self._stuck.ended:  # guard: a transfer that hangs turns new ones away
                 raise TransferTimeout("open", path, after_s=0)
         return Crew(path, None, threads=self._settings.threads, deadline_s=deadline_s)
 
@@ -168,6 +169,7 @@ class GdsTransport:
         threads, size = min(self._settings.threads, len(parts)), self._settings.request_bytes
         # In the queue's order: torch lends memory that kernels which the caller has queued may still read, and cuFile
         # waits for no stream.
+        # guard: scratch memory is taken in the order of the queue
         with device_errors(reading.path, None), self.queue.scope():
             scratch = torch.empty(threads * size, dtype=torch.uint8, device=self.device)
         free = [scratch[start : start + size] for start in range(0, len(scratch), size)]
@@ -184,6 +186,7 @@ class GdsTransport:
 
     @contextlib.contextmanager
     def _registered(self, scratch: torch.Tensor) -> Iterator[None]:
+        # guard: one transfer of a process registers memory at a time
         if not self._settings.register or not _registering.acquire(blocking=False):
             yield
             return
@@ -192,6 +195,7 @@ class GdsTransport:
             registered = self._files.register(scratch)
             yield
         finally:
+            # guard: memory that is still registered is never freed
             if registered and not self._files.deregister(scratch):
                 _never_freed.append(scratch)
             _registering.release()
@@ -208,7 +212,7 @@ class GdsTransport:
         expected = file.device_hash(chunk)
         assert expected is not None, "why_not was asked before"
         with self.queue.scope():
-            if self._hasher(memory, expected[0]) == expected[1]:
+            if self._hasher(memory, expected[0]) == expected[1]:  # guard: wrong bytes are seen on the device
                 return False
             memory.copy_(torch.frombuffer(bytearray(look_again(file, chunk, self._read_again)), dtype=torch.uint8))
             return True
@@ -243,7 +247,7 @@ class _Reading:
         else:
             ranges = rounded_out(self._wanted.ranges, max(status.st_size, self._wanted.end))
         self._end = max((each.end for each in ranges), default=0)
-        if status.st_size < self._end:
+        if status.st_size < self._end:  # guard: a file that is too short is told before cuFile reads anything
             raise self._truncated(status.st_size)
         return list(cut(ranges, request_bytes))
 
@@ -253,9 +257,10 @@ class _Reading:
         for part in parts:
             self._fetch(part, file, scratch)
             self._check(part, scratch)
+            # guard: after the deadline nothing is copied to its place on the device
             self.crew.doing("consume", part.offset)
             pending = self._scatter(part.offset, scratch[: part.length])
-            if pending is not None:
+            if pending is not None:  # guard: scratch memory is not used again before its copies ended
                 pending.wait()
             self.requests.finish(Mode.GDS, part.length)
 
@@ -263,13 +268,14 @@ class _Reading:
         done = at = 0
         while done < part.length:
             count = self._request(part, file, scratch, at)
-            if count == 0:
+            if count == 0:  # guard: the end of a file that cuFile reads is told
                 raise self._truncated(part.offset + at)
-            if not 0 < count <= part.length - at:
+            if not 0 < count <= part.length - at:  # guard: a count of bytes that cannot be is an error
                 hint = f"cuFile says that {count} bytes came, of {part.length - at}"
                 raise TransferFailed("read", self.path, errno=errno.EIO, offset=part.offset + at, hint=hint)
             # Go on from the aligned byte before, unless that brought nothing new.
             stuck, done = at + count <= done, max(done, at + count)
+            # guard: what came short goes on from a page; a driver that brings nothing new goes on from where it stands
             at = done if stuck else down(done, ALIGNMENT_BYTES)
             if done < part.length:
                 self.requests.repeat()

@@ -58,12 +58,12 @@ def modes(
         return {}, ""
     if not may_fall_back:
         return {Mode.GDS: moved_bytes}, ""
-    if before is None or after is None:
+    if before is None or after is None:  # guard: a direct transfer that is not proven is not claimed
         why = "cuFile may have copied through host memory: nvidia-fs counts nothing here"
         return {Mode.COMPAT: moved_bytes}, f"{why}; forbid it in cufile.json (properties.allow_compat_mode) to know"
     counted = (after.mib - before.mib) * _MIB
     # Counted in MiB, rounded down at both ends; below one of them only the number of requests tells.
-    if after.ok > before.ok and counted + _MIB >= moved_bytes:
+    if after.ok > before.ok and counted + _MIB >= moved_bytes:  # guard: bytes that nvidia-fs did not count were copied
         return {Mode.GDS: moved_bytes}, ""
     copied = moved_bytes - max(counted, 0)
     found = {Mode.GDS: moved_bytes - copied, Mode.COMPAT: copied}

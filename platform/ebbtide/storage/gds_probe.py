@@ -94,6 +94,7 @@ def _environment(environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
     except (OSError, ValueError):  # cuFile goes on with its defaults then, and so do we
         config = {}
     properties = config.get("properties")
+    # guard: the probe may not fall back to copies
     config["properties"] = {**(properties if isinstance(properties, dict) else {}), "allow_compat_mode": False}
     config["logging"] = {"dir": str(scratch), "level": "ERROR"}
     own = scratch / "cufile.json"
@@ -135,7 +136,7 @@ def _output(child: subprocess.Popen[bytes], until: float) -> tuple[bytes, bool]:
 def _kill(child: subprocess.Popen[bytes]) -> bool:
     """End the child and all that it started in its session; False if it hangs in the kernel."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+        os.killpg(child.pid, signal.SIGKILL)  # guard: the probe's own children are killed with it
     assert child.stdout is not None
     child.stdout.close()
     try:
@@ -165,14 +166,14 @@ def _lines(output: bytes) -> list[dict[str, Any]]:
 def _verdict(output: bytes, returncode: int) -> GdsVerdict:
     said = "".join(char if char.isprintable() else " " for char in output.decode(errors="replace")).strip()
     tail = f"; it printed last: {said[-200:]}" if said else ""
-    if returncode < 0:
+    if returncode < 0:  # guard: a probe that crashes means no
         name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else str(-returncode)
         return GdsVerdict(False, None, f"the probe was ended by {name}{tail}")
     results = [line for line in _lines(output) if "mode" in line]
-    if returncode or not results:
+    if returncode or not results:  # guard: a probe that fails or says nothing means no
         return GdsVerdict(False, None, f"the probe ended with exit code {returncode} and no result{tail}")
     mode, why = results[-1]["mode"], str(results[-1].get("why", ""))
-    if mode not in (Mode.GDS.value, Mode.COMPAT.value, None):
+    if mode not in (Mode.GDS.value, Mode.COMPAT.value, None):  # guard: a probe that talks nonsense means no
         return GdsVerdict(False, None, f"the probe answered nonsense{tail}")
     return GdsVerdict(mode == Mode.GDS.value, None if mode is None else Mode(mode), why)
 
@@ -260,7 +261,7 @@ def _transfer(kvikio: Any, cuda: ctypes.CDLL, directory: Path) -> None:
             read = file.read(memory)
         if (wrote, read) != (len(data), len(data)):
             raise OSError(f"only {wrote} bytes were written and {read} read, of {len(data)}")
-        if memory.get() != data:
+        if memory.get() != data:  # guard: the probe compares what came back
             raise OSError("other bytes came back than were written")
     finally:
         os.unlink(name)

@@ -122,14 +122,16 @@ def parse_index(raw: bytes, path: Path) -> Index:
     if version != VERSION:
         raise Refused(f"{path} has version {version}; this version of ebbtide reads {VERSION}: update it")
     body = raw[:-_TRAILER_BYTES]
-    if hashlib.sha256(body).digest() != raw[-_TRAILER_BYTES:]:
+    if hashlib.sha256(body).digest() != raw[-_TRAILER_BYTES:]:  # guard: an index has its hash at its end
         corrupt("does not have the hash at its end", len(body))
     try:
-        check_chunk_bytes(chunk_bytes)
+        check_chunk_bytes(chunk_bytes)  # guard: an index has a chunk size that can be
     except Refused as error:
         corrupt(f"has {error}")
+    # guard: an index has no fields of unknown meaning
     if code not in _KINDS or flags & ~_HAS_DEVICE or any(raw[_HEADER.size - 20 : _HEADER.size]):
         corrupt("has fields of unknown meaning")
+    # guard: an index fits its file
     if count != chunk_count(file_bytes, chunk_bytes) or len(body) != _HEADER.size + count * _RECORD.size:
         corrupt(f"has {count} chunks and {len(raw)} bytes, which do not fit a file of {file_bytes}")
     chunks = tuple(ChunkHashes(*record) for record in _RECORD.iter_unpack(body[_HEADER.size :]))
@@ -167,6 +169,7 @@ class IndexBuilder:
         """The index of the whole file."""
         how = self._hashing
         count = chunk_count(self._file_bytes, how.chunk_bytes)
+        # guard: an index with a hole is never made
         assert self._chunks.keys() == set(range(count)), "every chunk must have been written"
         chunks = tuple(self._chunks[number] for number in range(count))
         return Index(self._file_bytes, how.chunk_bytes, how.salt, how.content_kind, how.with_device, chunks)

@@ -114,6 +114,7 @@ class KvikioFiles:
         """Open for reading."""
         modes = self._kvikio.CompatMode
         try:
+            # guard: kvikio may not fall back to copies
             with _settings, self._defaults.set({"compat_mode": modes.ON if self._through_host else modes.OFF}):
                 return _KvikioFile(self._kvikio.CuFile(str(path), "r"))
         except _RAISED as error:

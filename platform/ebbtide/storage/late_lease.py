@@ -33,7 +33,10 @@ class LateLeases:
             try:
                 lease = held.enter_context(self._leases.hold(subject, comes_back=comes_back))
             except (NoRoom, TransferFailed) as error:
-                if not comes_back or not _cannot_write(error):
+                if (
+                    not comes_back  # guard: a lease is taken again by readers only
+                    or not _cannot_write(error)  # guard: only where nothing can be written one reads without a lease
+                ):
                     raise
                 self._say(f"{subject} is read without a lease: {error}")
                 lease = held.enter_context(self._later(subject))
@@ -52,7 +55,7 @@ class LateLeases:
         over = threading.Event()
 
         def hold_when_possible() -> None:
-            while not over.wait(self._again_s):
+            while not over.wait(self._again_s):  # guard: a lease that could not be had is held as soon as it can be
                 with suppress(StorageError), self._leases.hold(subject, comes_back=True):
                     over.wait()
 

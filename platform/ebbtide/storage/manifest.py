@@ -74,19 +74,21 @@ class Manifest(Frozen):
     @model_validator(mode="after")
     def _makes_sense(self) -> "Manifest":
         names = [entry.name for entry in self.files]
+        # guard: a manifest names each file once
         if names != sorted(set(names)) or list(self.uses) != sorted(set(self.uses)):
             raise ValueError("files and uses must be sorted, each named once")
-        if clash := case_collision(names):
+        if clash := case_collision(names):  # guard: file names that differ only in case are refused
             raise ValueError(f"the file names {clash[0]!r} and {clash[1]!r} differ only in case")
         folders = {parent for name in names for parent in map(str, Path(name).parents)}
-        if clashing := folders.intersection(names):
+        if clashing := folders.intersection(names):  # guard: no name in a manifest is a file and a directory
             raise ValueError(f"{min(clashing)!r} cannot be a file and a directory")
+        # guard: a file of more than one chunk has an index
         if any(entry.index is None and entry.size_bytes > self.chunk_bytes for entry in self.files):
             raise ValueError("a file of more than one chunk needs an index")
         for text in (*self.key, *self.key.values(), self.created_by):
-            if len(text) > MAX_KEY_TEXT or not text.isprintable():
+            if len(text) > MAX_KEY_TEXT or not text.isprintable():  # guard: keys of an object are printable and short
                 raise ValueError("keys and their values must be printable and not overlong")
-        check_chunk_bytes(self.chunk_bytes)
+        check_chunk_bytes(self.chunk_bytes)  # guard: the chunk size of an object divides a transfer
         return self
 
     def to_bytes(self) -> bytes:
@@ -144,6 +146,7 @@ def parse_manifest(raw: bytes, path: Path) -> Manifest:
     """
     try:
         found = json.loads(raw)
+        # guard: a newer manifest is refused
         if isinstance(found, dict) and found.get("schema") != SCHEMA and isinstance(found.get("schema"), int):
             raise Refused(f"{path} has schema {found['schema']}; this version of ebbtide reads {SCHEMA}: update it")
         manifest = Manifest.model_validate_json(raw)
@@ -153,7 +156,7 @@ def parse_manifest(raw: bytes, path: Path) -> Manifest:
         if isinstance(error, Refused):
             raise
         raise Corrupt(f"this manifest cannot be read: {error}", path) from error
-    if manifest.to_bytes() != raw:
+    if manifest.to_bytes() != raw:  # guard: a manifest is exactly what was written
         raise Corrupt("this manifest was changed after it was written", path)
     return manifest
 

@@ -39,7 +39,7 @@ def object_id(text: str) -> ObjectId:
     Raises:
         Refused: it is not 64 lower-case hexadecimal digits.
     """
-    if not _OBJECT_ID.fullmatch(text):
+    if not _OBJECT_ID.fullmatch(text):  # guard: an object id is 64 hexadecimal digits
         raise Refused(f"{_shown(text)} is no object id: 64 hexadecimal digits (0-9, a-f) are expected")
     return ObjectId(text)
 
@@ -82,8 +82,9 @@ def file_name(text: str) -> FileName:
     Raises:
         Refused: with the reason; also for names that the store keeps for itself (manifest, commit, indexes).
     """
-    _check_path(text, "file name", MAX_FILE_NAME)
+    _check_path(text, "file name", MAX_FILE_NAME)  # guard: a manifest's file names stay inside its directory
     folded = text.casefold()
+    # guard: the store's own file names are its own
     if folded.endswith(INDEX_SUFFIX) or folded in (MANIFEST.casefold(), COMMIT.casefold()):
         raise Refused(f"the file name {_shown(text)} is kept for the store itself; rename the file")
     return FileName(text)
@@ -121,7 +122,7 @@ def _check_path(text: str, what: str, longest: int) -> None:
     if len(text) > longest:
         raise Refused(f"the {what} {_shown(text)} is too long: {len(text)} characters, at most {longest}")
     components = text.split("/")
-    if len(components) > MAX_DEPTH:
+    if len(components) > MAX_DEPTH:  # guard: a name is not nested without end
         raise Refused(f"the {what} {_shown(text)} is nested too deeply: at most {MAX_DEPTH} parts")
     for component in components:
         _check_component(component, text, what)
@@ -130,12 +131,15 @@ def _check_path(text: str, what: str, longest: int) -> None:
 def _check_component(component: str, text: str, what: str) -> None:
     if not component:
         raise Refused(f"the {what} {_shown(text)} is empty, absolute, or has an empty part between two '/'")
-    if not _COMPONENT.fullmatch(component) or component.endswith("."):
+    if (
+        not _COMPONENT.fullmatch(component)  # guard: a name stays in the store's directory
+        or component.endswith(".")  # guard: a name does not end in a dot
+    ):
         raise Refused(
             f"the {what} {_shown(text)} cannot be used: each part begins with a letter, a digit or '_', "
             "goes on with these or . + = , @ -, and does not end in '.'"
         )
-    if len(component) > MAX_COMPONENT:
+    if len(component) > MAX_COMPONENT:  # guard: a name fits a directory entry
         raise Refused(f"the {what} {_shown(text)} is too long: at most {MAX_COMPONENT} characters in a part")
 
 

@@ -84,6 +84,7 @@ class ObjectStore:
         if not _is_store(paths.marker):
             disk.make_directory(root)
             # Looked at again: another process may have made the store meanwhile, and be at work in it.
+            # guard: no store is made among a stranger's files
             if (strangers := _strangers(paths)) and not _is_store(paths.marker):
                 raise Refused(
                     f"{root} is no store, and not empty ({strangers[0]} is there): name a directory of its own"
@@ -106,6 +107,7 @@ class ObjectStore:
         found = object_id(wanted)
         with ExitStack() as undo:
             # Before looking: then it stays.
+            # guard: an object is held before it is looked at
             undo.enter_context(self.ports.leases.hold(of_object(found), comes_back=True))
             contents = open_contents(self.paths.object(found), found)
             return StoredObject(contents, self.ports.transport, undo.pop_all())
@@ -116,7 +118,7 @@ class ObjectStore:
         for _ in range(MOST_LOOKS - 1):
             try:
                 return self.open(ref.object)
-            except NotPublished:
+            except NotPublished:  # guard: a ref that was replaced meanwhile is read again
                 before, ref = ref, self.refs.read(name, tag)
                 if ref == before:
                     break
@@ -213,6 +215,6 @@ def _is_store(marker: Path) -> bool:
         return False
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"this is not the mark of a store: {error}", marker) from error
-    if schema != SCHEMA:
+    if schema != SCHEMA:  # guard: a newer store is refused
         raise Refused(f"{marker} has schema {schema}; this version of ebbtide uses {SCHEMA}: update it")
     return True

@@ -50,15 +50,15 @@ def read_manifest(directory: Path, object_id: ObjectId) -> Manifest:
     """
     raw = _read(directory / MANIFEST, MAX_MANIFEST_BYTES)
     commit = _read(directory / COMMIT, MAX_MANIFEST_BYTES)
-    if raw is None or commit is None:
+    if raw is None or commit is None:  # guard: without COMMIT it is no object
         missing = MANIFEST if raw is None else COMMIT
         with telling("open", directory):
             what = "was never committed" if directory.is_dir() else "is not published"
         raise NotPublished(f"object {object_id} {what}: there is no {directory / missing}")
-    if commit != commit_bytes(raw):
+    if commit != commit_bytes(raw):  # guard: COMMIT names the manifest
         raise Corrupt("COMMIT names another manifest than the one beside it", directory / COMMIT)
     manifest = parse_manifest(raw, directory / MANIFEST)
-    if manifest.id != object_id:
+    if manifest.id != object_id:  # guard: a manifest is that of its object
         raise Corrupt(f"this is the manifest of object {manifest.id}", directory / MANIFEST)
     return manifest
 
@@ -77,7 +77,7 @@ def open_contents(directory: Path, object_id: ObjectId) -> Contents:
         before = _which(directory)
         try:
             return _look(directory, object_id)
-        except Corrupt:
+        except Corrupt:  # guard: what moved while it was looked at is looked at again
             if _which(directory) == before:
                 raise
     return _look(directory, object_id)
@@ -111,11 +111,12 @@ def read_index(directory: Path, manifest: Manifest, entry: FileEntry) -> Index:
     raw = _read(path, MAX_INDEX_BYTES)
     if raw is None:
         raise Corrupt("this index of chunk hashes is missing", path)
-    if hashlib.sha256(raw).hexdigest() != entry.index:
+    if hashlib.sha256(raw).hexdigest() != entry.index:  # guard: an index is the one that the manifest names
         raise Corrupt("this index is not the one that the manifest names", path)
     index = parse_index(raw, path)
     how = hashing_for(manifest.kind, manifest.key, manifest.chunk_bytes)
     belongs = (index.file_bytes, index.digest) == (entry.size_bytes, entry.digest)
+    # guard: an index is of its file and object
     if not belongs or (index.salt, index.chunk_bytes) != (how.salt, manifest.chunk_bytes):
         raise Corrupt("this index is of another file than the manifest says", path)
     return index
@@ -127,9 +128,9 @@ def _check_length(path: Path, entry: FileEntry) -> None:
             found = path.stat(follow_symlinks=False)
         except FileNotFoundError:
             raise Corrupt("this file of the object is missing", path) from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(found.st_mode):  # guard: each file of an object is an ordinary one
         raise Corrupt("this file of the object is no ordinary file", path)
-    if found.st_size != entry.size_bytes:
+    if found.st_size != entry.size_bytes:  # guard: each file of an object has its length
         what = f"this file has {found.st_size} bytes, and was published with {entry.size_bytes}"
         raise Corrupt(what, path, offset=min(found.st_size, entry.size_bytes))
 

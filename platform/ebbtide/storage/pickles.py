@@ -21,8 +21,9 @@ def refuse_pickle(path: Path, first_bytes: bytes) -> None:
     Raises:
         Refused: says how to convert it.
     """
-    if path.suffix.lower() in _SUFFIXES:
+    if path.suffix.lower() in _SUFFIXES:  # guard: a pickle is refused by its name
         why = f"files named *{path.suffix.lower()} may hold pickled Python objects"
+    # guard: a pickle is refused by its beginning
     elif first_bytes.startswith(_MAGICS) and not _begins_like_safetensors(first_bytes):
         why = "it begins like a pickle or a zip archive, whatever its name says"
     else:

@@ -117,8 +117,9 @@ class Publication:
             undo.push(self._held)
             self._lease = self._held.enter_context(self._ports.leases.hold(of_work(self.attempt)))
             for used in self._uses:
+                # guard: what an object uses is held while it is published
                 self._held.enter_context(self._ports.leases.hold(of_object(used)))
-                read_manifest(self._ports.paths.object(used), used)
+                read_manifest(self._ports.paths.object(used), used)  # guard: what an object uses must be there
             if not self._keep:
                 undo.callback(self._remove_work)
             self._ports.disk.make_directory(self._work)
@@ -130,7 +131,12 @@ class Publication:
     ) -> None:
         with self._held:
             if self.stage is not Stage.NAMED:
-                self._drop(remove=not self._keep or isinstance(error, NoRoom))
+                self._drop(
+                    remove=(
+                        not self._keep
+                        or isinstance(error, NoRoom)  # guard: a full disk removes even work that is to be kept
+                    )
+                )
 
     def add(self, *entries: FileEntry) -> None:
         """Make staged files part of the object, whichever process staged them; a name again replaces the earlier one.
@@ -138,7 +144,7 @@ class Publication:
         Raises:
             Refused: it is too late.
         """
-        if self.stage is not Stage.OPEN:
+        if self.stage is not Stage.OPEN:  # guard: files come too late after the sealing
             raise Refused(f"files cannot be added any more: this publication is {self.stage.value}")
         self._entries |= {entry.name: entry for entry in entries}
 
@@ -159,6 +165,7 @@ class Publication:
         """
         wanted = [(ref_name(name), tag(text)) for name, text in refs]
         manifest = self._seal()
+        # guard: an object is held until its refs are written
         self._held.enter_context(self._ports.leases.hold(of_object(manifest.id)))
         for _ in range(MOST_TURNS):
             self._place(manifest)
@@ -170,6 +177,7 @@ class Publication:
                 self._remove(self._work)  # it is still there if somebody else published the same before
                 return manifest.id
             self._go(Stage.SEALED)
+        # guard: an object that keeps going is an error in the end
         raise NotPublished(f"object {manifest.id} was taken away {MOST_TURNS} times while it was being published")
 
     # ---- the edges
@@ -190,9 +198,9 @@ class Publication:
         disk, raw = self._ports.disk, manifest.to_bytes()
         self._remove_strays(manifest)
         disk.write(self._work / MANIFEST, raw)
-        disk.write(self._work / COMMIT, commit_bytes(raw))
+        disk.write(self._work / COMMIT, commit_bytes(raw))  # guard: COMMIT is written after everything else
         for folder in sorted({(self._work / entry.name).parent for entry in manifest.files} | {self._work}):
-            disk.sync_directory(folder)
+            disk.sync_directory(folder)  # guard: the directories of the files are synced before the rename
         self._go(Stage.SEALED)
         return manifest
 
@@ -202,17 +210,22 @@ class Publication:
         paths, disk = self._ports.paths, self._ports.disk
         target = paths.object(manifest.id)
         for _ in range(MOST_TURNS):
-            self._lease.confirm()
+            self._lease.confirm()  # guard: a work directory is placed only by who holds its lease
             if disk.move(self._work, target):
                 break
             # Young again for the collector first, and then looked at.
-            if disk.touch(target / COMMIT) and self._stands(manifest.id):
+            if (
+                disk.touch(target / COMMIT)  # guard: an object that stands there is made young before it is looked at
+                and self._stands(manifest.id)  # guard: what stands there counts only if it is whole
+            ):
+                # guard: who finds an object there syncs its directory
                 disk.sync_directory(target.parent)  # whoever placed it may not have come that far
                 break
-            with telling("look at", self._work):
+            with telling("look at", self._work):  # guard: a work directory that cannot be looked at is an error of ours
                 is_there = self._work.is_dir()
-            if not is_there:
+            if not is_there:  # guard: a work directory that was taken away ends the publication
                 raise Superseded(f"the work directory {self._work} was taken away: this process was taken for dead")
+            # guard: a damaged object is moved aside to make its place free
             disk.move(target, paths.aside(paths.quarantine, manifest.id))
         else:
             raise NotPublished(f"object {manifest.id} cannot be placed: damaged ones keep coming back at {target}")
@@ -236,7 +249,7 @@ class Publication:
             self._ports.disk.remove_tree(tree)
 
     def _go(self, stage: Stage) -> None:
-        if stage not in EDGES[self.stage]:
+        if stage not in EDGES[self.stage]:  # guard: the stages of a publication follow their table
             raise Refused(f"a publication that is {self.stage.value} cannot become {stage.value}")
         self.stage = stage
 
@@ -247,11 +260,11 @@ class Publication:
             path = self._work / entry.name
             try:
                 found = path.stat(follow_symlinks=False).st_size
-            except OSError as error:
+            except OSError as error:  # guard: files that are to be published are there
                 raise Refused(f"file {entry.name} is to be published but cannot be found in {self._work}") from error
-            if found != entry.size_bytes:
+            if found != entry.size_bytes:  # guard: files that are to be published have their length
                 raise Refused(f"file {entry.name} was staged with {entry.size_bytes} bytes and now has {found}")
-            if entry.index is not None:
+            if entry.index is not None:  # guard: indexes that are to be published are those of their files
                 read_index(self._work, manifest, entry)
 
     def _remove_strays(self, manifest: Manifest) -> None:
@@ -261,6 +274,7 @@ class Publication:
         with telling("list", self._work):
             found = [Path(folder) / name for folder, _, names in os.walk(self._work) for name in names]
         for path in found:
+            # guard: what an earlier attempt left is no part of the object
             if str(path.relative_to(self._work)) not in belong:
                 self._ports.disk.remove(path)
 
@@ -276,5 +290,5 @@ class Publication:
         try:
             read_manifest(self._ports.paths.object(wanted), wanted)
         except NotPublished:
-            return False
+            return False  # guard: after its refs the object is looked for once more
         return True

@@ -78,6 +78,7 @@ class StoredFile:
         if len(data) != chunk.length:
             return False
         if self.index is None or not data:
+            # guard: a small file is compared with its digest
             return small_digest(data, self.content_kind) == self.entry.digest
         seed = place_seed(self.index.salt, self.entry.name, chunk.offset)
         return quick_hash(data, seed) == self.index.chunks[chunk.offset // self.chunk_bytes].quick
@@ -122,12 +123,14 @@ def read_stored(
     checker = Checker(file, consume, read_again)
     receive: Consume = checker if verify else consume or _ignore
     total = sum(chunk.length for chunk in chunks)
+    # guard: an empty file was empty when it was published
     if verify and file.entry.size_bytes == 0 and not file.is_right(Range(0, 0), b""):
         raise Corrupt("this empty file was not empty when it was published", file.path)
     patience_s = deadline_for(total) if deadline_s is None else deadline_s
     try:
         report = transport.read(file.path, joined(chunks), receive, into=into, deadline_s=patience_s)
     except TransferFailed as error:
+        # guard: an object that was removed meanwhile is not published, and not failing
         if was_removed(error, file.path):
             raise NotPublished(f"object {file.object_id} was removed while {file.path} was being read") from error
         raise
@@ -138,14 +141,16 @@ def read_stored(
 
 def was_removed(error: TransferFailed, path: Path) -> bool:
     """Whether a transfer failed since its file was removed; False too if nobody can tell within `LOOK_S`."""
-    if error.errno not in (errno.ENOENT, errno.ESTALE):
+    if error.errno not in (errno.ENOENT, errno.ESTALE):  # guard: only what looks like absence is taken for it
         return False
     try:
         Bounded()("look at", path, LOOK_S, lambda: os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
         return True
+    # guard: a look at a file that hangs leaves the first error
+    # guard: a look at a file without a thread leaves the first error
     except (OSError, TransferFailed):
-        return False
+        return False  # guard: what may still be there is not taken for removed
     return False
 
 

@@ -84,16 +84,18 @@ class Refs:
         ref = Ref(ref_name(name), tag(tag_text), object_id(target))
         path = self._paths.ref(ref.name, ref.tag)
         for directory, new in ((self._paths.refs, path.parent.name), (path.parent, path.name)):
+            # guard: refs that differ only in case are refused
             if clash := case_collision([*_names_in(directory), new]):
                 raise Refused(f"{ref} cannot be written: {clash[0]!r} is there already, and differs only in case")
-        self._make_young(name, tag_text)
-        self._disk.touch(self._paths.object(ref.object) / COMMIT)
+        self._make_young(name, tag_text)  # guard: an object is made young whose ref is written over
+        self._disk.touch(self._paths.object(ref.object) / COMMIT)  # guard: an object that gets a name is made young
         raw = (json.dumps({"schema": SCHEMA, "name": ref.name, "tag": ref.tag, "object": ref.object}) + "\n").encode()
         try:
             self._write(path, raw)
         except TransferFailed as error:
             if error.errno != errno.ENOENT:
                 raise
+            # guard: a ref whose directory went just then is written once more
             self._write(path, raw)  # somebody deleted the name's last ref, and its directory with it
         return ref
 
@@ -105,8 +107,8 @@ class Refs:
         """
         path = self._paths.ref(ref_name(name), tag(tag_text))
         if grace:
-            self._make_young(name, tag_text)
-        with telling("look at", path.parent):
+            self._make_young(name, tag_text)  # guard: an object is made young whose ref is deleted
+        with telling("look at", path.parent):  # guard: a ref that cannot be looked at is an error of ours
             is_there = path.parent.is_dir()
         there = is_there and self._disk.remove(path)
         with suppress(OSError):  # it holds other tags, or somebody just made one
@@ -121,7 +123,7 @@ class Refs:
 
     def _write(self, path: Path, raw: bytes) -> None:
         self._disk.make_directory(path.parent)
-        self._disk.replace(path, raw)
+        self._disk.replace(path, raw)  # guard: a ref is replaced, not written over
 
     def tags(self, name: str) -> list[Tag]:
         """The tags of a name, sorted; empty if there is no such name."""
@@ -156,8 +158,10 @@ class Refs:
 def _parse(raw: bytes, path: Path, name: RefName, tag_text: Tag) -> Ref:
     try:
         fields = json.loads(raw)
+        # guard: a newer ref is refused
         if isinstance(fields, dict) and isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
             raise Refused(f"{path} has schema {fields['schema']}; this version of ebbtide reads {SCHEMA}: update it")
+        # guard: a ref is of its own name
         if fields.keys() != {"schema", "name", "tag", "object"} or (fields["name"], fields["tag"]) != (name, tag_text):
             raise Corrupt(f"this is not the ref {name}:{tag_text}", path)
         return Ref(name, tag_text, object_id(fields["object"]))

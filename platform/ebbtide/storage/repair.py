@@ -66,27 +66,27 @@ def repair(ports: StorePorts, wanted: str, damage: Sequence[Damage], sources: Ma
     names = sorted({one.file for one in damage})
     taken = 0
     with ExitStack() as held:
-        held.enter_context(ports.leases.hold(of_object(found)))
-        held.enter_context(ports.leases.hold(of_work(name)))
+        held.enter_context(ports.leases.hold(of_object(found)))  # guard: an object is held while it is repaired
+        held.enter_context(ports.leases.hold(of_work(name)))  # guard: the work of a repair is held
         manifest = read_manifest(directory, found)
         hashing = hashing_for(manifest.kind, manifest.key, manifest.chunk_bytes)
         staging = Staging(work, hashing, ports.transport, ports.disk)
-        held.callback(_remove, ports, work)
+        held.callback(_remove, ports, work)  # guard: the work of a repair goes in the end
         ports.disk.make_directory(work)
         # One file at a time: each copy takes the place of what it mends before the next is begun.
         largest = max((manifest.file(file_name).size_bytes for file_name in names), default=0)
-        reserve(ports, name, largest)
+        reserve(ports, name, largest)  # guard: a repair asks the budget for a copy of the largest file
         for file_name in names:
             entry = manifest.file(file_name)
             file, _ = look_at(directory, manifest, found, entry)
             bad = [one.part for one in damage if one.file == file_name and one.part is not None]
             with Mixer(file, manifest.chunk_bytes, bad, sources.get(file_name)) as mixer:
                 staged = staging.write(file_name, entry.size_bytes, mixer.fill)
-            if staged != entry:
+            if staged != entry:  # guard: what was mended is what was published, as a whole
                 raise mixer.unsuitable("the result is not what was published")
             taken += mixer.source_bytes
             _put_in_place(ports, work, directory, entry)
-        open_contents(directory, found)
+        open_contents(directory, found)  # guard: a whole object is looked at after a repair
     return Repaired(tuple(names), taken)
 
 
@@ -103,6 +103,7 @@ class Mixer:
         try:
             self._own_fd = os.open(self._file.path, flags | os.O_NOFOLLOW)
         except OSError as error:
+            # guard: a damaged file that cannot be opened is an error and not a gap
             if error.errno not in (errno.ENOENT, errno.ELOOP):  # missing, or a link: all of it comes from the source
                 raise storage_error(error, "open", self._file.path) from error
         if self._source is not None:
@@ -141,23 +142,31 @@ class Mixer:
                     os.close(fd)
 
     def _from_own(self, chunk: Range, memory: memoryview) -> bool:
-        if self._own_fd < 0 or any(bad.offset < chunk.end and chunk.offset < bad.end for bad in self._bad):
+        if (
+            self._own_fd < 0
+            # guard: a chunk that is on the list of damage is not taken from the file
+            or any(bad.offset < chunk.end and chunk.offset < bad.end for bad in self._bad)
+        ):
             return False
         try:
             whole = _read(self._own_fd, chunk, memory)
         except OSError:
             return False
         # Without an index only the whole file can be compared, which is done in the end.
-        return whole and (self._file.index is None or self._file.is_right(chunk, memory))
+        return whole and (
+            self._file.index is None
+            or self._file.is_right(chunk, memory)  # guard: a chunk that went bad after the look is not taken over
+        )
 
     def _from_source(self, chunk: Range, memory: memoryview) -> None:
         if self._source_fd < 0:
             raise self.unsuitable("")
         try:
-            if not _read(self._source_fd, chunk, memory):
+            if not _read(self._source_fd, chunk, memory):  # guard: a repair's source that is too short is refused
                 raise self.unsuitable("it is too short")
         except OSError as error:
             raise self.unsuitable(f"it cannot be read: {error.strerror}") from error
+        # guard: a chunk of a repair's source is compared
         if self._file.index is not None and not self._file.is_right(chunk, memory):
             raise self.unsuitable(f"at byte {chunk.offset} it is not what was published")
         self.source_bytes += chunk.length

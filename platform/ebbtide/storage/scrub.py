@@ -80,7 +80,7 @@ def scrub(ports: StorePorts, wanted: str, *, deep: bool = False) -> Generator[Sc
         TransferTimeout: the filesystem hangs.
     """
     found = object_id(wanted)
-    with ports.leases.hold(of_object(found), comes_back=True):
+    with ports.leases.hold(of_object(found), comes_back=True):  # guard: an object is held while it is looked through
         directory = ports.paths.object(found)
         manifest = read_manifest(directory, found)
         done = 0
@@ -126,14 +126,16 @@ def _scrub_file(
     if length is None:
         yield 0, [Damage(entry.name, Range(0, entry.size_bytes), "the file is missing")]
         return
-    if length > entry.size_bytes:
+    if length > entry.size_bytes:  # guard: bytes after a file's end are damage
         yield 0, [Damage(entry.name, Range(entry.size_bytes, length - entry.size_bytes), "bytes after the file's end")]
-    if problem:
+    if problem:  # guard: a damaged index is damage
         yield 0, [Damage(entry.name, None, problem)]
+        # guard: without its index a file is compared as a whole
         yield entry.size_bytes, _check_whole(ports, manifest, file, length)
         return
     for stretch in _stretches(file.chunks()):
         there = [chunk for chunk in stretch if chunk.end <= length]
+        # guard: what is cut off a file is damage
         cut_off = [Damage(entry.name, chunk, "the file ends before") for chunk in stretch if chunk.end > length]
         yield sum(chunk.length for chunk in stretch), _check(ports, file, there, deep) + cut_off
     if not entry.size_bytes and not file.is_right(Range(0, 0), b""):
@@ -151,19 +153,19 @@ def _check(ports: StorePorts, file: StoredFile, chunks: Sequence[Range], deep: b
             chunk = Range(offset + start, len(part))
             try:
                 checker(chunk.offset, part)
-            except Corrupt:
+            except Corrupt:  # guard: a scrub goes on after damage
                 damage.append(Damage(file.entry.name, chunk, "not what was published"))
                 continue
-            if deep and not _is_deeply_right(file, chunk, part):
+            if deep and not _is_deeply_right(file, chunk, part):  # guard: a deep look compares the other hashes
                 damage.append(Damage(file.entry.name, chunk, "its quick hash is right, and others are not"))
 
     try:
         total = sum(chunk.length for chunk in chunks)
         ports.transport.read(file.path, joined(chunks), judge, deadline_s=deadline_for(total))
-    except TransferTimeout:
+    except TransferTimeout:  # guard: a hang is no damage
         raise
     except TransferFailed as error:
-        if len(chunks) == 1:
+        if len(chunks) == 1:  # guard: a sector that cannot be read is damage of its chunk alone
             return [Damage(file.entry.name, chunks[0], f"cannot be read: {error}")]
         return [one for chunk in chunks for one in _check(ports, file, [chunk], deep)]
     return sorted(damage, key=lambda one: one.part.offset if one.part else -1)

@@ -26,6 +26,7 @@ def read_again(path: Path, part: Range) -> bytes:
         return _read(os.open(path, flags | os.O_DIRECT), part, ALIGNMENT_BYTES)
     except OSError:
         fd = os.open(path, flags)
+        # guard: where O_DIRECT is refused the cached pages are dropped first
         os.posix_fadvise(fd, part.offset, part.length, os.POSIX_FADV_DONTNEED)
         return _read(fd, part, 1)
 
@@ -37,10 +38,11 @@ def _read(fd: int, part: Range, alignment: int) -> bytes:
         with mmap.mmap(-1, end - start) as memory:  # aligned to a page, as O_DIRECT wants it
             done = 0
             with memoryview(memory) as view:
-                while done < end - start:
+                while done < end - start:  # guard: a second look that comes short goes on
                     at = down(done, alignment)
                     count = os.preadv(fd, [view[at:]], start + at)
                     if at + count <= done:
+                        # guard: a second look that gets nowhere within the file is an error
                         if start + done < os.fstat(fd).st_size:
                             raise OSError(errno.EIO, "nothing was read, and no reason given")
                         break

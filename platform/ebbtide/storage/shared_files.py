@@ -113,7 +113,7 @@ def perform(operation: Operation) -> Any:
     try:
         try:
             return deed(operation)
-        except OSError as error:
+        except OSError as error:  # guard: a handle that went stale is opened again
             if error.errno != errno.ESTALE:
                 raise
             return deed(operation)  # the name was looked up in a cache: another file lies there now
@@ -144,11 +144,12 @@ def _create(operation: CreateFile) -> bool:
     try:
         fd = os.open(operation.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        return False
+        return False  # guard: a file that is there already was not created by who asks for it
     try:
         _write_and_close(fd, operation.data)
     except OSError:
         with contextlib.suppress(OSError):
+            # guard: a file that could not be made leaves nothing
             os.unlink(operation.path)  # ours: created a moment ago
         raise
     return True
@@ -164,7 +165,7 @@ def _overwrite(operation: Overwrite) -> bool:
     except OSError:
         os.close(fd)
         raise
-    if not mine:
+    if not mine:  # guard: a file is written over only by who wrote it
         os.close(fd)
         return False
     _write_and_close(fd, operation.data)

@@ -89,7 +89,7 @@ class Staging:
         try:
             self._transport.write(path, size_bytes, fill_and_hash, deadline_s=patience_s)
         except BaseException:
-            self._discard(path)
+            self._discard(path)  # guard: what was begun of a file that failed goes
             raise
         return self._finish(name, path, builder.build())
 
@@ -105,7 +105,7 @@ class Staging:
         try:
             self._disk.write(path, data)
         except StorageError:
-            self._discard(path)
+            self._discard(path)  # guard: what was begun of a small file that failed goes
             raise
         self._disk.sync_directory(path.parent)
         return FileEntry(name=name, size_bytes=len(data), digest=small_digest(data, self.hashing.content_kind))
@@ -121,6 +121,7 @@ class Staging:
                 while done < len(memory):
                     count = os.preadv(fd, [memory[done:]], offset + done)
                     if count == 0:
+                        # guard: a source that shrinks while it is copied is told
                         raise Corrupt("the file became shorter while it was copied", source, offset=offset + done)
                     done += count
 
@@ -140,7 +141,10 @@ class Staging:
         with telling("open", path):
             size_bytes = path.stat(follow_symlinks=False).st_size
         index = self._index_of(path)
-        if index is not None and index.file_bytes == size_bytes:
+        if (
+            index is not None
+            and index.file_bytes == size_bytes  # guard: an index of another length than its file is not believed
+        ):
             return self._entry(name, index, index.to_bytes())
         builder = IndexBuilder(name, size_bytes, self.hashing)
 
@@ -149,19 +153,20 @@ class Staging:
             if progress is not None:
                 progress(len(memory))
 
-        self._disk.sync_file(path)
+        self._disk.sync_file(path)  # guard: a file that another process left is synced before it counts
         self._transport.read(path, [Range(0, size_bytes)], hash_only, deadline_s=deadline_for(size_bytes))
         return self._finish(name, path, builder.build())
 
     def _index_of(self, path: Path) -> Index | None:
         """The index beside a file, if it is one of ours and made the way we make it now."""
         beside = path.with_name(index_name(FileName(path.name)))
-        with telling("look at", beside):
+        with telling("look at", beside):  # guard: an index that cannot be looked at is an error of ours
             is_there = beside.is_file()
         if not is_there:
             return None
         try:
             index = parse_index(read_small(beside, MAX_INDEX_BYTES), beside)
+        # guard: a damaged index of a staged file is not believed
         except (FileNotFoundError, ValueError, Corrupt, Refused):
             return None
         how = self.hashing
@@ -171,7 +176,7 @@ class Staging:
             how.content_kind,
             how.with_device,
         )
-        return index if same else None
+        return index if same else None  # guard: an index that was made in another way is not believed
 
     def _finish(self, name: str, path: Path, index: Index) -> FileEntry:
         if not needs_index(name, index.file_bytes, self.hashing.chunk_bytes):
@@ -179,7 +184,7 @@ class Staging:
             return FileEntry(name=name, size_bytes=index.file_bytes, digest=index.digest)
         raw = index.to_bytes()
         self._disk.write(path.with_name(index_name(FileName(path.name))), raw)
-        self._disk.sync_directory(path.parent)
+        self._disk.sync_directory(path.parent)  # guard: a staged file's name is durable
         return self._entry(name, index, raw)
 
     def _entry(self, name: str, index: Index, raw: bytes) -> FileEntry:
@@ -192,8 +197,9 @@ class Staging:
         """
         path = self.directory / file_name(name)
         self._disk.make_directory(path.parent)
+        # guard: a file's old index goes before the file is written
         self._disk.remove(path.with_name(index_name(FileName(path.name))))
-        self._disk.remove(path)
+        self._disk.remove(path)  # guard: a staged file is never written over in place
         return path
 
     def _discard(self, path: Path) -> None:

@@ -78,8 +78,8 @@ class Gateway:
     async def running(self, _app: FastAPI) -> AsyncIterator[None]:
         """Report to the arbiter until the app shuts down; begins when orders have come, or are not coming."""
         reporting = asyncio.create_task(report_forever(self._link, self.report, self.obey))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), FIRST_ORDERS_S)
+        with contextlib.suppress(TimeoutError):  # guard: the port opens in time though no orders come
+            await asyncio.wait_for(self._heard.wait(), FIRST_ORDERS_S)  # guard: the port opens when orders have come
         try:
             yield
         finally:
@@ -91,7 +91,7 @@ class Gateway:
         """Obey the arbiter; what it does not speak of stays as it is."""
         self.meter.arbiter_answered(self._clock.epoch_s())
         if orders.keys is not None:
-            self._keys.replace(orders.keys_version, orders.keys)
+            self._keys.replace(orders.keys_version, orders.keys)  # guard: new orders replace the keys
             self._key_names = tuple(dict.fromkeys(key.name for key in orders.keys))
             self._know()
         if orders.share is not None:
@@ -106,8 +106,9 @@ class Gateway:
         Running requests go on as they began; those that are held for an endpoint that is gone get a 404.
         """
         self.settings = settings
-        self._hold.limits = _hold_limits(settings)
+        self._hold.limits = _hold_limits(settings)  # guard: a running gateway obeys new bounds on held requests
         self._hold.serve_only(settings.endpoints)
+        # guard: a running gateway obeys a new bound on requests at a seat
         self._routes.max_inflight_per_seat = settings.max_inflight_per_seat
         self._upstream.connect_timeout_s = settings.connect_timeout_s
         self._upstream.silence_s = settings.replica_silence_s
@@ -125,7 +126,7 @@ class Gateway:
     def scrape(self, request: Request) -> Response:
         """The metrics, for Prometheus. With keys it needs one with the scope admin."""
         key = self._keys.authenticate(request.headers.get("authorization"))
-        check_scope(key, SCOPE_ADMIN)
+        check_scope(key, SCOPE_ADMIN)  # guard: the metrics need the scope of operators
         body, content_type = self.meter.metrics.text(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
@@ -149,45 +150,50 @@ class Gateway:
         self.stopping = True
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        while self.exchanges and loop.time() < deadline_s:
+        while self.exchanges and loop.time() < deadline_s:  # guard: a stopping gateway lets running requests end
             await asyncio.sleep(0.02)
         for exchange in list(self.exchanges):
-            exchange.stop()
+            exchange.stop()  # guard: a stopping gateway ends the rest with an error
 
     def models(self, request: Request) -> ModelList:
         """The endpoints that the caller's key may use."""
         key = self._keys.authenticate(request.headers.get("authorization"))
         request.state.key = _name(key)
-        check_scope(key, SCOPE_MODELS)
+        check_scope(key, SCOPE_MODELS)  # guard: the list of models needs its scope
         self.meter.refused(_name(key), UNKNOWN, 200)
         allowed = [
-            name for name in self.settings.endpoints if key is None or key.endpoints is None or name in key.endpoints
+            name
+            for name in self.settings.endpoints
+            # guard: the list shows a key only its own endpoints
+            if key is None or key.endpoints is None or name in key.endpoints
         ]
         return ModelList(data=[ModelCard(id=name, created=int(self._started_s)) for name in allowed])
 
     async def generate(self, request: Request, kind: type[Body]) -> Response:
         """Check a request; the answer is an exchange that the server then awaits."""
-        if self.stopping:
+        if self.stopping:  # guard: a stopping gateway takes nothing new
             raise unavailable("The gateway is stopping.", code="stopping")
         key = self._keys.authenticate(request.headers.get("authorization"))
         request.state.key = _name(key)
-        check_scope(key, SCOPE_GENERATE)
+        check_scope(key, SCOPE_GENERATE)  # guard: generation needs its scope
         raw = await read_body(
             request.receive,
             request.headers,
             max_bytes=self.settings.max_body_bytes,
             timeout_s=self.settings.body_timeout_s,
         )
-        if self.stopping:  # it began to while the body came
+        # guard: a stopping gateway refuses what came while it began to stop
+        if self.stopping:
             raise unavailable("The gateway is stopping.", code="stopping")
         body = parse(kind, raw)
-        if body.stream and request.scope["http_version"] == "1.0":  # it has no chunks, so no end could be told
+        # HTTP/1.0 has no chunks, so no end could be told.
+        if body.stream and request.scope["http_version"] == "1.0":  # guard: there is no stream over HTTP/1.0
             headers = {"upgrade": "HTTP/1.1", "connection": "upgrade, close"}
             raise Refusal(426, "A stream needs HTTP/1.1.", code="http_version", headers=headers)
-        if body.model not in self.settings.endpoints:
+        if body.model not in self.settings.endpoints:  # guard: a model that is not served is a 404
             raise model_not_found(echo(body.model))
         request.state.model = body.model
-        check_endpoint(key, body.model)
+        check_endpoint(key, body.model)  # guard: a key reaches only its own endpoints
         admission = self._keys.admit(key, body_bytes=len(raw), max_tokens=body.tokens_wanted())
         request_id = _request_id(request.headers.get(REQUEST_ID_HEADER))
         # The path is a constant of ours: not a byte of the request's own path is passed on.
@@ -200,9 +206,9 @@ def build_app(settings: GatewaySettings, link: ArbiterPort, clock: Clock | None 
     gateway = Gateway(settings, link, clock or SystemClock())
     app = FastAPI(
         title="ebbtide gateway",
-        docs_url=None,
+        docs_url=None,  # guard: there is no /docs
         redoc_url=None,
-        redirect_slashes=False,
+        redirect_slashes=False,  # guard: paths that are nearly right are not redirected
         lifespan=gateway.running,
     )
     app.state.gateway = gateway
@@ -260,7 +266,11 @@ def _shape_errors(app: FastAPI) -> None:
 
 def _request_id(given: str | None) -> str:
     """The client's own id if it is a plain short word, else a new one."""
-    if given is not None and _REQUEST_ID.fullmatch(given):
+    if (
+        given is not None
+        # guard: a request id is a short plain word
+        and _REQUEST_ID.fullmatch(given)
+    ):
         return given
     return f"req-{uuid.uuid4().hex}"
 

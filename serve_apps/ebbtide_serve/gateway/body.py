@@ -19,23 +19,25 @@ async def read_body(receive: Receive, headers: Headers, *, max_bytes: int, timeo
         ClientGone: hung up in mid-body.
     """
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json" and not media.endswith("+json"):
+    if media != "application/json" and not media.endswith("+json"):  # guard: only JSON is taken
         # Also keeps web pages of strangers out: a browser sends JSON elsewhere only after asking (CORS).
         raise Refusal(415, "Send the body as 'Content-Type: application/json'.", code="unsupported_media_type")
     declared = headers.get("content-length", "")
+    # guard: a body that is declared too large is a 413 before it is read
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s):  # guard: a body has a deadline
             while True:
                 message = await receive()
+                # guard: a client that goes in the middle of its body asked for nothing
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 part: bytes = message.get("body", b"")
                 size += len(part)
-                if size > max_bytes:
+                if size > max_bytes:  # guard: a body that turns out too large is a 413
                     raise _too_large(max_bytes)
                 parts.append(part)
                 if not message.get("more_body", False):

@@ -17,7 +17,7 @@ class Bucket:
         self._filled_ns = now_ns
 
     def _full(self) -> int:
-        return max(self.per_minute * MINUTE_NS, self._thing)  # one at least, or a small share would let nothing through
+        return max(self.per_minute * MINUTE_NS, self._thing)  # guard: a share of a limit lets one through at least
 
     def share(self, sharers: int) -> None:
         """From now on so many gateways share the limit; what is there is divided in the same proportion."""

@@ -66,7 +66,7 @@ class ClientConnection(HttpToolsProtocol):
         """A client connected."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WRITE_AHEAD_BYTES)
-        if len(self.connections) > self.bounds.max_connections:
+        if len(self.connections) > self.bounds.max_connections:  # guard: a gateway has no more connections than it may
             message = f"This gateway has {self.bounds.max_connections} connections open, which is its limit."
             self._answer(_Refused(503, message, "too_many_connections"))
         else:
@@ -81,11 +81,13 @@ class ClientConnection(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # no protocol but HTTP is spoken here; the request is answered as it stands
+        # guard: what is no HTTP is answered with 400 and closed; a request whose length is in doubt is a 400
         except httptools.HttpParserError:
             self._answer(self._refusal or _Refused(400, "This is not a valid HTTP request.", "invalid_http"))
             return
         if self._in_headers:
             self._fed_bytes += len(data)  # one endless header is seen here; many are seen in `on_header`
+            # guard: headers that are not complete are bounded in size
             if self._fed_bytes > self.bounds.max_header_bytes:
                 self._answer(self._too_large())
                 return
@@ -99,7 +101,7 @@ class ClientConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         super().resume_writing()
-        self._drop_stall()
+        self._drop_stall()  # guard: a client that reads slowly is not cut off
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, or was sent away."""
@@ -109,7 +111,7 @@ class ClientConnection(HttpToolsProtocol):
         # uvicorn tells only the newest request; of pipelined ones the first would go on for nobody.
         for cycle in (self._running, *(waiting for waiting, _ in self.pipeline)):
             if cycle is not None:
-                cycle.disconnected = True
+                cycle.disconnected = True  # guard: a client that goes ends all of its pipelined requests
                 cycle.message_event.set()
         self.pipeline.clear()
         super().connection_lost(exc)
@@ -125,7 +127,7 @@ class ClientConnection(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         super().on_url(url)
-        if len(self.url) > self.bounds.max_header_bytes:
+        if len(self.url) > self.bounds.max_header_bytes:  # guard: a target is bounded in length
             self._refuse(self._too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -133,18 +135,22 @@ class ClientConnection(HttpToolsProtocol):
         super().on_header(name, value)
         self._headers_bytes += len(name) + len(value) + 4  # ": " and the line's end
         size_bytes = len(self.url) + self._headers_bytes
-        if len(self.headers) > self.bounds.max_headers or size_bytes > self.bounds.max_header_bytes:
+        if (
+            len(self.headers) > self.bounds.max_headers  # guard: headers are bounded in number
+            or size_bytes > self.bounds.max_header_bytes  # guard: all headers together are bounded in size
+        ):
             self._refuse(self._too_large())
 
     def on_headers_complete(self) -> None:
         """The last header."""
         self._in_headers = False
-        if self.parser.get_http_version() not in ("1.0", "1.1"):  # llhttp takes 0.9 and 2.0 too
+        # llhttp takes 0.9 and 2.0 too.
+        if self.parser.get_http_version() not in ("1.0", "1.1"):  # guard: only HTTP/1.0 and 1.1 are spoken
             self._refuse(_Refused(400, "This gateway speaks HTTP/1.1.", "invalid_http"))
-        if len(self.pipeline) >= PIPELINED_MAX:
+        if len(self.pipeline) >= PIPELINED_MAX:  # guard: only a few pipelined requests wait
             self._refuse(_Refused(400, "Too many requests were sent without waiting for answers.", "pipelined"))
         super().on_headers_complete()
-        if self.pipeline:
+        if self.pipeline:  # guard: a client that goes while it pipelines is seen
             self.flow.resume_reading()  # uvicorn stops reading here, and then does not see the client go
 
     def on_response_complete(self) -> None:
@@ -171,13 +177,18 @@ class ClientConnection(HttpToolsProtocol):
         cycle = self.cycle
         running = self._running is not None and not self._running.response_complete
         leftover = cycle is not None and cycle.response_complete and cycle.more_body
-        if running or not (self._in_headers or leftover or cycle is None):
+        if running or not (
+            self._in_headers  # guard: headers of later requests have a deadline
+            or leftover  # guard: the rest of a refused body has a deadline
+            or cycle is None
+        ):
             self._drop_deadline()
         else:
             self._await_headers()
 
     def _await_headers(self) -> None:
         if self._deadline is None and not self.transport.is_closing():
+            # guard: headers have a deadline
             self._deadline = self.loop.call_later(self.bounds.header_timeout_s, self._too_slow)
 
     def _drop_deadline(self) -> None:
@@ -201,7 +212,7 @@ class ClientConnection(HttpToolsProtocol):
     def _stalled(self) -> None:
         self._stall = None
         if self.transport.get_write_buffer_size() > 0:
-            self.transport.abort()
+            self.transport.abort()  # guard: a client that reads nothing is cut off
 
     # ---- refusals
 
@@ -217,11 +228,12 @@ class ClientConnection(HttpToolsProtocol):
     def _answer(self, refusal: _Refused) -> None:
         """Say why, unless another answer is under way, and close."""
         running = self._running
+        # guard: a request whose rest is bad does not go on
         if running is not None and running is self.cycle and running.more_body and not running.response_started:
             # The rest of the request in hand is bad: its own answer is this one, and what was begun for it ends.
             running.disconnected = running.response_complete = True
             running.message_event.set()
-        if running is None or running.response_complete:
+        if running is None or running.response_complete:  # guard: no error is written into a running answer
             kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
             body = json.dumps(error_body(refusal.message, kind=kind, code=refusal.code)).encode()
             retry = b"retry-after: 1\r\n" if refusal.status == 503 else b""

@@ -91,10 +91,23 @@ def model_not_found(name: str) -> Refusal:
 
 def too_busy(message: str, *, code: str, retry_after_s: float) -> Refusal:
     """A 429 that says when to come back; OpenAI's clients obey ``Retry-After``."""
-    after_s = max(1, -int(-retry_after_s // 1))  # whole seconds, rounded up: the header has no fractions
-    return Refusal(429, message, kind="rate_limit_error", code=code, headers={"retry-after": str(after_s)})
+    # Whole seconds, rounded up: the header has no fractions.
+    after_s = max(1, -int(-retry_after_s // 1))  # guard: Retry-After is never too early
+    return Refusal(
+        429,
+        message,
+        kind="rate_limit_error",
+        code=code,
+        headers={"retry-after": str(after_s)},  # guard: a 429 says when to come back
+    )
 
 
 def unavailable(message: str, *, code: str, retry_after_s: int = 1) -> Refusal:
     """A 503: the fault is ours and passes."""
-    return Refusal(503, message, kind="server_error", code=code, headers={"retry-after": str(retry_after_s)})
+    return Refusal(
+        503,
+        message,
+        kind="server_error",
+        code=code,
+        headers={"retry-after": str(retry_after_s)},  # guard: a 503 says when to come back
+    )

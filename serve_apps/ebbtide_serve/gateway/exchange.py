@@ -97,7 +97,7 @@ class Exchange(Response):
             watch.cancel()
             stay_s = self._means.clock.monotonic_s() - self._arrived_s - self._lacked_s
             self._means.counters.ended(self._errand.endpoint, completed=self._completed, stay_s=stay_s)
-            self._admission.close(self._tokens_used())
+            self._admission.close(self._tokens_used())  # guard: every request closes its admission
             self._running.discard(self)
             self._book()
         if failure is not None:
@@ -144,7 +144,7 @@ class Exchange(Response):
             self._means.counters.whole(self._errand.endpoint, took_s, answer.generated)
 
     async def _tell(self, failure: Refusal | StreamBroken, scope: Scope, receive: Receive, send: Send) -> None:
-        if isinstance(failure, StreamBroken):
+        if isinstance(failure, StreamBroken):  # guard: a begun stream that breaks ends with an error event
             event = error_event(f"The stream broke: {failure}.", code="replica_lost")
             await send({"type": "http.response.body", "body": event, "more_body": False})
         else:
@@ -155,7 +155,7 @@ class Exchange(Response):
 
     async def _serve(self, send: Send) -> None:
         try:
-            async with asyncio.timeout(self._means.request_timeout_s):
+            async with asyncio.timeout(self._means.request_timeout_s):  # guard: a request has a deadline
                 await self._until_answered(send)
         except TimeoutError:
             raise self._too_slow() from None
@@ -174,19 +174,21 @@ class Exchange(Response):
                 try:
                     return await self._pass_on(reply, send)
                 finally:
-                    reply.close()
+                    reply.close()  # guard: a client that hangs up in the middle of an answer ends its generation
             except SeatUnreachable:
+                # guard: a replica that refused is left alone for a while
                 means.hold.shun(errand.endpoint, seated.seat, SHUN_REFUSED_S)
-            except SeatLost as error:
+            except SeatLost as error:  # guard: a request whose replica is lost before it answers goes to another once
+                # guard: a replica that says its engine is dead is never asked again
                 for_s = SHUN_DEAD_S if isinstance(error, SeatDead) else SHUN_LOST_S
-                means.hold.shun(errand.endpoint, seated.seat, for_s)
+                means.hold.shun(errand.endpoint, seated.seat, for_s)  # guard: a lost replica is left alone for a while
                 lost += 1
                 self._account.retries += lost < TRIES
-                if lost == TRIES:
+                if lost == TRIES:  # guard: the second loss of a replica ends a request
                     message = f"Two replicas of {errand.endpoint!r} were lost with this request ({error})."
                     raise Refusal(502, message, kind="server_error", code="replica_lost") from error
             finally:
-                means.hold.release(errand.endpoint, seated.seat, errand.key)
+                means.hold.release(errand.endpoint, seated.seat, errand.key)  # guard: a place at a seat comes back
             again = True
 
     def _too_slow(self) -> Refusal | StreamBroken:
@@ -196,7 +198,11 @@ class Exchange(Response):
         return Refusal(504, f"There was {message}.", kind="server_error", code="request_timeout")
 
     async def _pass_on(self, reply: Reply, send: Send) -> None:
-        if not 200 <= reply.status < 600 or 300 <= reply.status < 400 or reply.status in NOT_FOR_CLIENTS:
+        if (
+            not 200 <= reply.status < 600
+            or 300 <= reply.status < 400  # guard: the redirects of a replica are not passed on
+            or reply.status in NOT_FOR_CLIENTS  # guard: the 401 and 403 of a replica are not told to clients
+        ):
             message = f"A replica answered {reply.status}, which a gateway should never see."
             raise Refusal(502, message, kind="server_error", code="replica_refused")
         now_s = self._means.clock.monotonic_s()
@@ -245,7 +251,7 @@ class Exchange(Response):
     def _interrupt(self, why: Literal["client", "stopping"]) -> None:
         if self._task is not None and not self._over and not self._interrupted:
             self._interrupted = why
-            self._task.cancel()
+            self._task.cancel()  # guard: a client that hangs up ends its request
 
 
 def _start(reply: Reply, request_id: str, left: dict[str, str]) -> dict[str, object]:

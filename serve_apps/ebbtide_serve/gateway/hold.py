@@ -71,7 +71,11 @@ class Hold:
                 serve the endpoint again.
         """
         line = self._lines.setdefault(endpoint, Line())
-        if again or not line.count:
+        if (
+            again
+            # guard: a newcomer does not overtake those who wait
+            or not line.count
+        ):
             seat = self._routes.choose(endpoint)
             if seat is not None:
                 line.placed(key)
@@ -79,15 +83,22 @@ class Hold:
         if self._served is not None and endpoint not in self._served:
             raise model_not_found(endpoint)
         self._note_lack()
-        if not again:
+        if not again:  # guard: a request that lost its seat is held even when the room is full
             self._make_room(endpoint, key, size_bytes)
         now_s = self._clock.monotonic_s()
         lacking = None if line.ready else now_s
         future: asyncio.Future[SeatRoute] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(key, size_bytes, now_s, future, lacking, first=again)
+        waiter = Waiter(
+            key,
+            size_bytes,
+            now_s,
+            future,
+            lacking,
+            first=again,  # guard: a request that lost its seat comes first
+        )
         self._join(line, waiter)
         try:
-            async with asyncio.timeout(self.limits.max_age_s):
+            async with asyncio.timeout(self.limits.max_age_s):  # guard: held requests are bounded in age
                 return Seated(await waiter.seat, waiter.lacked_s)
         except BaseException as error:
             self._forget(endpoint, line, waiter)
@@ -151,18 +162,22 @@ class Hold:
         limits = self.limits
         own = self._shares.get(key) or _Share()
         while True:
-            if self._count >= limits.max_requests:
+            if self._count >= limits.max_requests:  # guard: held requests are bounded in number
                 full = f"{self._count} requests (limit {limits.max_requests})"
                 most = max(self._shares, key=lambda name: self._shares[name].count)
-                fair = self._shares[most].count > own.count + 1
-            elif self._bytes + size_bytes > limits.max_bytes:
+                fair = self._shares[most].count > own.count + 1  # guard: a flood gives way in a room full of requests
+            elif self._bytes + size_bytes > limits.max_bytes:  # guard: held requests are bounded in bytes
                 full = f"{self._bytes} bytes of requests (limit {limits.max_bytes})"
                 most = max(self._shares, key=lambda name: self._shares[name].held_bytes, default=key)
+                # guard: a flood gives way in a room full of bytes
                 fair = most != key and self._shares[most].held_bytes > own.held_bytes + size_bytes
             else:
                 return
             refusal = self._full(f"{full} already wait for replicas; {endpoint!r} has none ready.")
-            if not fair or not self._displace(most, refusal):
+            if (
+                not fair  # guard: a flood keeps its own part of the room
+                or not self._displace(most, refusal)
+            ):
                 raise refusal
 
     def _full(self, message: str) -> Refusal:
@@ -199,8 +214,9 @@ class Hold:
 
     def _forget(self, endpoint: str, line: Line, waiter: Waiter) -> None:
         """A waiter gives up, in the line or with a seat that it was given but never took."""
-        if waiter in line:
+        if waiter in line:  # guard: a request that gives up leaves the line at once
             self._leave(line, waiter)
+        # guard: a seat that is given in the instant of giving up goes to the next
         elif waiter.seat.done() and not waiter.seat.cancelled() and waiter.seat.exception() is None:
             self.release(endpoint, waiter.seat.result(), waiter.key)
 
@@ -210,7 +226,9 @@ class Hold:
         self._note_lack()
         line = self._lines.get(endpoint)
         while line is not None and (waiter := line.next()) is not None:
-            if waiter.seat.done():  # it was cancelled and has not run yet; it will clean up by itself
+            # It was cancelled and has not run yet; it will clean up by itself.
+            # guard: a place that frees in the instant of giving up goes to the next
+            if waiter.seat.done():
                 self._leave(line, waiter)
                 continue
             seat = self._routes.choose(endpoint)

@@ -57,11 +57,16 @@ class Admission:
 
     def close(self, tokens_used: int | None) -> None:
         """Give back the place and settle the tokens; None: unknown, the estimate stands."""
-        if self._closed or self._use is None or self._clock is None:
+        if (
+            self._closed  # guard: an admission is closed once
+            or self._use is None
+            or self._clock is None
+        ):
             return
         self._closed = True
-        self._use.inflight -= 1
+        self._use.inflight -= 1  # guard: the place of a key comes back when its request has ended
         if self._use.tokens is not None and tokens_used is not None:
+            # guard: tokens are settled by what was used
             self._use.tokens.take(tokens_used - self.prompt_estimate - self._max_tokens, _now_ns(self._clock))
 
 
@@ -98,12 +103,13 @@ class KeyRing:
             for use in self._uses.values():
                 for bucket in (use.requests, use.tokens):
                     if bucket is not None:
-                        bucket.share(share.gateways)
+                        bucket.share(share.gateways)  # guard: gateways share a limit
 
     def _kept(self, bucket: Bucket | None, per_minute: int | None, now_ns: int) -> Bucket | None:
         if per_minute is None:
             return None
         same = bucket is not None and bucket.per_minute == per_minute
+        # guard: what a key has used survives new orders
         return bucket if same else Bucket(per_minute, self._share.gateways, now_ns)
 
     def authenticate(self, authorization: str | None) -> KeyGrant | None:
@@ -112,20 +118,28 @@ class KeyRing:
         Raises:
             Refusal: 401, or 503 when no keys were heard of yet.
         """
-        if self.version == NEVER_HEARD:
+        if self.version == NEVER_HEARD:  # guard: before any keys were heard of all requests are a 503
             raise unavailable("This gateway has just started and does not know the keys yet.", code="no_keys_yet")
-        if not self._by_digest and self._may_be_open:
+        if (
+            not self._by_digest
+            # guard: a gateway without keys is open on loopback only
+            # guard: the bind address says whether a gateway may be open
+            and self._may_be_open
+        ):
             return None
         scheme, _, secret = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
+        if (
+            scheme.lower() != "bearer"  # guard: only the scheme Bearer opens
+            or not secret.strip()
+        ):
             raise _unauthorized("No API key was given: send 'Authorization: Bearer <key>'.")
         # The time that the look-up takes may tell about digests, and a digest tells nothing about a secret of 128 bits.
         found = self._by_digest.get(hashlib.sha256(secret.strip().encode()).hexdigest())
-        if found is None:
+        if found is None:  # guard: an unknown key is a 401
             raise _unauthorized("The API key is not known here.")
-        if found.revoked:
+        if found.revoked:  # guard: a revoked key is a 401
             raise _unauthorized("The API key was revoked.")
-        if found.expires_s is not None and found.expires_s <= self._clock.epoch_s():
+        if found.expires_s is not None and found.expires_s <= self._clock.epoch_s():  # guard: an expired key is a 401
             raise _unauthorized("The API key has expired.")
         return found
 
@@ -136,25 +150,33 @@ class KeyRing:
             Refusal: 429 with Retry-After; nothing was counted.
         """
         use = None if key is None else self._uses.get(key.name)
-        if key is None or use is None:  # no use: it was taken away while the body came
+        if (
+            key is None
+            # guard: a key that is taken away while its body comes harms nothing
+            or use is None
+        ):
             return Admission(key.name if key else "")
         now_ns = _now_ns(self._clock)
         streams = key.concurrent_streams
-        if streams is not None and use.inflight >= self._share.of(streams):
+        if (
+            streams is not None
+            # guard: requests at once are bounded; gateways share the limit on concurrent requests
+            and use.inflight >= self._share.of(streams)
+        ):
             refusal = _limited(key, "concurrent_streams", streams, 10**9, use, now_ns)
             refusal.message += self._how_shared(streams)
             raise refusal
-        if use.tokens is not None and use.tokens.left(now_ns) < 1:
+        if use.tokens is not None and use.tokens.left(now_ns) < 1:  # guard: tokens per minute are bounded
             wait_ns = use.tokens.wait_ns(1, now_ns)
             raise _limited(key, "tokens_per_minute", use.tokens.per_minute, wait_ns, use, now_ns)
         if use.requests is not None:
             wait_ns = use.requests.wait_ns(1, now_ns)
-            if wait_ns:
+            if wait_ns:  # guard: requests per minute are bounded
                 raise _limited(key, "requests_per_minute", use.requests.per_minute, wait_ns, use, now_ns)
             use.requests.take(1, now_ns)
         prompt_estimate = body_bytes // BYTES_PER_TOKEN
         if use.tokens is not None:
-            use.tokens.take(prompt_estimate + max_tokens, now_ns)
+            use.tokens.take(prompt_estimate + max_tokens, now_ns)  # guard: tokens are taken at once, by estimate
         use.inflight += 1
         return Admission(key.name, use, self._clock, prompt_estimate, max_tokens)
 

@@ -50,7 +50,7 @@ class Line:
 
     def join(self, waiter: Waiter) -> None:
         """Stand in line."""
-        if waiter.first:
+        if waiter.first:  # guard: a request that lost its seat is never displaced
             self._first.append(waiter)
         else:
             self._queues.setdefault(waiter.key, deque()).append(waiter)
@@ -73,7 +73,11 @@ class Line:
             return self._first[0]
         if not self._queues:
             return None
-        key = min(self._queues, key=lambda key: (self._placed.get(key, 0), self._turns.get(key, 0)))
+        key = min(
+            self._queues,
+            # guard: the next place goes to the key with the fewest requests running
+            key=lambda key: (self._placed.get(key, 0), self._turns.get(key, 0)),
+        )
         return self._queues[key][0]
 
     def newest_of(self, key: str) -> Waiter | None:
@@ -84,7 +88,7 @@ class Line:
     def placed(self, key: str) -> None:
         """A request of the key goes to a replica."""
         self._turn += 1
-        self._turns[key] = self._turn
+        self._turns[key] = self._turn  # guard: of equal keys the next place goes to the one served longest ago
         self._placed[key] = self._placed.get(key, 0) + 1
 
     def came_back(self, key: str) -> None:

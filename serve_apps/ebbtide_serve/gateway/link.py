@@ -31,9 +31,10 @@ async def report_forever(
     while True:
         try:
             orders = await link.report_gateway(report())
-            if orders is not None:
-                obey(orders)
+            if orders is not None:  # guard: an arbiter that is away changes nothing of what is obeyed
+                obey(orders)  # guard: new orders are obeyed when they come, so a revoked key is soon refused
             was_away, away = away, orders is None
+        # guard: an arbiter that fails ends no reports and changes no orders
         except Exception:  # outermost loop: the last orders stay in force, and the next report says it all again
             log.exception("the report to the arbiter failed")
             was_away, away = away, True

@@ -21,7 +21,11 @@ Body = TypeVar("Body", bound="_Generate")
 class _Generate(BaseModel):
     """What both kinds of request have in common."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(
+        extra="allow",
+        strict=True,  # guard: the type of a client's field is not guessed
+        frozen=True,
+    )
 
     model: str = Field(min_length=1, description="Name of the endpoint, as listed by /v1/models.")
     stream: bool | None = Field(default=None, description="Send the answer as server-sent events.")
@@ -112,13 +116,14 @@ def parse(kind: type[Body], raw: bytes) -> Body:
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False)) from None
     for name in FORBIDDEN_FIELDS:
-        if name in (body.model_extra or {}):
+        if name in (body.model_extra or {}):  # guard: fields that make an engine connect elsewhere are refused
             raise Refusal(400, f"The field {name!r} is not taken from clients.", "invalid_request_error", param=name)
     return body
 
 
 def echo(text: str) -> str:
     """A client's own words, short enough for an error message."""
+    # guard: a client's own words in an error are short
     return text if len(text) <= ECHO_MAX_CHARS else text[:ECHO_MAX_CHARS] + "..."
 
 

@@ -48,6 +48,7 @@ class Reply:
             whole = self.events.feed(data)
             if whole:
                 yield whole
+        # guard: a stream that ends without [DONE] counts as broken
         if not self.events.finished and not self.events.ended_in_error:
             raise StreamBroken("the replica ended the stream without [DONE]")
 
@@ -67,7 +68,7 @@ class Upstream:
     """
 
     def __init__(self, token: str, connect_timeout_s: float, silence_s: float) -> None:
-        self._token = token
+        self._token = token  # guard: a replica is shown the internal token
         self.connect_timeout_s = connect_timeout_s
         self.silence_s = silence_s
 
@@ -82,16 +83,19 @@ class Upstream:
         loop = asyncio.get_running_loop()
         host, port = _address(seat.url)
         try:
-            async with asyncio.timeout(self.connect_timeout_s):
+            async with asyncio.timeout(self.connect_timeout_s):  # guard: connecting to a replica has a deadline
                 _, wire = await loop.create_connection(
-                    lambda: Wire(loop, self.silence_s if stream else None), host, port
+                    # guard: a replica that works on an answer in one piece may be silent
+                    lambda: Wire(loop, self.silence_s if stream else None),
+                    host,
+                    port,
                 )
         except OSError as error:  # TimeoutError is one too
             raise SeatUnreachable(f"{seat.seat}: {error or 'no connection in time'}") from error
         wire.ask(self._head(f"{host}:{port}", path, len(body), request_id), body)
         try:
             return await _first_bytes(wire, seat)
-        except BaseException:
+        except BaseException:  # guard: a client that hangs up before the first byte ends its generation
             wire.close()
             raise
 
@@ -125,7 +129,7 @@ async def _first_bytes(wire: Wire, seat: SeatRoute) -> Reply:
                 return Reply(wire.status, headers, whole, events, wire)
     except StreamBroken as error:
         raise SeatLost(f"{seat.seat}: {error}") from error
-    raise SeatLost(f"{seat.seat} sent no event")
+    raise SeatLost(f"{seat.seat} sent no event")  # guard: a stream without any event is lost and not empty
 
 
 async def _whole(wire: Wire) -> bytes:
@@ -134,7 +138,7 @@ async def _whole(wire: Wire) -> bytes:
     while data := await wire.read():
         parts.append(data)
         size_bytes += len(data)
-        if size_bytes > WHOLE_MAX_BYTES:
+        if size_bytes > WHOLE_MAX_BYTES:  # guard: an answer in one piece is bounded in size
             raise StreamBroken(f"the replica's answer is larger than {WHOLE_MAX_BYTES} bytes")
     return b"".join(parts)
 
@@ -157,7 +161,9 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def _check_unavailable(status: int, body: bytes, seat: SeatRoute) -> None:
+    # guard: a refusal of a replica uses up no retry; a draining replica's 503 is not passed on to the client
     if status == 503 and any(code in body for code in _REFUSED):
         raise SeatUnreachable(f"{seat.seat} takes no requests now")
+    # guard: a 503 of a replica whose engine failed is a loss and no answer
     if status == 503 and any(code in body for code in _LOST):
         raise SeatDead(f"the engine of {seat.seat} failed")

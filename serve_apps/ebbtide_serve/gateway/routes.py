@@ -30,8 +30,9 @@ class Routes:
         """Obey ``table`` from this instant on. Returns whether anything changed."""
         if table == self._table:
             return False
-        self._table = table
+        self._table = table  # guard: requests go where the table says; a seat that left the table gets nothing new
         known = {seat for seats in table.endpoints.values() for seat in seats}
+        # guard: what is known of a replica goes when it has left the table
         self._shunned_until_s = {seat: t for seat, t in self._shunned_until_s.items() if seat in known}
         self._last_turn = {seat: turn for seat, turn in self._last_turn.items() if seat in known}
         return True
@@ -47,6 +48,7 @@ class Routes:
     def choose(self, endpoint: str) -> SeatRoute | None:
         """The least busy seat, now busier by one; of equals the one used longest ago. None: all full, or none ready."""
         load = self._inflight.setdefault(endpoint, {})
+        # guard: no seat gets more requests than its share
         free = [seat for seat in self._usable(endpoint) if load.get(seat, 0) < self.max_inflight_per_seat]
         if not free:
             return None
@@ -76,6 +78,7 @@ class Routes:
         """Requests at each seat, those that left the table included, until they are done."""
         busy: dict[str, int] = {}
         for seat, count in self._inflight.get(endpoint, {}).items():
+            # guard: what still runs at a seat that left the table is told until it ends
             busy[seat.seat] = busy.get(seat.seat, 0) + count
         return busy
 
@@ -84,4 +87,5 @@ class Routes:
         if not self._shunned_until_s:
             return list(seats)
         now_s = self._clock.monotonic_s()
+        # guard: a seat that did not answer gets nothing for a while
         return [seat for seat in seats if self._shunned_until_s.get(seat, 0.0) <= now_s]

@@ -104,6 +104,7 @@ class GatewayServer:
             ValueError: something else differs, which only a new gateway can obey; nothing was changed.
         """
         for name in FIXED:
+            # guard: what only a new gateway can obey is refused by a running one
             if getattr(settings, name) != getattr(self._settings, name):
                 raise ValueError(f"{name} of a running gateway cannot be changed; deploy a new one")
         kept = {name: getattr(self._settings, name) for name in FIXED_BOUNDS}
@@ -156,7 +157,7 @@ class _Server(uvicorn.Server):
             sock=self._listener,
             backlog=BACKLOG,
             ssl=self._tls.context if self._tls else None,
-            ssl_handshake_timeout=self._handshake_s if self._tls else None,
+            ssl_handshake_timeout=self._handshake_s if self._tls else None,  # guard: TLS handshakes have a deadline
             ssl_shutdown_timeout=5.0 if self._tls else None,
         )
         self.servers = [server]
@@ -173,10 +174,11 @@ async def _bind(settings: GatewaySettings, patience_s: float) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections in TIME_WAIT
-            if settings.per_node:
+            if settings.per_node:  # guard: a second gateway on a port shows unless each node has one
                 # Two of our "nodes" may be one machine (tests), and a successor may start while its predecessor
                 # drains. Elsewhere a second gateway on the port is a mistake that must show.
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # guard: what a client does not read is bounded in the kernel
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by connections
             # Inherited too. asyncio sets it itself, but not on what a listener without a protocol number accepts; then
             # a body waits for the delayed ACK of its headers: 40 ms.
@@ -185,6 +187,7 @@ async def _bind(settings: GatewaySettings, patience_s: float) -> socket.socket:
             listener.listen(BACKLOG)  # here, since only listening proves that the port is ours alone
         except OSError as error:
             listener.close()
+            # guard: a port that is taken is waited for and then named
             if error.errno != errno.EADDRINUSE or loop.time() >= deadline_s:
                 raise OSError(error.errno, f"gateway address {host}:{port}: {error.strerror}") from error
         else:
@@ -197,6 +200,7 @@ def _affordable(connections: int) -> int:
     """As many of ``connections`` as this process may have descriptors for: each takes two while it is served."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + OTHER_DESCRIPTORS
+    # guard: no more connections are taken than descriptors allow
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with contextlib.suppress(OSError, ValueError):

@@ -64,19 +64,19 @@ class GatewaySettings:
         return "https" if self.tls_cert else "http"
 
     def __post_init__(self) -> None:
-        if bool(self.tls_cert) != bool(self.tls_key):
+        if bool(self.tls_cert) != bool(self.tls_key):  # guard: half a certificate is refused
             raise ValueError("TLS needs both tls_cert and tls_key")
         for name in ("hold_max_requests", "hold_max_bytes", "max_inflight_per_seat", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.internal_token:
+        if not self.internal_token:  # guard: there is no gateway without an internal token
             raise ValueError("internal_token is empty: replicas could not tell the gateway from a stranger")
 
 
 def settings_to_json(settings: GatewaySettings) -> dict[str, Any]:
     """As JSON types, without the internal token."""
     fields = asdict(settings)
-    del fields["internal_token"]
+    del fields["internal_token"]  # guard: the internal token is in no JSON
     return fields
 
 
@@ -97,4 +97,4 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return False  # guard: a gateway's host name is not taken for loopback

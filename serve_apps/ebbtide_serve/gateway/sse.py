@@ -33,6 +33,7 @@ class EventSplitter:
             whole, self._rest = data, b""
         else:
             end = data.rfind(b"\n\n") + 2
+            # guard: no half event is passed on
             whole, self._rest = self._cut(data, end if end > 1 else 0)
         self.events += whole.count(b"\n\n")
         self._last = whole or self._last
@@ -46,7 +47,7 @@ class EventSplitter:
         return whole
 
     def _cut(self, data: bytes, end: int) -> tuple[bytes, bytes]:
-        if end == 0 and len(data) > EVENT_MAX_BYTES:
+        if end == 0 and len(data) > EVENT_MAX_BYTES:  # guard: an event that is kept back is bounded in size
             end = len(data)
         return data[:end], data[end:]
 

@@ -34,7 +34,7 @@ class TlsFiles:
         """
         seen = self._stamp()
         mode = stat.S_IMODE(self._key.stat().st_mode)
-        if mode & 0o077:
+        if mode & 0o077:  # guard: a TLS key that others may read is refused
             raise ValueError(f"the TLS key {self._key} may be read by others (mode {mode:04o}): chmod 600 it")
         trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for context in (trial, self.context):  # the one in use only after it was seen to work
@@ -56,7 +56,7 @@ class TlsFiles:
                     told = seen
                     self.load()
                     log.warning("TLS: new connections get the renewed certificate %s", self._cert)
-            except ValueError as error:
+            except ValueError as error:  # guard: a bad new certificate leaves the old one in use
                 log.error("TLS: the last good certificate stays in use: %s", error)
 
     def _stamp(self) -> tuple[object, ...]:

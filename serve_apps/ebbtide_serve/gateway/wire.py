@@ -108,9 +108,13 @@ class Wire(asyncio.Protocol):
     def _check_silence(self) -> None:
         assert self._silence_s is not None
         left_s = self._heard_s + self._silence_s - self._loop.time()
-        if self._paused or left_s > 0:  # paused: it is the client who is slow
+        if (
+            self._paused  # guard: a replica that waits for a slow client may be silent
+            or left_s > 0
+        ):
             self._watch = self._loop.call_later(max(left_s, 1.0), self._check_silence)
         else:
+            # guard: a replica that is silent for too long is lost
             self._break(f"the replica said nothing for {self._silence_s:g} s")
 
     # ---- asyncio's calls
@@ -119,7 +123,7 @@ class Wire(asyncio.Protocol):
         """Connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # guard: a vanished node is noticed
         for option, value in KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -132,12 +136,13 @@ class Wire(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if not self._complete:  # bytes after the end are nobody's
-                self._break("the replica does not speak HTTP")
+                self._break("the replica does not speak HTTP")  # guard: a replica that speaks no HTTP is lost
+        # guard: a replica's headers are bounded in size
         if not self.status and self._header_bytes > HEADERS_MAX_BYTES:
             self._break("the replica's headers do not end")
         if self._body_bytes > AHEAD_MAX_BYTES and not self._paused and self._transport is not None:
             self._paused = True
-            self._transport.pause_reading()
+            self._transport.pause_reading()  # guard: what a slow client does not read stays with the replica
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -150,13 +155,14 @@ class Wire(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        if len(self.headers) >= HEADERS_MAX:
+        if len(self.headers) >= HEADERS_MAX:  # guard: a replica's headers are bounded in number
             raise ValueError("too many headers")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """The last one."""
         status = self._parser.get_status_code()
+        # guard: an interim answer is not the answer
         if status >= 200:  # those below announce another answer, and nobody asked for one
             self.status = status
 

@@ -80,6 +80,7 @@ async def test_the_agent_that_an_earlier_arbiter_started_is_ended_too(scene: Sce
     assert scene.stopped == [A] and scene.started == [B], "once, not each second"
 
 
+@pytest.mark.proves("only a node that Ray can end goes")
 async def test_which_nodes_the_cluster_may_take_away_is_known_by_their_label(scene: Scene) -> None:
     scene.nodes[1] = entry(A) | {"Labels": {ELASTIC_LABEL: "true"}}
     scene.nodes[2] = entry(B) | {"Labels": {ELASTIC_LABEL: "false"}}

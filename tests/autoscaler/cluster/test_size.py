@@ -65,6 +65,7 @@ def test_a_pool_in_which_all_fits_stays_as_it_is() -> None:
     assert wish == SizeWish(2, 0, (), (), (), "2 nodes of 1..4: all that is wanted fits")
 
 
+@pytest.mark.proves("the cluster grows for what is lacking")
 def test_replicas_that_do_not_fit_call_for_nodes_when_that_has_lasted() -> None:
     state = two_nodes(slots_per_replica=2)
     wish, memory = after(state, {CHAT: 3}, for_s=GROW_S - 1)
@@ -167,6 +168,7 @@ def test_what_a_team_may_not_have_is_not_bought_for_it() -> None:
     assert after(state, for_s=GROW_S)[0].new == 1
 
 
+@pytest.mark.proves("no node is asked for beyond nodes_max")
 def test_the_bound_is_named_where_it_holds_nodes_back() -> None:
     wish, _ = after(two_nodes(slots_per_replica=2), {CHAT: 9}, for_s=GROW_S)
     assert wish.nodes == 4 and "2 more asked for of 7 needed, nodes_max is 4" in wish.reason
@@ -206,6 +208,7 @@ def test_below_the_least_number_nodes_are_asked_for_at_once() -> None:
     assert wish.reason.startswith("0 nodes of 2..4: 2 more asked for, by nodes_min")
 
 
+@pytest.mark.proves("no node goes below nodes_min")
 def test_an_empty_node_goes_after_its_time_and_never_the_last_one() -> None:
     state = two_nodes()
     assert after(state, for_s=IDLE_S - 1)[0].going == ()
@@ -220,6 +223,7 @@ def test_a_node_that_somebody_started_by_hand_stays() -> None:
     assert after(two_nodes(), for_s=IDLE_S, removable=frozenset({N1}))[0].going == (N1,)
 
 
+@pytest.mark.proves("a node with an occupant never goes")
 def test_an_empty_node_that_somebody_waits_for_stays() -> None:
     state = with_job(two_nodes(), a_job(workers_min=2, workers_max=2), slots(2))
     assert after(state, for_s=IDLE_S)[0].going == (N1,)

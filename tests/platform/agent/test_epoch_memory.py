@@ -30,6 +30,9 @@ def used(lock_dir: Path, epoch: int, ledger: str = "L1") -> None:
         pass
 
 
+@pytest.mark.proves(
+    "a lower epoch is refused though no process holds the lock", "the epoch that held a slot is remembered"
+)
 def test_a_lease_older_than_one_that_held_the_slot_is_refused_though_nobody_holds_it(tmp_path: Path) -> None:
     used(tmp_path, 7)
     late = make(tmp_path, 6)
@@ -118,6 +121,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("round_", range(8))
+@pytest.mark.proves("the memory of epochs is replaced whole")
 def test_kill_9_while_it_is_written_loses_nothing_that_was_written(tmp_path: Path, round_: int) -> None:
     program = (
         "import sys; from pathlib import Path\n"
@@ -136,6 +140,14 @@ def test_kill_9_while_it_is_written_loses_nothing_that_was_written(tmp_path: Pat
     assert highest_epoch(path, "L1") in (last, last + 1)
     remember_epoch(path, "L1", last + 2)  # a draft that was left behind is in nobody's way
     assert highest_epoch(path, "L1") == last + 2
+
+
+@pytest.mark.proves("a lower epoch does not lower what is remembered")
+def test_a_lower_epoch_of_a_ledger_does_not_lower_what_is_remembered_of_it(tmp_path: Path) -> None:
+    path = lock_file(tmp_path, SLOT)
+    for ledger, epoch in (("L1", 5), ("L2", 2), ("L1", 3)):
+        remember_epoch(path, ledger, epoch)
+    assert (highest_epoch(path, "L1"), highest_epoch(path, "L2")) == (5, 2)
 
 
 uses = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(1, 12)), max_size=40)

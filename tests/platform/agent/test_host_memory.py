@@ -63,6 +63,7 @@ def test_nothing_is_lent_before_the_budget_is_known_nor_beyond_it(tmp_path: Path
     hosting.lend(RegionKey("b", 1, 0), PAGE)
 
 
+@pytest.mark.proves("a folder of another user is refused")
 def test_the_folder_is_private_and_nobody_elses(hosting: Hosting, tmp_path: Path) -> None:
     path = hosting.lend(A0, PAGE)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -72,6 +73,7 @@ def test_the_folder_is_private_and_nobody_elses(hosting: Hosting, tmp_path: Path
         hosting.lend(RegionKey("b", 1, 0), PAGE)
 
 
+@pytest.mark.proves("a folder that others may write to is refused")
 def test_a_folder_that_others_may_write_to_is_refused(hosting: Hosting) -> None:
     folder = hosting.lend(A0, PAGE).parent
     folder.parent.chmod(0o770)
@@ -79,6 +81,7 @@ def test_a_folder_that_others_may_write_to_is_refused(hosting: Hosting) -> None:
         hosting.lend(RegionKey("b", 1, 0), PAGE)
 
 
+@pytest.mark.proves("a link in place of a folder is refused")
 def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "u" / "pool").mkdir(parents=True)

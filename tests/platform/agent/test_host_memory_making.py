@@ -133,10 +133,21 @@ def test_the_budget_holds_whoever_asks_at_once(tmp_path: Path) -> None:
     assert 7 * PAGE < lent <= 10 * PAGE and lent == sum(view.size_bytes for view in hosting.regions())
 
 
+@pytest.mark.proves(
+    "a container's limit counts",
+    "a group without a limit limits nothing",
+    "cached files are no use of memory",
+    "no less than nothing is left",
+    "only limits of the container's own groups count",
+    "what cannot be read is not known",
+    "what the machine has left counts",
+)
 def test_what_the_machine_or_the_container_has_left_is_the_least_of_all_bounds(tmp_path: Path) -> None:
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     (proc / "self").mkdir(parents=True)
     (groups / "outer" / "inner").mkdir(parents=True)
+    for name in ("memory.max", "memory.current"):
+        (tmp_path / name).write_text("1\n")  # of no group: it is above all of them
     assert available_bytes(proc=proc, cgroups=groups) is None
     (proc / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:    50 kB\n")
     assert available_bytes(proc=proc, cgroups=groups) == 50 * 1024

@@ -37,6 +37,7 @@ def tree_of(leader: subprocess.Popen[bytes], **more: float) -> HeldTree:
     return HeldTree(leader.pid, started_ticks(leader.pid) or 0, boot=boot_id(), **more)
 
 
+@pytest.mark.proves("a zombie holds nothing")
 def test_what_is_written_is_read_and_a_tree_counts_while_its_leader_lives(
     fd: int, leader: subprocess.Popen[bytes]
 ) -> None:
@@ -77,6 +78,7 @@ def test_damaged_content_is_of_nobody_known(fd: int, text: bytes) -> None:
     assert read_content(fd) == UNKNOWN_HOLDER and left_behind(fd) is None
 
 
+@pytest.mark.proves("a tree of another boot is gone")
 def test_a_tree_of_another_boot_or_with_a_number_given_to_another_is_gone(leader: subprocess.Popen[bytes]) -> None:
     there = tree_of(leader)
     assert there.may_live()
@@ -118,6 +120,9 @@ def test_a_lock_answers_for_a_tree_only_while_it_is_held(tmp_path: Path, leader:
     assert probe(tmp_path, SLOT) is None, "let go in order: the tree is off the GPU, or the caller was wrong"
 
 
+@pytest.mark.proves(
+    "a lock is not had while a tree that its file names may live", "a slot whose tree may live is not told to be free"
+)
 def test_a_lock_whose_holders_were_killed_is_had_when_the_tree_is_gone(
     tmp_path: Path, leader: subprocess.Popen[bytes]
 ) -> None:

@@ -65,6 +65,10 @@ def test_a_logical_gpu_has_neither(driver: Driver) -> None:
     assert gpus.uuid(1) == "" and gpus.pids("host-1") is None and gpus.pids("") is None
 
 
+@pytest.mark.proves(
+    "a GPU that the driver does not answer for is not taken for empty",
+    "a GPU that the driver does not answer for keeps its name",
+)
 def test_a_gpu_that_the_driver_does_not_answer_for_keeps_its_name_and_is_not_taken_for_empty(driver: Driver) -> None:
     gpus = GpuProcesses()
     assert gpus.uuid(0) == "GPU-1"

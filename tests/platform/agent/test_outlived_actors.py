@@ -40,6 +40,7 @@ def end(
 
 
 @pytest.mark.parametrize("resource", ["GPU", "GPU_group_ab", "GPU_group_0_ab"])
+@pytest.mark.proves("a dead actor's process gets the time to end by itself")
 def test_the_process_of_a_dead_actor_is_ended_by_pid_and_start_time_once_it_had_time_to_go(resource: str) -> None:
     assert end(worker(resource=resource)) == [(7, 5)]
     assert end(worker(resource=resource), now_s=DIED_S + OUTLIVED_S - 0.1) == []
@@ -62,6 +63,7 @@ def test_no_other_is_ended() -> None:
         ({}, None),
     ],
 )
+@pytest.mark.proves("a worker with a GPU is ended only if its actor is dead for good")
 def test_only_a_death_for_good_counts(
     entry: dict[str, Any], at_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

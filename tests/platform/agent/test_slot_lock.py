@@ -55,6 +55,7 @@ def test_a_gpu_with_a_uuid_is_locked_by_it_whatever_its_index(tmp_path: Path) ->
         make(tmp_path, SlotRef("node0", 3, "../GPU"))
 
 
+@pytest.mark.proves("one process has a slot's lock")
 def test_a_second_holder_is_refused_and_told_who_has_it(tmp_path: Path, start_holder: StartHolder) -> None:
     holder = start_holder(tmp_path, 0, "job-a", 3)
     lock = make(tmp_path)
@@ -98,6 +99,7 @@ def test_a_forked_child_keeps_the_lock_of_a_killed_parent_until_it_is_gone(
     wait_until(lambda: probe(tmp_path, SLOT) is None)
 
 
+@pytest.mark.proves("a release frees the lock though forked children live")
 def test_a_release_frees_the_lock_though_forked_children_live(tmp_path: Path, start_holder: StartHolder) -> None:
     holder = start_holder(tmp_path, 0)
     child = int(ask(holder, "fork"))
@@ -109,6 +111,7 @@ def test_a_release_frees_the_lock_though_forked_children_live(tmp_path: Path, st
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.proves("a forked child cannot release its parent's lock")
 def test_a_forked_child_cannot_release_the_lock_of_its_parent(tmp_path: Path) -> None:
     lock = make(tmp_path)
     lock.acquire(0.0)
@@ -134,6 +137,7 @@ def test_a_started_program_does_not_inherit_the_lock(tmp_path: Path) -> None:
         program.wait()
 
 
+@pytest.mark.proves("a lock file that was deleted meanwhile is not the lock")
 def test_a_file_deleted_between_open_and_lock_is_not_taken_for_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +232,7 @@ def test_two_processes_never_hold_one_lock(tmp_path: Path) -> None:
     assert min(counts[:3]) > 5
 
 
+@pytest.mark.proves("no lock lies in a directory that every user may write to")
 def test_a_directory_that_cannot_hold_locks_is_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LockDirUnusable, match="file/locks: Not a directory; name a writable node-local one"):

@@ -51,6 +51,7 @@ def test_all_are_listed_the_newest_first(shared: Path) -> None:
     ]
 
 
+@pytest.mark.proves("damage is an exit code")
 def test_damage_is_found_and_told(shared: Path) -> None:
     where = ("--shared-dir", str(shared))
     assert checkpoints("verify", RUN, *where).stdout == f"{RUN} e2/step-3: whole\n"
@@ -79,6 +80,7 @@ def test_a_person_decides_from_where_a_job_goes_on(shared: Path) -> None:
     assert checkpoints("use", RUN, "--at", "e7/step-9", *where).exit_code == 2
 
 
+@pytest.mark.proves("what a command on checkpoints reads is held meanwhile")
 def test_what_a_command_reads_is_held_meanwhile(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job may run, and removes what it needs no more."""
     held: list[str] = []
@@ -96,6 +98,7 @@ def test_what_a_command_reads_is_held_meanwhile(shared: Path, tmp_path: Path, mo
     assert held == ["checkpoint-e2-step-3", "checkpoint-e1-step-2"]
 
 
+@pytest.mark.proves("a step that does not count is refused on the command line")
 def test_a_number_of_steps_means_one_that_counts(shared: Path) -> None:
     """A gang that was replaced has committed another one late."""
     aside = (shared / "train" / RUN / "e2").rename(shared / "aside")
@@ -133,6 +136,9 @@ def test_stock_pytorch_reads_what_was_exported(shared: Path, tmp_path: Path) -> 
         (("verify", RUN, "--at", "9" * 5000), "e<epoch>/step-<n> is expected"),
         (("export", RUN, "gopher://x/y"), "gopher"),
     ],
+)
+@pytest.mark.proves(
+    "a job that never ran is refused on the command line", "a number of any length is refused on the command line"
 )
 def test_misuse_is_told(shared: Path, arguments: tuple[str, ...], why: str) -> None:
     told = checkpoints(*arguments, "--shared-dir", str(shared))

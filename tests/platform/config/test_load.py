@@ -98,6 +98,7 @@ def test_every_mistake_is_told_at_once_even_those_between_sections(valid_text: s
         ("0.0.0.0", True, True),
     ],
 )
+@pytest.mark.proves("a host name in the file is not taken for loopback", "an address that others reach needs keys")
 def test_a_gateway_that_others_reach_needs_keys(valid_text: str, host: str, keys: bool, good: bool) -> None:
     text = (valid_text if keys else valid_text[: valid_text.index("keys:")]) + f"gateway: {{host: {host}}}\n"
     if good:

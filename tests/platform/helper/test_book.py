@@ -42,6 +42,7 @@ def test_whatever_happened_the_short_journal_says_the_same(data: st.DataObject) 
 
 
 @pytest.mark.parametrize("op", list(Op))
+@pytest.mark.proves("an operation begins with its first step", "the book refuses what the tables do not list")
 def test_a_line_that_the_tables_do_not_list_is_refused_and_changes_nothing(op: Op) -> None:
     for last in (None, *Step):
         for step in Step:
@@ -82,6 +83,7 @@ def test_what_is_undone_is_back_where_it_was(op: Op, dumped: bool) -> None:
     assert after == book
 
 
+@pytest.mark.proves("one operation at a time is in the book")
 def test_nothing_is_begun_while_something_is_under_way() -> None:
     book = Book().apply(line("a", Op.REGISTER, Step.DONE, "one")).apply(line("a", Op.DUMP, Step.INTENT, "two"))
     with pytest.raises(ValueError, match="while dump is under way"):

@@ -35,6 +35,7 @@ def test_a_restarted_helper_knows_what_the_one_before_knew(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("cut", [1, 20, 10_000])
+@pytest.mark.proves("a torn last line was never acted upon")
 def test_a_torn_last_line_was_never_acted_upon(tmp_path: Path, cut: int) -> None:
     path = written(tmp_path / "state", "a", "b")
     last = len(encode(line("b")))
@@ -55,6 +56,7 @@ def test_a_damaged_line_keeps_the_helper_from_starting(tmp_path: Path, damage: b
         Journal(path.parent, Disk())
 
 
+@pytest.mark.proves("a damaged line is no line")
 def test_one_flipped_bit_is_seen(tmp_path: Path) -> None:
     path = written(tmp_path / "state", "a", "b")
     raw = bytearray(path.read_bytes())
@@ -64,6 +66,7 @@ def test_one_flipped_bit_is_seen(tmp_path: Path) -> None:
         Journal(path.parent, Disk())
 
 
+@pytest.mark.proves("one helper works in a folder")
 def test_a_second_helper_is_refused(tmp_path: Path) -> None:
     first = Journal(tmp_path / "state", Disk())
     with pytest.raises(HelperUnusable, match="another helper works"):
@@ -72,6 +75,7 @@ def test_a_second_helper_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "state", Disk()).close()
 
 
+@pytest.mark.proves("a line that is not allowed is not written")
 def test_a_line_that_is_not_allowed_is_not_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "state", Disk())
     journal.write(line("a"))
@@ -81,6 +85,7 @@ def test_a_line_that_is_not_allowed_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "state" / "journal").read_bytes() == before
 
 
+@pytest.mark.proves("a line is on the disk before the next step")
 def test_a_line_is_on_the_disk_when_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, synced = Journal(tmp_path / "state", Disk()), list[bytes]()
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append((tmp_path / "state" / "journal").read_bytes()))
@@ -88,6 +93,7 @@ def test_a_line_is_on_the_disk_when_it_counts(tmp_path: Path, monkeypatch: pytes
     assert synced == [encode(line("a"))]
 
 
+@pytest.mark.proves("a disk that fails ends the helper", "half a line ends the helper")
 def test_a_disk_that_does_not_take_a_line_ends_the_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the line is there is not known then."""
     write = os.write

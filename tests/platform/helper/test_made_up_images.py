@@ -44,6 +44,11 @@ def test_a_whole_one_would_be_taken(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["revive", "discard"])
+@pytest.mark.proves(
+    "a workload is revived once at a time",
+    "an image of another user is not discarded",
+    "an image of another user is not revived",
+)
 def test_an_image_is_its_users_own_and_one_thing_happens_to_its_workload_at_a_time(folder: Path, verb: str) -> None:
     made = image(folder)
     service = Service(workplace(folder), NO_CRIU, BoundedDriver(NoDriver("none in this test")))
@@ -237,6 +242,7 @@ class Unsynced(Disk):
     on = False
 
 
+@pytest.mark.proves("a dump is settled by its image", "the rename is durable before a process is killed")
 def test_nothing_is_killed_before_its_image_would_survive_a_power_cut(folder: Path) -> None:
     disk = Unsynced()
     with counting(folder) as tree:
@@ -305,6 +311,7 @@ def test_of_what_a_killed_criu_left_only_its_own_is_cleared_away(folder: Path) -
     assert _half_made(Process(pid=FREE_PID, started=1, name=name), 0) is None
 
 
+@pytest.mark.proves("an image that went meanwhile is no image")
 def test_an_image_that_went_while_nobody_looked_is_not_brought_back(folder: Path) -> None:
     with counting(folder) as tree:
         operation = begun(folder, entry_of(tree), Op.REVIVE, image_dir=str(folder / "gone"))
@@ -400,6 +407,7 @@ def test_commit_is_written_last_and_all_else_is_durable_by_then(folder: Path, mo
 # ---- settling
 
 
+@pytest.mark.proves("what could not be settled stays claimed", "what is being settled is claimed")
 def test_what_is_being_settled_is_busy_and_stays_so_if_it_cannot_be(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_an_output_file_that_is_shorter_or_gone_is_refused(home: Path, running: 
     parked.out.write_bytes(raw)
 
 
+@pytest.mark.proves("a dumped workload is not registered again")
 def test_what_is_dumped_cannot_be_dumped_or_registered_again(home: Path, running: Running, parked: Counting) -> None:
     with pytest.raises(Refused, match="is dumped at"):
         running.helper.dump(NAME, home / "second")

@@ -261,6 +261,7 @@ def test_another_user_gets_no_answer_even_through_an_open_socket(folder: Path) -
     assert "user 65534 may not ask" in asked()
 
 
+@pytest.mark.proves("a process of another user is not registered")
 def test_a_user_registers_no_process_of_another(folder: Path) -> None:
     service = local_service(workplace(folder), NoCriu("none"))
     with counting(folder) as tree:
@@ -278,6 +279,13 @@ def local_service(place: Workplace, tool: Any) -> Service:
     return Service(place, tool, BoundedDriver(NoDriver("none in this test")))
 
 
+@pytest.mark.proves(
+    "a name of a living process is taken",
+    "a new process is a new generation",
+    "a process that is not there is not registered",
+    "a workload that was never registered is refused",
+    "registering again changes nothing",
+)
 def test_the_registry_knows_a_process_from_a_later_one_of_its_number(folder: Path) -> None:
     def ask(service: Any, verb: str, **fields: Any) -> Any:
         return service.answer(Peer(1, os.geteuid()), parse(json.dumps({"verb": verb, **fields}).encode()))
@@ -335,6 +343,7 @@ def own_start() -> int:
     return started_ticks(os.getpid()) or 0
 
 
+@pytest.mark.proves("a claim is given back", "what is claimed is refused at once")
 def test_one_operation_at_a_time() -> None:
     claims = Claims()
     with claims.claim({"a", "b"}, "dump"):

@@ -31,6 +31,7 @@ from tests.platform.pool.builder import JOB, NODE, PARKED, READY, RUNNING, S0, S
 DRAIN = NodeDraining(NODE, "new disk")
 
 
+@pytest.mark.proves("no slot of a draining node is free", "no slot of a draining node is granted")
 @pytest.mark.parametrize(
     ("before", "grant"),
     [((), GrantJob(JOB, (S0,), "r")), ((), GrantSeat(SEAT, (S2,), "r")), (PARKED, ResumeJob(JOB, "r"))],
@@ -43,6 +44,11 @@ def test_nothing_is_granted_on_a_node_that_drains_until_it_is_undrained(before: 
     assert violations(after(state, NodeUndrained(NODE), grant)) == []
 
 
+@pytest.mark.proves(
+    "a drain knows which leases are older than it",
+    "a node that drains is in the pool",
+    "no lease on a draining node is newer than the drain",
+)
 def test_whoever_is_there_when_the_drain_begins_breaks_no_promise_and_a_later_lease_does() -> None:
     state = after(pool(), *RUNNING, DRAIN, replace(DRAIN, reason="new board"))
     assert violations(state) == []
@@ -50,6 +56,8 @@ def test_whoever_is_there_when_the_drain_begins_breaks_no_promise_and_a_later_le
     broken = replace(state, slots={**state.slots, S0: later}, next_epoch=Epoch(99))
     assert any("began to drain" in wrong for wrong in violations(broken))
     assert any("drain, of" in wrong for wrong in violations(replace(state, draining={NodeId("x"): "r"})))
+    elsewhere = replace(state, draining={NodeId("x"): "r"}, drained_from={NodeId("x"): state.next_epoch})
+    assert any("drain, of" in wrong for wrong in violations(elsewhere))
 
 
 def test_another_reason_is_no_new_drain() -> None:
@@ -85,13 +93,16 @@ def refused(state: PoolState, *bodies: Body) -> bool:
     return True
 
 
+@pytest.mark.proves(
+    "a second freeze is refused", "no freeze goes without a reason", "the same drain is refused a second time"
+)
 def test_what_is_so_already_is_refused() -> None:
     state = pool()
-    assert refused(state, DRAIN, DRAIN)
+    assert refused(after(state, DRAIN), DRAIN)
     assert refused(state, NodeDraining(NodeId("x"), "r"))
     assert refused(state, NodeUndrained(NODE))
     assert refused(state, PoolUnfrozen())
-    assert refused(state, PoolFrozen("r"), PoolFrozen("s"))
+    assert refused(after(state, PoolFrozen("r")), PoolFrozen("s"))
     assert refused(state, PoolFrozen(""))
 
 

@@ -46,6 +46,7 @@ def counted(job: JobRecord) -> tuple[int, float, int]:
     return job.failures_in_a_row, job.not_before_s, job.furthest_step
 
 
+@pytest.mark.proves("a crash after progress is no failure")
 def test_a_crash_after_progress_waits_for_nothing_and_the_next_at_the_same_step_waits_twice_as_long_each_time() -> None:
     state = crash(RAN, 4)
     assert counted(state.jobs[JOB]) == (0, 100.0, 9)
@@ -60,6 +61,7 @@ def test_a_crash_after_progress_waits_for_nothing_and_the_next_at_the_same_step_
     assert counted(state.jobs[JOB]) == (0, 400.0, 10)
 
 
+@pytest.mark.proves("a parked rank's older word takes no step back")
 def test_a_rank_that_reports_an_older_step_than_its_checkpoint_takes_no_step_back() -> None:
     gone = (SlotFreed(S0), SlotFreed(S1))
     parked = after(RAN, ParkJob(JOB, "r"), JobDurable(JOB, 9), *gone, JobParked(JOB, 8))
@@ -67,16 +69,20 @@ def test_a_rank_that_reports_an_older_step_than_its_checkpoint_takes_no_step_bac
     assert (parked.jobs[JOB].step, stopped.jobs[JOB].step) == (9, 9)
 
 
+@pytest.mark.proves("only progress ends a series of failures")
 def test_a_durable_step_that_nobody_reached_before_ends_the_series() -> None:
     state = crash(again(crash(again(crash(RAN, 0), 102.0), 0, at_s=200.0), 204.0), 0, at_s=300.0)
     assert state.jobs[JOB].failures_in_a_row == 2, "the first of the three had got further"
+    assert after(state, JobDurable(JOB, 5)).jobs[JOB].failures_in_a_row == 2, "an earlier gang had got there"
     assert after(state, JobDurable(JOB, 6)).jobs[JOB].failures_in_a_row == 0
 
 
+@pytest.mark.proves("the pause after failures has a bound")
 def test_the_wait_is_bounded() -> None:
     assert [backoff_s(n) for n in (0, 1, 2, 5, 6, 60)] == [0.0, 2.0, 4.0, 32.0, 60.0, 60.0]
 
 
+@pytest.mark.proves("a restored job keeps its counts")
 def test_a_restored_job_keeps_its_counts_and_a_submitted_one_begins_anew() -> None:
     state = after(crash(again(crash(RAN, 0), 100.0), 0), JobEnded(JOB, "lost", "silent"))
     restored = after(state, JobSubmitted(SPEC, "i2", restored=True), at_s=500.0).jobs[JOB]
@@ -95,18 +101,26 @@ def test_a_lost_job_can_be_cancelled_and_one_that_was_submitted_again_meanwhile_
     assert not after(state, JobSubmitted(SPEC, "i2")).jobs[JOB].cancelled, "its author has submitted it anew"
 
 
+@pytest.mark.proves("a restored job drops the lease of before")
 def test_a_job_may_be_restored_while_its_last_slots_are_still_on_their_way_back() -> None:
     state = after(pool(), *RUNNING, JobEnded(JOB, "lost", "silent"), JobSubmitted(SPEC, "i2", restored=True))
     assert violations(state) == []
     assert {state.slots[slot].state for slot in (S0, S1)} == {SlotState.RECLAIMING}
 
 
+@pytest.mark.proves("a new durable step ends a series of restores")
 def test_a_durable_step_ends_a_series_of_restores() -> None:
     state = after(RAN, JobEnded(JOB, "lost", ""), JobSubmitted(SPEC, "i2", restored=True))
     assert after(state, JobDurable(JOB, 5)).jobs[JOB].restores == 1
     assert after(state, JobDurable(JOB, 6)).jobs[JOB].restores == 0
 
 
+@pytest.mark.proves(
+    "a dead node is no failure of its replica",
+    "a death that was noticed before its node's is no failure",
+    "a landing in the wrong place is no failure of the replica",
+    "failures outlive a short READY",
+)
 @pytest.mark.parametrize(
     ("events", "at_s", "failures"),
     [
@@ -128,6 +142,7 @@ def test_what_counts_as_a_failure_of_a_seat(events: tuple[Body, ...], at_s: floa
     assert seat.last_error == "w" or not failures
 
 
+@pytest.mark.proves("a replica that was asked to leave has not failed")
 def test_a_replica_that_was_ready_for_a_minute_ends_the_series() -> None:
     failing = after(pool(), *READY, SeatDied(SEAT, "w"), READY[2], SeatDied(SEAT, "w"), READY[2])
     assert failing.seats[SEAT].failures == 2
@@ -138,6 +153,7 @@ def test_a_replica_that_was_ready_for_a_minute_ends_the_series() -> None:
     assert (gone.failures, gone.last_error) == (0, "")
 
 
+@pytest.mark.proves("failures of another revision say nothing of this one")
 def test_failures_of_one_revision_say_nothing_of_another() -> None:
     state = after(pool(), EndpointDeclared(replace(ENDPOINT, revision="a")), READY[0], SeatStopped(SEAT, "w"))
     state = after(state, SlotFreed(S2), SeatGone(SEAT))

@@ -38,6 +38,11 @@ def refusal(state: PoolState, body: Body) -> str:
     return str(error.value)
 
 
+@pytest.mark.proves(
+    "a job is held by one person at a time",
+    "a released job waits from its release on",
+    "nothing is owed to a released job before it has run",
+)
 @pytest.mark.parametrize("state", [one for one in JobState if one is not JobState.ENDED])
 def test_a_hold_says_who_and_why_and_since_when_and_moves_nothing_by_itself(state: JobState) -> None:
     before = after(pool(), *JOB_IN[state])
@@ -64,6 +69,7 @@ def test_that_nothing_may_stay_in_memory_can_be_asked_for_later_and_the_first_on
     assert after(pool(), *RUNNING, more, at_s=300.0).jobs[JOB].held == Hold("bob", "the node goes", 300.0, True)
 
 
+@pytest.mark.proves("a held job does not resume", "a held job is granted nothing")
 def test_a_held_job_is_granted_nothing_and_does_not_resume_until_its_release() -> None:
     waiting, parked = after(pool(), HELD), after(pool(), *PARKED, HELD)
     grant, resume = GrantJob(JOB, (S0, S1), "r"), ResumeJob(JOB, "r")
@@ -72,6 +78,12 @@ def test_a_held_job_is_granted_nothing_and_does_not_resume_until_its_release() -
     assert after(parked, RELEASED, resume).jobs[JOB].state is JobState.RESUMING
 
 
+@pytest.mark.proves(
+    "a park that a person wished counts as no preemption",
+    "a person's wish to park goes before a job's class",
+    "a person's wish to stop goes before a job's class",
+    "a stop that a person wished counts as no preemption",
+)
 @pytest.mark.parametrize("move", [ParkJob(JOB, "r"), StopJob(JOB, "r", preempts=True)])
 def test_a_persons_wish_goes_before_the_class_of_a_job_and_counts_as_no_preemption(move: Body) -> None:
     running = after(pool(workload_class=WorkloadClass.NON_PREEMPTIBLE), *RUNNING)
@@ -81,6 +93,7 @@ def test_a_persons_wish_goes_before_the_class_of_a_job_and_counts_as_no_preempti
     assert after(pool(), *RUNNING, move).jobs[JOB].preempted_s == (100.0,), "the policy's own wish counts"
 
 
+@pytest.mark.proves("a gang that is aside is stopped whatever its class")
 def test_a_gang_that_was_parked_by_a_person_may_be_stopped_whatever_its_class() -> None:
     """It refused to park, or its slots are taken when it is released: neither is a new preemption."""
     for_all = pool(workload_class=WorkloadClass.NON_PREEMPTIBLE)
@@ -92,6 +105,11 @@ def test_a_gang_that_was_parked_by_a_person_may_be_stopped_whatever_its_class() 
         assert (stopped.state, stopped.preempted_s) == (JobState.STOPPING, ())
 
 
+@pytest.mark.proves(
+    "a cancelled job is held no more",
+    "a hold ends with its job, unless the driver was lost",
+    "what is over or cancelled is not held",
+)
 def test_a_hold_outlives_a_crash_and_the_loss_of_the_driver_and_no_other_end() -> None:
     held = after(pool(), *RUNNING, HELD)
     crashed = after(held, JobCrashed(JOB, "w", 1), *FREED, JobRecovered(JOB))

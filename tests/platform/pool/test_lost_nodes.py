@@ -129,6 +129,7 @@ def test_only_the_nodes_own_slots_go_and_everything_else_stays() -> None:
     assert replace(left, slots=state.slots) == state
 
 
+@pytest.mark.proves("a node that is alive is not forgotten")
 def test_a_node_that_is_alive_or_never_was_is_not_forgotten() -> None:
     for state in (pool(), after(pool(), NodeLost(NODE), NodeFound(NODE, 1000)), PoolState()):
         with pytest.raises(IllegalTransition, match="it is alive, or not known"):
@@ -137,11 +138,13 @@ def test_a_node_that_is_alive_or_never_was_is_not_forgotten() -> None:
         after(pool(), NodeLost(NODE), FORGOTTEN, FORGOTTEN)
 
 
+@pytest.mark.proves("a slot that is not lost is not forgotten")
 def test_a_slot_that_is_not_lost_is_not_forgotten_even_if_its_node_were() -> None:
     state = after(pool(), NodeLost(NODE))
     record = replace(state.slots[S1], state=SlotState.UNFENCED)
     with pytest.raises(IllegalTransition, match="is not forgotten"):
         after(replace(state, slots={**state.slots, S1: record}), FORGOTTEN)
+    assert after(state, FORGOTTEN).slots == {}
 
 
 def test_the_event_names_exactly_the_slots_that_go() -> None:
@@ -150,6 +153,7 @@ def test_the_event_names_exactly_the_slots_that_go() -> None:
             after(pool(), NodeLost(NODE), NodeForgotten(NODE, slots))
 
 
+@pytest.mark.proves("no slot of a lost node is forgotten while a job or seat names it")
 @pytest.mark.parametrize("events", [*JOB_IN.values(), *SEAT_IN.values()])
 def test_a_slot_that_a_job_or_a_seat_names_stays_whatever_state_it_is_in(events: tuple[Body, ...]) -> None:
     state = after(pool(), *events, NodeLost(NODE))

@@ -62,7 +62,7 @@ BROKEN: Mapping[str, tuple[PoolState, str]] = {
             OPENING,
             replace(OPENING.slots[S0], state=SlotState.OPENING, occupant=SeatId("chat/1"), epoch=Epoch(1)),
         ),
-        "are placed on node n at once",
+        "chat/1 and chat/0 are placed on node n at once",
     ),
     "gang that lacks a slot": (
         with_slot(RUN, replace(RUN.slots[S0], state=SlotState.FREE, occupant=None)),
@@ -80,6 +80,20 @@ BROKEN: Mapping[str, tuple[PoolState, str]] = {
 }
 
 
+@pytest.mark.proves(
+    "a cold seat holds nothing",
+    "a gang has as many workers as its job asks for",
+    "a gang that may touch its GPUs holds exactly its slots",
+    "a lease's epoch is one that was given",
+    "a parked job has a claim",
+    "a parked or waiting job holds nothing",
+    "a seat has as many slots as it needs",
+    "a seat holds no slot outside its lease",
+    "an occupied slot has an occupant, and no other has",
+    "no more host memory is lent than there is",
+    "nothing is durable that was not done",
+    "there is one placement on a node",
+)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_promise_is_seen(case: str) -> None:
     state, why = BROKEN[case]
@@ -87,6 +101,7 @@ def test_a_broken_promise_is_seen(case: str) -> None:
     with pytest.raises(InvariantViolated) as error:
         check(state)
     assert why in str(error.value)
+    assert violations(after(pool(), *PARKED)) == [], "what keeps it is not taken for that"
 
 
 @pytest.mark.parametrize("events", [*JOB_IN.values(), *SEAT_IN.values(), *SLOT_IN.values()])

@@ -41,6 +41,7 @@ def forgotten(state: PoolState, now_s: float, restorable: frozenset[JobName] = N
     return state
 
 
+@pytest.mark.proves("the last two hundred ended jobs are kept")
 def test_the_newest_are_kept_and_the_oldest_go_a_few_at_a_time() -> None:
     for few in (1, ENDED_KEPT // 2 + 1, ENDED_KEPT - 1, ENDED_KEPT):
         assert to_forget(ended(few), LATE_S, restorable=NOBODY) == ()
@@ -51,12 +52,19 @@ def test_the_newest_are_kept_and_the_oldest_go_a_few_at_a_time() -> None:
     assert list(left.jobs) == [f"j{number}" for number in range(5000 - ENDED_KEPT, 5000)]
 
 
+@pytest.mark.proves("an ended job is spared for a while")
 def test_one_that_has_just_ended_is_spared_for_who_waits_for_its_end() -> None:
     state = ended(ENDED_KEPT + 50)
     assert to_forget(state, 1000.0 + ENDED_KEPT, restorable=NOBODY) == ()
     assert to_forget(state, 1000.0 + SPARED_S + 1.5, restorable=NOBODY) == ("j0", "j1")
 
 
+@pytest.mark.proves(
+    "a job is restored three times without progress",
+    "an ended job that is wanted again is spared",
+    "no cancelled job is restored",
+    "no job that ended otherwise than lost is restored",
+)
 def test_one_that_was_lost_and_can_be_restored_waits_for_that_unless_it_never_will() -> None:
     state = ended(ENDED_KEPT + 1, outcome="lost: silent")
     assert to_forget(state, LATE_S, restorable=NOBODY) == ("j0",)
@@ -68,6 +76,7 @@ def test_one_that_was_lost_and_can_be_restored_waits_for_that_unless_it_never_wi
         assert to_forget(given_up, LATE_S, restorable=j0) == ("j0",)
 
 
+@pytest.mark.proves("what is spared has a bound too")
 def test_those_that_are_spared_are_bounded_too_and_the_wanted_ones_go_last() -> None:
     lost = ended(ENDED_KEPT_MAX, outcome="lost: silent", since_s=0.0)
     state = replace(lost, jobs={**lost.jobs, **ended(100, first=ENDED_KEPT_MAX, since_s=LATE_S).jobs})
@@ -76,6 +85,7 @@ def test_those_that_are_spared_are_bounded_too_and_the_wanted_ones_go_last() -> 
     assert len(forgotten(ended(3000, since_s=LATE_S), LATE_S).jobs) == ENDED_KEPT_MAX
 
 
+@pytest.mark.proves("no job that lives is forgotten")
 @pytest.mark.parametrize("state", [one for one in JobState if one is not JobState.ENDED])
 def test_a_job_that_is_not_over_is_never_forgotten(state: JobState) -> None:
     before = after(pool(), *JOB_IN[state])
@@ -83,6 +93,9 @@ def test_a_job_that_is_not_over_is_never_forgotten(state: JobState) -> None:
         after(before, JobForgotten(JOB))
 
 
+@pytest.mark.proves(
+    "no job is forgotten before its slots are proven free", "no job that has a slot is chosen to be forgotten"
+)
 def test_a_job_is_not_forgotten_while_a_slot_is_on_its_way_back_not_even_of_an_earlier_submission() -> None:
     over = after(pool(), *RUNNING, JobEnded(JOB, "lost", "silent"))
     again = after(over, JobSubmitted(SPEC, "i2", restored=True), JobEnded(JOB, "failed", ""))
@@ -104,8 +117,10 @@ def test_a_name_that_was_forgotten_is_a_new_job_and_nothing_else_can_happen_to_i
         assert (fresh.state, fresh.incarnation, fresh.restores) == (JobState.WAITING, "i2", 0)
 
 
+@pytest.mark.proves("no slot is occupied by an unknown occupant")
 def test_a_slot_whose_occupant_was_forgotten_would_break_a_promise() -> None:
     before = after(pool(), *RUNNING, JobEnded(JOB, "finished", ""))
+    assert violations(before) == []
     state = replace(before, jobs={})
     assert any("does not know" in wrong for wrong in violations(state))
     assert violations_since(before, state) == violations(state)

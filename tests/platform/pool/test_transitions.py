@@ -28,6 +28,7 @@ TABLES: tuple[tuple[Mapping[Enum, Mapping[Enum, str]], type[Enum]], ...] = (  # 
 PAIRS = [(table, now, then) for table, states in TABLES for now, then in product(states, states)]
 
 
+@pytest.mark.proves("only edges of the tables are taken")
 @pytest.mark.parametrize(("table", "now", "then"), PAIRS)
 def test_only_edges_of_the_table_can_be_taken(table: Mapping[Enum, Mapping[Enum, str]], now: Enum, then: Enum) -> None:
     if then in table[now]:

@@ -128,6 +128,7 @@ def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(path: Path) ->
     region.close()
 
 
+@pytest.mark.proves("what is wrong with a region's lock is told")
 def test_what_is_wrong_with_a_lock_is_told_and_is_not_somebody_else(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     with pytest.raises(OSError, match="Bad file descriptor"):

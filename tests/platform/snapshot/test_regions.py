@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -46,6 +47,13 @@ def filled(path: Path, value: int = 7, note: bytes = b"note") -> Region:
     return region
 
 
+@pytest.mark.proves(
+    "a lock that another process has is no error, and no lock",
+    "a region is borrowed while its borrower has the lock",
+    "a region whose borrower lives is not read",
+    "of two headers the later counts",
+    "what a reader writes into a region is seen by no other",
+)
 def test_what_was_sealed_is_there_for_others_once_the_borrower_has_gone(path: Path) -> None:
     region = filled(path)
     seen = look(path)
@@ -61,6 +69,7 @@ def test_what_was_sealed_is_there_for_others_once_the_borrower_has_gone(path: Pa
     assert not look(path).borrower_lives
 
 
+@pytest.mark.proves("a region that is not full is not read")
 def test_what_was_begun_or_cleared_counts_no_more(path: Path) -> None:
     region = filled(path)
     region.hash_payload()
@@ -74,6 +83,7 @@ def test_what_was_begun_or_cleared_counts_no_more(path: Path) -> None:
         read_region(path)
 
 
+@pytest.mark.proves("into FULL leads FILLING alone")
 def test_nothing_is_sealed_that_was_not_begun(path: Path) -> None:
     region = Region.open(path)
     with pytest.raises(RegionMisused, match="EMPTY cannot become FULL"):
@@ -114,6 +124,7 @@ def test_hashes_of_a_payload_that_was_begun_anew_meanwhile_are_not_recorded(
     assert not found.verified and bool((found.bytes == 8).all())
 
 
+@pytest.mark.proves("a payload is compared with its hashes where these were recorded")
 @pytest.mark.parametrize("at", [HEADER_BYTES, HEADER_BYTES + SIZE - 1])
 def test_a_damaged_payload_or_note_is_never_used(path: Path, at: int) -> None:
     region = filled(path)
@@ -126,6 +137,7 @@ def test_a_damaged_payload_or_note_is_never_used(path: Path, at: int) -> None:
         read_region(path)
 
 
+@pytest.mark.proves("a damaged note is none")
 def test_a_damaged_note_counts_for_nothing(path: Path) -> None:
     filled(path, note=b"where each tensor lies").close()
     raw = path.read_bytes()
@@ -135,6 +147,12 @@ def test_a_damaged_note_counts_for_nothing(path: Path) -> None:
         read_region(path)
 
 
+@pytest.mark.proves(
+    "a region that was cut off is refused",
+    "a region whose note was cut off is refused",
+    "half a header is none",
+    "without a header a region is damaged",
+)
 @pytest.mark.parametrize("size", [0, 100, HEADER_BYTES, HEADER_BYTES + SIZE, WITHOUT_NOTE + 2])
 def test_a_file_that_was_cut_off_is_refused(path: Path, size: int) -> None:
     filled(path).close()
@@ -144,6 +162,7 @@ def test_a_file_that_was_cut_off_is_refused(path: Path, size: int) -> None:
             use(path)
 
 
+@pytest.mark.proves("only a file is a region")
 def test_what_is_no_region_is_refused_and_no_link_is_followed(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "garbage").write_bytes(os.urandom(3 * HEADER_BYTES))
@@ -157,6 +176,7 @@ def test_what_is_no_region_is_refused_and_no_link_is_followed(path: Path, tmp_pa
             use(tmp_path / "fifo")
 
 
+@pytest.mark.proves("another user's file is no region of ours")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_another_user_is_no_region_of_ours(path: Path) -> None:
     os.chown(path, 65534, -1)
@@ -164,6 +184,7 @@ def test_a_file_of_another_user_is_no_region_of_ours(path: Path) -> None:
         look(path)
 
 
+@pytest.mark.proves("a read that fails lets go of its region")
 def test_a_use_that_fails_keeps_nobody_out(path: Path) -> None:
     raw = path.read_bytes()
     with pytest.raises(RegionDamaged):
@@ -176,6 +197,12 @@ def test_a_use_that_fails_keeps_nobody_out(path: Path) -> None:
     Region.open(path).close()
 
 
+@pytest.mark.proves(
+    "a region that cannot be made leaves nothing behind",
+    "memory is taken before a region has its name",
+    "memory that a kernel does not populate is taken in another way",
+    "want of room is told as such, with a remedy",
+)
 def test_memory_that_is_not_there_is_refused_when_it_is_made_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +216,13 @@ def test_memory_that_is_not_there_is_refused_when_it_is_made_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.proves("what a killed maker left is in the way of no other")
+def test_what_a_killed_maker_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "job.3.0.making").write_bytes(b"half of it")
+    assert look(create_region(tmp_path, KEY, SIZE)).state is RegionState.EMPTY
+
+
+@pytest.mark.proves("an error that is no want of room is told as it is")
 def test_what_goes_wrong_otherwise_is_not_taken_for_want_of_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +235,8 @@ def test_what_goes_wrong_otherwise_is_not_taken_for_want_of_room(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../job", ".job"])
+@pytest.mark.proves("a job's name hides no file", "a job's name leads to no other folder")
+@pytest.mark.parametrize("name", ["../job", "a/job", ".job"])
 def test_a_name_leads_nowhere_else_and_hides_nothing(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be part of a file's name"):
         create_region(tmp_path, RegionKey(name, 1, 0), SIZE)
@@ -236,6 +271,7 @@ def test_hashes_are_there_before_it_is_said(path: Path, monkeypatch: pytest.Monk
     assert not read_region(path).verified
 
 
+@pytest.mark.proves("every chunk of a payload is compared")
 def test_each_chunk_has_its_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "CHUNK_BYTES", 4096)
     region = Region.open(create_region(path.parent, RegionKey("job", 3, 1), SIZE))
@@ -269,6 +305,7 @@ def test_a_borrower_that_dies_while_somebody_looks_is_said_to_live(path: Path, m
     assert (seen.state, seen.borrower_lives) == (RegionState.FILLING, True)
 
 
+@pytest.mark.proves("pages are mapped before they are needed")
 def test_memory_is_taken_and_mapped_whole_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that is asked for all of it keeps the process's other mappings waiting for seconds."""
     asked: list[tuple[int, int]] = []
@@ -277,18 +314,23 @@ def test_memory_is_taken_and_mapped_whole_in_pieces(tmp_path: Path, monkeypatch:
         asked.append((at, size))
         return True
 
+    class Mapped(mmap.mmap):
+        def __getitem__(self, at: object) -> NoReturn:
+            pytest.fail(f"the kernel maps it, and yet {at} is read")
+
     monkeypatch.setattr(pages, "_populate", populate)
     fd = os.open(tmp_path / "sparse", os.O_RDWR | os.O_CREAT)
     mib = 1 << 20
     pages.take(fd, 150 * mib)
     assert asked == [(0, 64 * mib), (64 * mib, 64 * mib), (128 * mib, 22 * mib)]
     asked.clear()
-    with mmap.mmap(fd, 150 * mib) as mapped:
+    with Mapped(fd, 150 * mib) as mapped:
         pages.attach(mapped)
     os.close(fd)
     assert asked == [(0, 64 * mib), (64 * mib, 64 * mib), (128 * mib, 22 * mib)]
 
 
+@pytest.mark.proves("a write that takes a part goes on")
 def test_a_write_that_takes_a_part_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
@@ -350,6 +392,7 @@ headers = st.builds(
 )
 
 
+@pytest.mark.proves("a header with another hash is none")
 @settings(deadline=None)
 @given(headers, headers, st.integers(0, SLOT_BYTES))
 def test_a_header_that_was_torn_anywhere_leaves_the_one_before(before: Header, after: Header, torn: int) -> None:
@@ -371,6 +414,7 @@ def test_no_bytes_crash_the_reader_of_headers(raw: bytes) -> None:
         newest(raw, "here")
 
 
+@pytest.mark.proves("a header whose key makes no sense is none", "a header with another magic is none")
 @pytest.mark.parametrize(("at", "raw"), [(0, b"ebbregn9"), (16, b"\x63"), (58, b"?")])
 def test_a_header_that_makes_no_sense_is_none_though_its_hash_fits(at: int, raw: bytes) -> None:
     """Another magic, another state, a key that is no JSON: another version may have written it."""
@@ -411,6 +455,7 @@ def use_and_die(path: Path, edge: str) -> None:
     at("cleared")
 
 
+@pytest.mark.proves("a reader lets go of a region with its last tensor")
 @pytest.mark.parametrize("edge", EDGES_OF_USE)
 def test_a_borrower_killed_at_any_edge_leaves_all_or_nothing(path: Path, edge: str) -> None:
     child = os.fork()
@@ -431,6 +476,7 @@ def test_a_borrower_killed_at_any_edge_leaves_all_or_nothing(path: Path, edge: s
     again.seal(b"again")
 
 
+@pytest.mark.proves("a job's name that fits no header is refused")
 def test_the_key_of_a_file_is_bounded() -> None:
     with pytest.raises(ValueError, match="at most"):
         encode(Header(0, RegionKey("x" * header_module.KEY_BYTES_MAX, 1, 0), RegionState.EMPTY, 1))

@@ -33,6 +33,7 @@ from tests.platform.storage.stores import (
 SIZES = st.integers(0, 1000)
 
 
+@pytest.mark.proves("the budget of the store is kept", "what is free for others stays free")
 @pytest.mark.parametrize(
     ("room", "budget", "lack"),
     [
@@ -75,6 +76,7 @@ def test_more_room_never_lacks_more_and_what_lacks_is_enough(room: Room, budget:
     assert lack_bytes(freed, budget) == 0
 
 
+@pytest.mark.proves("who wrote more than it reserved counts with what it wrote")
 def test_room_is_measured_and_reserved_until_the_work_ends(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store)
@@ -92,6 +94,7 @@ def test_room_is_measured_and_reserved_until_the_work_ends(tmp_path: Path) -> No
     assert room.reserved_bytes == room.written_bytes == 0 and room.stored_bytes > stored + 150_000
 
 
+@pytest.mark.proves("who is refused has reserved nothing")
 def test_a_refusal_says_what_is_missing_and_what_could_go_and_reserves_nothing(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store)
@@ -152,6 +155,7 @@ def test_a_file_of_full_length_that_is_hardly_written_is_still_to_come(tmp_path:
         assert lack_bytes(replace(room, free_bytes=50_000_000), ROOMY) > 49_000_000
 
 
+@pytest.mark.proves("holes that stay are not to come", "without a reservation a file's length counts")
 def test_holes_that_whoever_reserved_does_not_mean_to_fill_are_not_to_come(tmp_path: Path) -> None:
     """What is fetched to mend a file has holes where the file is right."""
     store = store_at(tmp_path / "store")
@@ -185,6 +189,7 @@ def test_a_refusal_on_a_full_quota_says_what_could_go(tmp_path: Path) -> None:
             reserve(crowded.ports, work.attempt, 800_000, grace=NO_GRACE)
 
 
+@pytest.mark.proves("a reservation below zero counts for nothing")
 def test_a_reservation_that_makes_no_sense_counts_for_nothing(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     for number, text in enumerate((b"", b"-5", b"x" * 100, b"1e9", b"99\n")):

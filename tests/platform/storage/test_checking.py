@@ -36,6 +36,7 @@ def test_the_device_hash_is_that_of_the_chunk_or_none(tmp_path: Path) -> None:
     assert indexed(tmp_path / "g", CONTENT, with_device=False).device_hash(Range(0, CHUNK)) is None
 
 
+@pytest.mark.proves("a part outside its file is refused", "parts are rounded out to chunks")
 def test_ranges_outside_are_refused_with_the_files_name(tmp_path: Path) -> None:
     file = indexed(tmp_path / "f", CONTENT)
     assert chunks_of(file, [Range(CHUNK - 1, 2), Range(5, 0)]) == [Range(0, CHUNK), Range(CHUNK, CHUNK)]
@@ -43,6 +44,9 @@ def test_ranges_outside_are_refused_with_the_files_name(tmp_path: Path) -> None:
         chunks_of(file, [Range(len(CONTENT), 1)])
 
 
+@pytest.mark.proves(
+    "a chunk that is wrong at the second look too ends the read", "a chunk whose hash is wrong is not handed on"
+)
 def test_a_wrong_chunk_is_mended_in_place_or_told(tmp_path: Path) -> None:
     file = indexed(tmp_path / "f", CONTENT)
     memory = bytearray(CONTENT[CHUNK : 2 * CHUNK])

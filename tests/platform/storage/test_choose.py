@@ -33,6 +33,7 @@ def unasked(_directory: Path) -> GdsVerdict:
     raise AssertionError("the probe must not run")
 
 
+@pytest.mark.proves("cuFile is not chosen where it was not seen to work")
 def test_the_best_way_that_works_is_taken_and_says_why() -> None:
     assert choose(SHOP, "cuda", probe=lambda _: WORKS) == Choice(Way.GDS, "it went")
     for verdict in (COPIES, NOT):
@@ -41,6 +42,7 @@ def test_the_best_way_that_works_is_taken_and_says_why() -> None:
     assert choose(SHOP, "cpu", probe=unasked) == Choice(Way.STAGED, "the device is cpu: cuFile reaches GPUs only")
 
 
+@pytest.mark.proves("cuFile that would hang is refused even when asked for")
 def test_an_override_is_obeyed_but_never_into_a_hang() -> None:
     for way in (Way.STAGED, Way.BUFFERED):
         assert choose(SHOP, "cuda", override=way, probe=unasked) == Choice(way, f"{way.value} was asked for")
@@ -119,6 +121,7 @@ def test_a_file_that_cufile_fails_comes_through_host_memory_with_one_line_in_the
     assert str(file.path) in caplog.text and "this file is read through host memory" in caplog.text
 
 
+@pytest.mark.proves("some failures of cuFile in a row are enough")
 def test_after_some_failures_in_a_row_cufile_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +137,7 @@ def test_after_some_failures_in_a_row_cufile_is_not_tried_again(
     assert "from now on" in caplog.records[-1].message
 
 
+@pytest.mark.proves("a success between failures counts")
 def test_a_success_between_failures_counts(tmp_path: Path) -> None:
     file = indexed(tmp_path / "f", CONTENT)
     fail = [False]
@@ -153,6 +157,7 @@ def test_a_success_between_failures_counts(tmp_path: Path) -> None:
     assert transport.read_device(file, whole(9)[0], deadline_s=LONG_S).mode is Mode.GDS
 
 
+@pytest.mark.proves("one hang of cuFile is enough")
 def test_one_hang_is_enough(tmp_path: Path) -> None:
     failing = Failing(TransferTimeout("read", "/f", after_s=1, offset=0))
     transport = fallen_back(failing)
@@ -163,6 +168,7 @@ def test_one_hang_is_enough(tmp_path: Path) -> None:
     assert failing.asked == 1
 
 
+@pytest.mark.proves("a way that hangs gets half of the time")
 def test_the_hanging_way_gets_half_of_the_time(tmp_path: Path) -> None:
     seen: list[float] = []
 
@@ -176,6 +182,7 @@ def test_the_hanging_way_gets_half_of_the_time(tmp_path: Path) -> None:
     assert seen == [20.0]
 
 
+@pytest.mark.proves("what another way would find too is told at once")
 @pytest.mark.parametrize(
     "error",
     [

@@ -33,6 +33,7 @@ def by_the_book(data: bytes, seed: int) -> int:
     return total % 2**64
 
 
+@pytest.mark.proves("a chunk's hash knows its object and its file")
 def test_published_hashes_never_change() -> None:
     """Objects that were published with other values could not be read any more: then the format needs a new version."""
     seed = place_seed(SALT, "model.safetensors", 16 << 20)

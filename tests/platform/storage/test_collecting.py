@@ -51,13 +51,15 @@ def test_an_unreferenced_object_goes_in_two_rounds(tmp_path: Path) -> None:
     assert store.list_objects() == [kept] and leftovers(store) == [] and model_is_right(store)
 
 
+@pytest.mark.proves("the time in the trash counts from the move")
 def test_time_is_granted_by_the_filesystems_clock(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)
     grace = Grace(object_s=1000, trash_s=50)
     assert one_round(store, grace) == {}
     long_ago = filesystem_now_s(store.ports) - 2000
-    os.utime(store.paths.object(lost) / COMMIT, (long_ago, long_ago))
+    for path in (store.paths.object(lost) / COMMIT, store.paths.object(lost)):
+        os.utime(path, (long_ago, long_ago))
     assert one_round(store, grace) == {lost[:8]: Fate.TRASH}
     assert one_round(store, grace) == {}, "its time in the trash counts from the move"
     [trashed] = store.paths.trash.iterdir()
@@ -65,6 +67,7 @@ def test_time_is_granted_by_the_filesystems_clock(tmp_path: Path) -> None:
     assert one_round(store, grace) == {lost[:8]: Fate.REMOVE}
 
 
+@pytest.mark.proves("ages are taken by the filesystem's clock")
 def test_a_node_whose_clock_is_wrong_condemns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_at(tmp_path / "store")
     publish_model(store, tag=None)
@@ -72,8 +75,11 @@ def test_a_node_whose_clock_is_wrong_condemns_nothing(tmp_path: Path, monkeypatc
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 1e8)
     assert one_round(store, Grace()) == {}
+    os.utime(store.paths.trash, (0.0, 0.0))
+    assert abs(filesystem_now_s(store.ports) - real()) < 60, "it is told by a change that is made now"
 
 
+@pytest.mark.proves("an object that stands there is made young before it is looked at")
 def test_publishing_the_same_again_makes_an_old_object_young(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)
@@ -81,6 +87,7 @@ def test_publishing_the_same_again_makes_an_old_object_young(tmp_path: Path) -> 
     os.utime(store.paths.object(lost) / COMMIT, (long_ago, long_ago))
     publish_model(store, tag=None)
     assert one_round(store, Grace(object_s=1000)) == {}
+    assert list(store.paths.quarantine.iterdir()) == [], "it is the same one"
 
 
 def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
@@ -134,6 +141,7 @@ def test_abandoned_work_goes_and_living_work_stays(tmp_path: Path) -> None:
     assert leftovers(store) == []
 
 
+@pytest.mark.proves("a bad ref is told to the plan")
 def test_a_torn_object_without_a_ref_goes_and_with_one_blocks(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     torn, other = publish_model(store), publish_model(store, seed=1, tag=None)
@@ -147,6 +155,7 @@ def test_a_torn_object_without_a_ref_goes_and_with_one_blocks(tmp_path: Path) ->
     assert len(list(store.paths.trash.iterdir())) == 2
 
 
+@pytest.mark.proves("strangers in the store are left alone")
 def test_strangers_in_the_store_are_left_alone(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     (store.paths.objects / "lost+found").mkdir()
@@ -156,6 +165,7 @@ def test_strangers_in_the_store_are_left_alone(tmp_path: Path) -> None:
     assert (store.paths.objects / "lost+found" / "precious").exists() and (store.paths.root / "README").exists()
 
 
+@pytest.mark.proves("a husk goes to quarantine before a good copy takes its place")
 def test_a_husk_makes_room_for_the_good_copy_in_the_trash(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)
@@ -188,14 +198,18 @@ def test_a_link_to_the_outside_is_removed_not_followed(tmp_path: Path) -> None:
     assert store.list_objects() == [] and leftovers(store) == []
 
 
+@pytest.mark.proves("links in the store are not followed")
 def test_what_a_link_points_to_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "large").write_bytes(bytes(100_000))
-    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "folder").mkdir(parents=True)
+    (tmp_path / "inside" / "folder" / "small").write_bytes(bytes(5000))
     (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")
+    assert tree_bytes(tmp_path / "inside") >= 5000, "what is there is"
     assert tree_bytes(tmp_path / "inside") < 100_000 and written_bytes(tmp_path / "inside") < 100_000
 
 
+@pytest.mark.proves("what fails in a round is told and the rest is done")
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 def test_what_fails_is_told_and_the_rest_is_done(tmp_path: Path, code: int) -> None:
     store = store_at(tmp_path / "store")
@@ -283,6 +297,7 @@ def test_readers_and_publishers_race_the_collector_and_nobody_sees_wrong_bytes(t
     assert leftovers(store) == []
 
 
+@pytest.mark.proves("what cannot be listed stops the round")
 @pytest.mark.parametrize("folder", ["refs", "objects", "incoming", "trash", "quarantine"])
 def test_a_directory_that_cannot_be_looked_at_stops_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str

@@ -36,6 +36,7 @@ def make_old(store: ObjectStore, *objects: ObjectId, age_s: float = 7200.0) -> N
         os.utime(store.paths.object(one) / COMMIT, (long_ago, long_ago))
 
 
+@pytest.mark.proves("an object is made young whose ref is deleted", "an object is made young whose ref is written over")
 def test_who_has_just_looked_up_a_ref_has_the_grace_to_open_its_object(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     before, deleted = publish_model(store), publish_model(store, seed=1, tag="other")
@@ -50,6 +51,7 @@ def test_who_has_just_looked_up_a_ref_has_the_grace_to_open_its_object(tmp_path:
     assert one_round(store, Grace()) == {before[:8]: Fate.TRASH, deleted[:8]: Fate.TRASH}
 
 
+@pytest.mark.proves("all is looked at again before the first deed")
 def test_what_is_published_again_between_look_and_deed_stays(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)
@@ -79,6 +81,7 @@ def test_what_is_needed_between_look_and_deed_stays(tmp_path: Path, how: str) ->
         assert lost in store.list_objects()
 
 
+@pytest.mark.proves("an object that gets a name is made young")
 def test_an_object_that_was_just_named_stays_though_its_name_is_not_seen_yet(tmp_path: Path) -> None:
     """As where a cache hides the ref (NFS, up to 60 s)."""
     store = store_at(tmp_path / "store")
@@ -105,6 +108,7 @@ class LastLook(LocalLeases):
         return super().present()
 
 
+@pytest.mark.proves("what is held just before its move stays", "what is published or named just before its move stays")
 @pytest.mark.parametrize("how", ["held", "named", "published again"])
 def test_what_is_needed_at_the_very_last_look_is_not_even_moved(tmp_path: Path, how: str) -> None:
     leases = LastLook()
@@ -134,6 +138,9 @@ def test_work_that_somebody_goes_on_with_at_the_very_last_look_is_not_taken(tmp_
     assert (store.paths.incoming / "import").is_dir()
 
 
+@pytest.mark.proves(
+    "what came to be needed during the moves comes back", "what was named during the moves comes back at once"
+)
 def test_what_is_published_again_while_it_is_moved_comes_back_in_the_same_round(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)
@@ -188,6 +195,7 @@ def test_what_is_needed_while_it_is_moved_comes_back_in_the_same_round(tmp_path:
         assert [(one.object, one.fate) for one in result.missed] == [(lost, Fate.TRASH)]
 
 
+@pytest.mark.proves("what cannot be asked after the moves is put back")
 def test_what_cannot_be_asked_after_the_moves_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_at(tmp_path / "store")
     lost = publish_model(store, tag=None)

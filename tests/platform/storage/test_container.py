@@ -102,6 +102,15 @@ BAD: dict[str, bytes] = {
 }
 
 
+@pytest.mark.proves(
+    "a lone surrogate in a header is no text",
+    "a name stands in a header once",
+    "a shape is no product of huge numbers",
+    "a tensor file's header ends within the file",
+    "a tensor's bytes fit its type and shape",
+    "tensors fill their file",
+    "tensors leave no gap and do not overlap",
+)
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
 def test_what_makes_no_sense_is_corrupt_and_names_the_file(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match=r"model\.safetensors"):
@@ -110,8 +119,10 @@ def test_what_makes_no_sense_is_corrupt_and_names_the_file(content: bytes, tmp_p
     path.write_bytes(content)
     with pytest.raises(Corrupt):
         read_header(path)
+    assert parse(file_of({"a": entry()}, bytes(4))).entries, "and what makes sense is not"
 
 
+@pytest.mark.proves("a tensor file's header is not longer than allowed")
 def test_a_header_is_never_longer_than_the_reference_implementation_allows() -> None:
     most = MAX_HEADER_BYTES.to_bytes(8, "little")
     assert header_bytes(most, 1 << 40, PATH) == MAX_HEADER_BYTES + 8

@@ -96,6 +96,7 @@ def test_the_weights_of_a_llama_all_begin_on_pages() -> None:
     assert plan.entries[-1].name == "norm"
 
 
+@pytest.mark.proves("two tensors of one name are refused")
 @pytest.mark.parametrize(
     "specs",
     [

@@ -103,6 +103,7 @@ def test_tensors_of_a_model_are_filled_where_they_are(path: Path) -> None:
     assert content_of(bias.view(torch.uint8)) == CONTENT[8 + 1024 : 8 + 1024 + 28]
 
 
+@pytest.mark.proves("a file on the way to a device is checked")
 def test_a_flipped_bit_is_never_copied(tmp_path: Path) -> None:
     file = indexed(tmp_path / "f", CONTENT)
     flip(file.path, 4 * CHUNK + 5)

@@ -12,6 +12,7 @@ from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stale import stale_at
 
 
+@pytest.mark.proves("a replaced file's directory is synced", "a small file is synced before it counts")
 def test_a_file_is_synced_before_and_its_directory_after_the_rename(tmp_path: Path) -> None:
     calls = CountedCalls()
     Disk(calls).replace(tmp_path / "ref", b"new")
@@ -20,6 +21,7 @@ def test_a_file_is_synced_before_and_its_directory_after_the_rename(tmp_path: Pa
     assert (tmp_path / "ref").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.proves("a replacement that fails leaves no temporary file", "a small file is replaced by a rename")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_a_replacement_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, call: int, code: int) -> None:
@@ -30,6 +32,7 @@ def test_a_replacement_that_fails_leaves_the_old_file_and_nothing_else(tmp_path:
     assert (tmp_path / "ref").read_bytes() == b"old"
 
 
+@pytest.mark.proves("a short write goes on")
 def test_short_writes_are_finished_and_a_write_of_nothing_is_an_error(tmp_path: Path) -> None:
     class Short(CountedCalls):
         def write(self, fd: int, data: memoryview, /) -> int:
@@ -55,6 +58,7 @@ def test_a_link_in_a_files_place_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_bytes() == b"old"
 
 
+@pytest.mark.proves("a new directory is synced into the one above")
 def test_directories_are_made_with_all_above_them_for_the_owner_alone(tmp_path: Path) -> None:
     calls = CountedCalls()
     Disk(calls).make_directory(tmp_path / "a" / "b")
@@ -88,6 +92,7 @@ def test_a_directory_moves_only_to_a_free_name(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "three", "two"]
 
 
+@pytest.mark.proves("a moved directory is synced where it came from", "a moved directory is synced where it came to")
 def test_a_move_between_directories_syncs_both(tmp_path: Path) -> None:
     for name in ("from", "to", "from/x"):
         (tmp_path / name).mkdir()
@@ -96,6 +101,7 @@ def test_a_move_between_directories_syncs_both(tmp_path: Path) -> None:
     assert calls.names == ["rename", "fsync", "fsync"]
 
 
+@pytest.mark.proves("a file put in another's place is durable", "a removed file is durably gone")
 def test_what_is_put_in_anothers_place_or_removed_is_so_durably(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).write_text(name)
@@ -106,6 +112,7 @@ def test_what_is_put_in_anothers_place_or_removed_is_so_durably(tmp_path: Path) 
     assert calls.names[2:] == ["unlink", "fsync"]
 
 
+@pytest.mark.proves("a tree is removed without following links")
 def test_a_tree_is_removed_without_following_links_and_twice_is_well(tmp_path: Path) -> None:
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "file").touch()
@@ -118,6 +125,7 @@ def test_a_tree_is_removed_without_following_links_and_twice_is_well(tmp_path: P
     assert [path.name for path in tmp_path.rglob("*")] == ["outside", "precious"]
 
 
+@pytest.mark.proves("a small file is looked for twice")
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.ESTALE])
 def test_a_small_file_is_looked_for_twice(tmp_path: Path, code: int) -> None:
     (tmp_path / "ref").write_bytes(b"x" * 3_000_000)
@@ -136,6 +144,7 @@ def test_a_small_file_is_looked_for_twice(tmp_path: Path, code: int) -> None:
         read_small(tmp_path / "ref", 4_000_000, open_file=opened, sleep=slept.append)
 
 
+@pytest.mark.proves("a small file of any length is not read")
 def test_other_errors_are_told_at_once_and_a_long_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "ref").write_bytes(b"12345")
 

@@ -83,6 +83,18 @@ CASES: dict[str, tuple[Survey, Fate, str]] = {
 }
 
 
+@pytest.mark.proves(
+    "a young object stays",
+    "an object that has a name stays",
+    "an object that is held stays",
+    "in doubt no object is trashed",
+    "in doubt nothing leaves the trash",
+    "nothing goes while a ref cannot be read",
+    "what is needed comes back from the trash",
+    "what is trashed stays for a while",
+    "work of the dead stays for a while",
+    "work of the living stays",
+)
 @pytest.mark.parametrize(("survey", "fate", "why"), CASES.values(), ids=CASES.keys())
 def test_each_thing_has_a_fate_and_a_reason(survey: Survey, fate: Fate, why: str) -> None:
     verdict = only(survey)
@@ -94,6 +106,7 @@ def fates(survey: Survey) -> dict[str, Fate]:
     return {verdict.path.name[:1]: verdict.fate for verdict in plan(survey, GRACE)}
 
 
+@pytest.mark.proves("an object that is used stays, however far away the ref is")
 def test_what_is_used_stays_however_far_away_the_ref_is() -> None:
     survey = Survey(objects=(thing(A, B), thing(B, C), thing(C), thing(IDS[3], C)), refs=NAMED_A)
     assert fates(survey) == {"0": Fate.KEEP, "1": Fate.KEEP, "2": Fate.KEEP, "3": Fate.TRASH}
@@ -106,6 +119,7 @@ def test_objects_that_use_each_other_go_together() -> None:
     assert set(fates(survey).values()) == {Fate.TRASH}
 
 
+@pytest.mark.proves("nothing goes while it is not known what an object uses")
 def test_nothing_goes_while_an_object_that_stays_cannot_be_read() -> None:
     survey = Survey(objects=(thing(A, readable=False), thing(B)), trash=(trashed(C),), refs=NAMED_A)
     assert fates(survey) == {"0": Fate.KEEP, "1": Fate.KEEP, "2": Fate.KEEP}
@@ -113,6 +127,7 @@ def test_nothing_goes_while_an_object_that_stays_cannot_be_read() -> None:
     assert fates(Survey(objects=(thing(A, readable=False), thing(B)))) == {"0": Fate.TRASH, "1": Fate.TRASH}
 
 
+@pytest.mark.proves("nothing goes while it is not known what something in the trash uses")
 def test_what_a_restored_object_uses_is_restored_with_it() -> None:
     survey = Survey(trash=(trashed(A, B), trashed(B), trashed(C)), refs=NAMED_A)
     assert fates(survey) == {"0": Fate.RESTORE, "1": Fate.RESTORE, "2": Fate.REMOVE}
@@ -127,20 +142,24 @@ def test_of_two_copies_in_the_trash_one_is_restored() -> None:
     assert [verdict.fate for verdict in plan(there, GRACE)] == [Fate.KEEP, Fate.REMOVE]
 
 
+@pytest.mark.proves("a husk does not count as there")
 def test_a_husk_in_its_place_does_not_cost_the_good_copy_in_the_trash() -> None:
     survey = Survey(objects=(thing(A, readable=False), thing(B)), trash=(trashed(A, B),), refs=NAMED_A)
     assert [verdict.fate for verdict in plan(survey, GRACE)] == [Fate.KEEP, Fate.KEEP, Fate.RESTORE]
     assert plan(survey, GRACE)[1].why == f"used by object {A}", "the good copy tells what it uses"
 
 
+@pytest.mark.proves("of two copies in the trash the readable one comes back")
 def test_of_a_husk_and_a_good_copy_in_the_trash_the_good_one_is_restored() -> None:
     survey = Survey(trash=(trashed(A, readable=False), trashed(A, B), trashed(B)), refs=NAMED_A)
     assert [verdict.fate for verdict in plan(survey, GRACE)] == [Fate.REMOVE, Fate.RESTORE, Fate.RESTORE]
 
 
+@pytest.mark.proves("a husk takes no husk's place")
 def test_a_husk_in_the_trash_takes_no_husks_place() -> None:
     survey = Survey(objects=(thing(A, readable=False),), trash=(trashed(A, readable=False),), refs=NAMED_A)
     assert [verdict.fate for verdict in plan(survey, GRACE)] == [Fate.KEEP, Fate.KEEP]
+    assert only(Survey(trash=survey.trash, refs=NAMED_A)).fate is Fate.RESTORE, "it takes a place that is free"
 
 
 AGES = st.sampled_from([0.0, YOUNG, 50.0, OLD])

@@ -57,6 +57,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "f"
 
 
+@pytest.mark.proves("scratch memory is not used again before its copies ended")
 def test_a_whole_file_arrives_in_aligned_requests(path: Path) -> None:
     files, queue = BadFiles(), LateQueue()
     opened_by: set[int] = set()
@@ -75,6 +76,7 @@ def test_a_whole_file_arrives_in_aligned_requests(path: Path) -> None:
     assert opened_by and files.readers <= queue.entered
 
 
+@pytest.mark.proves("scratch memory is taken in the order of the queue")
 def test_scratch_memory_is_taken_in_the_order_of_the_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the caller's stream torch may lend memory that kernels queued there still read; DMA waits for no stream."""
     within: list[str] = []
@@ -140,6 +142,7 @@ def test_whatever_comes_short_or_fails_once_the_bytes_are_right(
     assert report.retries >= len(failed)
 
 
+@pytest.mark.proves("what came short goes on from a page")
 def test_what_came_short_goes_on_from_a_page(path: Path) -> None:
     """cuFile takes other offsets too, but by way of buffers of its own."""
     files = BadFiles(lambda number, offset, size: min(5000, size) if number % 2 == 0 else None)
@@ -150,12 +153,15 @@ def test_what_came_short_goes_on_from_a_page(path: Path) -> None:
     assert any(offset % CHUNK for offset, _size in files.requests)
 
 
+@pytest.mark.proves("a driver that brings nothing new goes on from where it stands")
 def test_a_driver_that_brings_a_few_bytes_at_a_time_gets_there(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(CONTENT[:9000])
     placements, memory = whole(9000)
-    gds(BadFiles(lambda number, offset, size: min(100, size))).read_device(path, placements, deadline_s=20)
+    files = BadFiles(lambda number, offset, size: min(100, size))
+    gds(files).read_device(path, placements, deadline_s=20)
     assert content_of(memory) == CONTENT[:9000]
+    assert [offset for offset, _size in files.requests[:4]] == [0, 0, 100, 0], "from within a page only if it must"
 
 
 @pytest.mark.parametrize("code", [errno.EINTR, errno.EAGAIN, errno.EIO])
@@ -166,6 +172,7 @@ def test_one_failure_of_a_request_is_asked_again(path: Path, code: int) -> None:
     assert content_of(memory) == CONTENT and report.retries == 1
 
 
+@pytest.mark.proves("a count of bytes that cannot be is an error")
 @pytest.mark.parametrize(
     ("fault", "code", "told"),
     [
@@ -211,6 +218,10 @@ def test_interrupts_for_ever_end_at_the_deadline(path: Path) -> None:
         gds(BadFiles(fault)).read_device(path, whole(len(CONTENT))[0], deadline_s=0.4)
 
 
+@pytest.mark.proves(
+    "a transfer that hangs turns new ones away",
+    "after the deadline nothing is copied to its place on the device",
+)
 def test_a_request_that_hangs_ends_in_time_and_touches_nothing_later(path: Path) -> None:
     go, inside = threading.Event(), threading.Event()
 
@@ -257,6 +268,7 @@ def test_a_hang_of_another_call_ends_in_time_too(path: Path, monkeypatch: pytest
     go.set()
 
 
+@pytest.mark.proves("wrong bytes are seen on the device")
 def test_wrong_bytes_are_seen_on_the_device_and_mended_from_the_host(tmp_path: Path) -> None:
     file = indexed(tmp_path / "f", CONTENT, chunk_bytes=4096)
     placements, memory = whole(len(CONTENT))
@@ -282,6 +294,7 @@ def test_without_verifying_what_is_there_comes(tmp_path: Path) -> None:
     assert content_of(memory) == file.path.read_bytes()
 
 
+@pytest.mark.proves("what cannot be checked on the device is not read there")
 def test_what_cannot_be_checked_on_the_device_is_refused_with_the_remedy(tmp_path: Path) -> None:
     file = indexed(tmp_path / "f", CONTENT, with_device=False)
     transport = gds(BadFiles())
@@ -293,6 +306,7 @@ def test_what_cannot_be_checked_on_the_device_is_refused_with_the_remedy(tmp_pat
     assert transport.why_not(indexed(tmp_path / "e", b"")) == ""
 
 
+@pytest.mark.proves("a file that is too short is told before cuFile reads anything")
 def test_files_that_are_none_say_so(path: Path, tmp_path: Path) -> None:
     with pytest.raises(TransferFailed, match="ENOENT"):
         gds(BadFiles()).read_device(tmp_path / "none", whole(9)[0], deadline_s=LONG_S)
@@ -308,14 +322,16 @@ def test_files_that_are_none_say_so(path: Path, tmp_path: Path) -> None:
         gds(files).read_device(path, whole(9)[0], deadline_s=LONG_S)
 
 
+@pytest.mark.proves("the end of a file that cuFile reads is told")
 def test_a_file_truncated_under_way_is_told(path: Path) -> None:
     def fault(number: int, offset: int, size: int) -> int | None:
         if number == 0:
             os.truncate(path, CHUNK)
         return None
 
-    with pytest.raises(FileTruncated):
+    with pytest.raises(FileTruncated) as caught:
         gds(BadFiles(fault), settings=GdsSettings(1, CHUNK)).read_device(path, whole(len(CONTENT))[0], deadline_s=60)
+    assert caught.value.offset == CHUNK
 
 
 @pytest.mark.parametrize("queue", [{"refuse": 3}, {"refuse_wait": 3}])
@@ -340,6 +356,7 @@ def test_memory_is_registered_for_the_transfer_and_always_deregistered(path: Pat
     gds(files, settings=settings).read_device(path, placements, deadline_s=LONG_S)
 
 
+@pytest.mark.proves("one transfer of a process registers memory at a time")
 def test_two_transfers_do_not_register_at_once(path: Path) -> None:
     """Both might register the same allocation, and one would take it from the other."""
     other: list[list[int]] = []
@@ -356,6 +373,7 @@ def test_two_transfers_do_not_register_at_once(path: Path) -> None:
     assert other == [[]] and files.registered == []
 
 
+@pytest.mark.proves("memory that is still registered is never freed")
 def test_memory_that_cannot_be_deregistered_is_kept_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[torch.Tensor] = []
     monkeypatch.setattr("ebbtide.storage.gds._never_freed", kept)

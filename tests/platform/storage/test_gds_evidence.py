@@ -43,6 +43,7 @@ def test_a_driver_that_may_not_fall_back_did_not() -> None:
     assert modes(0, None, None, may_fall_back=True) == ({}, "")
 
 
+@pytest.mark.proves("a direct transfer that is not proven is not claimed")
 def test_without_counters_nothing_is_proven() -> None:
     for before, after in ((None, None), (Reads(1, 1), None), (None, Reads(1, 1))):
         found, why = modes(7 * MIB, before, after, may_fall_back=True)
@@ -50,6 +51,7 @@ def test_without_counters_nothing_is_proven() -> None:
         assert "nvidia-fs counts nothing here" in why and "allow_compat_mode" in why
 
 
+@pytest.mark.proves("bytes that nvidia-fs did not count were copied")
 @pytest.mark.parametrize(
     ("moved", "after", "direct"),
     [

@@ -45,6 +45,11 @@ def test_what_the_child_says_is_the_verdict(tmp_path: Path, text: str, verdict: 
     assert probe_gds(30.0, command=child(tmp_path, text)) == verdict
 
 
+@pytest.mark.proves(
+    "a probe that crashes means no",
+    "a probe that fails or says nothing means no",
+    "a probe that talks nonsense means no",
+)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -92,6 +97,7 @@ def test_a_child_that_spins_and_prints_for_ever_is_killed_too(tmp_path: Path) ->
     assert verdict.why.startswith("the probe hung at 'starting'")
 
 
+@pytest.mark.proves("the probe's own children are killed with it")
 def test_a_grandchild_that_holds_the_pipe_open_delays_nothing(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     text = f"""
@@ -119,6 +125,7 @@ def test_a_program_that_is_not_there_means_no(tmp_path: Path) -> None:
     assert not verdict.works and "could not be started" in verdict.why
 
 
+@pytest.mark.proves("the probe may not fall back to copies")
 def test_the_child_may_not_fall_back_and_leaves_nothing_where_we_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +242,7 @@ def test_a_transfer_that_brings_the_bytes_back_proves_it(kvikio: type[FakeFile],
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.proves("the probe compares what came back")
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

@@ -102,6 +102,7 @@ def test_a_confirmation_is_a_beat_of_its_own_made_after_it_was_asked_for(tmp_pat
             holding.check()
 
 
+@pytest.mark.proves("a file that is there already was not created by who asks for it")
 def test_of_many_claimants_exactly_one_holds(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         claims = list(threads.map(lambda n: claim(tmp_path, "x", 1, who=str(n), pace=PATIENT), range(8)))
@@ -127,6 +128,7 @@ def test_whoever_was_overtaken_learns_it_from_the_next_beat_and_touches_nothing(
         second.check()
 
 
+@pytest.mark.proves("a file is written over only by who wrote it")
 def test_anothers_file_in_the_place_of_ones_own_is_left_alone(tmp_path: Path) -> None:
     with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
         path = tmp_path / str(holding.file)
@@ -236,6 +238,7 @@ def test_a_directory_that_hangs_at_first_gives_no_lease_and_keeps_none_when_it_c
     until(released)
 
 
+@pytest.mark.proves("a file that could not be made leaves nothing")
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.ENOSPC, NoRoom), (errno.EDQUOT, NoRoom), (errno.EIO, TransferFailed)]
 )
@@ -287,6 +290,7 @@ def test_a_short_write_is_no_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         holding.confirm()
 
 
+@pytest.mark.proves("a handle that went stale is opened again")
 def test_a_handle_that_went_stale_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
     failed: list[Any] = []

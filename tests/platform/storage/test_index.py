@@ -35,6 +35,7 @@ def test_what_is_written_is_read_again(index: Index) -> None:
     assert parse_index(index.to_bytes(), PATH) == index
 
 
+@pytest.mark.proves("an index has its hash at its end")
 @settings(deadline=None)
 @given(indexes(), st.data())
 def test_any_change_is_corrupt(index: Index, data: st.DataObject) -> None:
@@ -87,6 +88,11 @@ FIELDS: dict[str, tuple[int, object]] = {
 }
 
 
+@pytest.mark.proves(
+    "an index fits its file",
+    "an index has a chunk size that can be",
+    "an index has no fields of unknown meaning",
+)
 @pytest.mark.parametrize(("field", "value"), FIELDS.values(), ids=FIELDS.keys())
 def test_each_field_is_checked_even_with_the_right_hash_at_the_end(field: int, value: object) -> None:
     def written(fields: tuple[object, ...]) -> bytes:
@@ -153,6 +159,7 @@ def test_an_index_has_the_hashes_of_its_chunks_in_whatever_order_they_came(
         )
 
 
+@pytest.mark.proves("an index with a hole is never made")
 def test_an_index_with_a_hole_is_never_made() -> None:
     builder = IndexBuilder("a", 8192, Hashing(SALT, 4096))
     builder.add(4096, memoryview(bytes(4096)))

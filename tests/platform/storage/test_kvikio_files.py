@@ -129,6 +129,7 @@ def test_a_close_that_fails_loses_nothing_that_was_read(
     file.close()
 
 
+@pytest.mark.proves("kvikio may not fall back to copies")
 @pytest.mark.parametrize("through_host", [False, True])
 def test_the_settings_of_the_process_change_for_the_opening_only(
     kvikio: ModuleType, tmp_path: Path, through_host: bool

@@ -52,6 +52,7 @@ def test_a_reader_goes_without_where_nothing_can_be_written_and_says_so(error: S
             lease.confirm()
 
 
+@pytest.mark.proves("only where nothing can be written one reads without a lease")
 @pytest.mark.parametrize("error", [failed(errno.EIO), TransferTimeout("create", Path("lease"), after_s=1.0)])
 def test_another_failure_is_one(error: StorageError) -> None:
     leases = Failing()
@@ -60,12 +61,14 @@ def test_another_failure_is_one(error: StorageError) -> None:
         raise AssertionError
 
 
+@pytest.mark.proves("a lease is taken again by readers only")
 def test_whoever_writes_never_goes_without() -> None:
     for subject in ("work-x", SUBJECT):
         with pytest.raises(NoRoom), LateLeases(Failing(), print).hold(subject):
             raise AssertionError
 
 
+@pytest.mark.proves("a lease that could not be had is held as soon as it can be")
 def test_the_lease_is_held_as_soon_as_it_can_be_and_given_up_at_the_end() -> None:
     leases = Failing()
     late = LateLeases(leases, lambda why: None, again_s=0.01)

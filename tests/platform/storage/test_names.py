@@ -60,6 +60,12 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.proves(
+    "a name does not end in a dot",
+    "a name fits a directory entry",
+    "a name is not nested without end",
+    "a name stays in the store's directory",
+)
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 @pytest.mark.parametrize("check", [ref_name, tag, attempt, file_name], ids=lambda check: check.__name__)
 def test_hostile_names_are_refused_in_one_readable_line(check: object, text: str) -> None:
@@ -76,6 +82,7 @@ def test_a_tag_is_one_part(text: str) -> None:
         tag(text)
 
 
+@pytest.mark.proves("the store's own file names are its own")
 @pytest.mark.parametrize(
     "text", ["manifest.json", "COMMIT", "commit", "Manifest.JSON", "model.safetensors.idx", "x.IDX", "sub/x.idx"]
 )
@@ -131,6 +138,7 @@ def test_the_longest_name_fits_a_file_name_with_its_temporary_suffix() -> None:
     assert len(f".{tag('x' * 180)}.{'0' * 16}.tmp") <= 255
 
 
+@pytest.mark.proves("an object id is 64 hexadecimal digits")
 @pytest.mark.parametrize("text", ["0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n", "../" + "0" * 61, "٠" * 64])
 def test_an_object_id_is_64_hexadecimal_digits(text: str) -> None:
     with pytest.raises(Refused):

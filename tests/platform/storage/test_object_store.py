@@ -160,6 +160,7 @@ class Worst(LocalLeases):
             yield lease
 
 
+@pytest.mark.proves("an object is held before it is looked at")
 def test_an_object_that_goes_before_it_is_held_is_not_opened(tmp_path: Path) -> None:
     leases = Worst()
     store = store_at(tmp_path / "store", leases=leases)
@@ -170,6 +171,7 @@ def test_an_object_that_goes_before_it_is_held_is_not_opened(tmp_path: Path) -> 
     assert not leases.living()
 
 
+@pytest.mark.proves("a ref that was replaced meanwhile is read again")
 def test_a_ref_that_is_replaced_while_its_object_is_opened_leads_to_the_new_one(tmp_path: Path) -> None:
     leases, other = Worst(), store_at(tmp_path / "store")
     old = publish_model(other)
@@ -183,6 +185,7 @@ def test_a_ref_that_is_replaced_while_its_object_is_opened_leads_to_the_new_one(
         assert found.id == other.refs.read("org/model", "latest").object != old
 
 
+@pytest.mark.proves("no store is made among a stranger's files")
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(Refused, match=r"thesis\.tex"):

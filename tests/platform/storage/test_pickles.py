@@ -24,12 +24,14 @@ def empty_zip() -> bytes:
     return target.getvalue()
 
 
+@pytest.mark.proves("a pickle is refused by its name")
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "m.pt", "m.PTH", "m.ckpt", "x.pkl", "m.npz"])
 def test_names_of_pickles_are_refused(name: str) -> None:
     with pytest.raises(Refused, match=r"save_file.*weights_only=True"):
         refuse_pickle(Path(name), b"{}")
 
 
+@pytest.mark.proves("a pickle is refused by its beginning")
 @pytest.mark.parametrize(
     "content", [zipped(), empty_zip(), *(pickle.dumps({"a": 1}, protocol) for protocol in range(2, 6))]
 )

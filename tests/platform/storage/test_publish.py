@@ -55,6 +55,10 @@ def test_publishers_of_different_objects_under_one_ref_leave_one_of_them_whole(q
     assert store.refs.read("org/model", "latest").object in store.list_objects()
 
 
+@pytest.mark.proves(
+    "a damaged object is moved aside to make its place free",
+    "what stands there counts only if it is whole",
+)
 def test_publishing_over_a_damaged_object_replaces_it_and_keeps_the_damaged_one_for_a_look(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     object_id = publish_model(store)
@@ -96,6 +100,7 @@ class Stealing(CountedCalls):
                 self.times -= 1
 
 
+@pytest.mark.proves("after its refs the object is looked for once more")
 @pytest.mark.parametrize("moment", ["before it is looked at", "after the ref"])
 def test_an_object_found_there_and_collected_meanwhile_is_placed_anew(tmp_path: Path, moment: str) -> None:
     publish_model(store_at(tmp_path / "store"), tag=None)
@@ -105,6 +110,7 @@ def test_an_object_found_there_and_collected_meanwhile_is_placed_anew(tmp_path: 
     assert model_is_right(store_at(tmp_path / "store"))
 
 
+@pytest.mark.proves("an object is held until its refs are written")
 @pytest.mark.parametrize("there", [False, True], ids=["new", "there already"])
 def test_an_object_is_held_until_its_refs_are_written(tmp_path: Path, there: bool) -> None:
     if there:
@@ -121,6 +127,7 @@ def test_an_object_is_held_until_its_refs_are_written(tmp_path: Path, there: boo
     assert not leases.living()
 
 
+@pytest.mark.proves("a work directory that was taken away ends the publication")
 def test_a_work_directory_taken_from_a_paused_publisher_ends_its_publication(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     with pytest.raises((Superseded, TransferFailed)), store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
@@ -137,6 +144,7 @@ def test_a_work_directory_taken_from_a_paused_publisher_ends_its_publication(tmp
     assert store.refs.list() == [] and store.list_objects() == [] and leftovers(store) == []
 
 
+@pytest.mark.proves("a work directory is placed only by who holds its lease")
 def test_a_publisher_that_lost_its_lease_publishes_nothing(tmp_path: Path) -> None:
     class Lost(LocalLeases):
         def hold(self, subject: str, *, comes_back: bool = False):  # type: ignore[no-untyped-def]
@@ -158,6 +166,7 @@ def test_a_publisher_that_lost_its_lease_publishes_nothing(tmp_path: Path) -> No
     assert store_at(tmp_path / "store").list_objects() == []
 
 
+@pytest.mark.proves("what an earlier attempt left is no part of the object")
 def test_what_is_given_up_leaves_nothing_unless_it_is_to_be_kept(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     with store.publication(Kind.MODEL, KEY, chunk_bytes=CHUNK) as work:
@@ -228,6 +237,11 @@ def test_several_processes_stage_files_of_one_object(tmp_path: Path) -> None:
         store.join(work.attempt, Kind.TRAINING, {})
 
 
+@pytest.mark.proves(
+    "files that are to be published are there",
+    "files that are to be published have their length",
+    "indexes that are to be published are those of their files",
+)
 def test_files_that_are_not_as_they_were_staged_are_not_published(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     for change in ("gone", "longer", "index"):
@@ -252,6 +266,7 @@ def test_bad_refs_are_refused_before_anything_is_published(tmp_path: Path) -> No
     assert store.list_objects() == [] and store.refs.list() == []
 
 
+@pytest.mark.proves("what an object uses must be there")
 def test_an_object_that_uses_another_needs_it_there(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     with pytest.raises(NotPublished), store.publication(Kind.FLAT, KEY, uses=["1" * 64]):
@@ -263,6 +278,7 @@ def test_an_object_that_uses_another_needs_it_there(tmp_path: Path) -> None:
     assert leftovers(store) == []
 
 
+@pytest.mark.proves("what an object uses is held while it is published")
 def test_what_an_object_uses_is_held_while_it_is_published(tmp_path: Path) -> None:
     leases = LocalLeases()
     store = store_at(tmp_path / "store", leases=leases)
@@ -273,6 +289,7 @@ def test_what_an_object_uses_is_held_while_it_is_published(tmp_path: Path) -> No
     assert not leases.living()
 
 
+@pytest.mark.proves("an index is of its file and object")
 def test_an_index_of_another_file_or_object_is_not_published(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     data = random_bytes(CHUNK)
@@ -291,6 +308,7 @@ def test_an_index_of_another_file_or_object_is_not_published(tmp_path: Path) -> 
     assert store.list_objects() == [] and leftovers(store) == []
 
 
+@pytest.mark.proves("an object that keeps going is an error in the end")
 def test_an_object_that_goes_again_and_again_is_not_said_to_be_published(tmp_path: Path) -> None:
     """Somebody else places the same each time, and a collector takes it as soon as its ref is written."""
     root = tmp_path / "store"
@@ -318,6 +336,7 @@ def test_an_object_that_goes_again_and_again_is_not_said_to_be_published(tmp_pat
     assert leftovers(store) == []
 
 
+@pytest.mark.proves("a work directory that cannot be looked at is an error of ours")
 def test_a_work_directory_that_cannot_be_looked_at_is_one_error_and_the_damaged_object_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +352,7 @@ def test_a_work_directory_that_cannot_be_looked_at_is_one_error_and_the_damaged_
     assert store.list_objects() == [object_id] and list(store.paths.quarantine.iterdir()) == []
 
 
+@pytest.mark.proves("files come too late after the sealing", "the stages of a publication follow their table")
 def test_stages_follow_the_table_and_a_publication_is_used_once(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     with store.publication(Kind.MODEL, KEY) as work:
@@ -353,6 +373,7 @@ def test_stages_follow_the_table_and_a_publication_is_used_once(tmp_path: Path) 
                 assert work.stage is stage
 
 
+@pytest.mark.proves("a newer store is refused")
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     store.paths.marker.write_text('{"schema": 2}')

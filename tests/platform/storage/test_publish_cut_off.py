@@ -117,6 +117,11 @@ def lost_by_a_power_cut(calls: CountedCalls, before: int) -> set[Path]:
     return {path for _, path in unsure}
 
 
+@pytest.mark.proves(
+    "COMMIT is written after everything else",
+    "the directories of the files are synced before the rename",
+    "who finds an object there syncs its directory",
+)
 @pytest.mark.parametrize("there", [False, True], ids=["new", "there already"])
 def test_nothing_becomes_visible_before_it_would_survive_a_power_cut(tmp_path: Path, there: bool) -> None:
     root = tmp_path / "store"
@@ -150,6 +155,7 @@ def test_nothing_becomes_visible_before_it_would_survive_a_power_cut(tmp_path: P
     assert order[-2:] == ["manifest.json", "COMMIT"]
 
 
+@pytest.mark.proves("a rename whose answer was lost is no failure")
 @pytest.mark.parametrize("what", ["the object", "the ref"])
 def test_a_rename_whose_answer_was_lost_and_was_asked_for_again_has_succeeded(tmp_path: Path, what: str) -> None:
     """NFS: the server did it, the answer got lost, the client asks again and is told that the source is gone."""
@@ -170,6 +176,7 @@ def test_a_rename_whose_answer_was_lost_and_was_asked_for_again_has_succeeded(tm
     assert leftovers(store) == []
 
 
+@pytest.mark.proves("a full disk removes even work that is to be kept")
 def test_no_room_for_a_file_removes_all_of_the_work(tmp_path: Path) -> None:
     class Full:
         def __init__(self, inner: object) -> None:

@@ -185,6 +185,15 @@ MATRIX: dict[str, tuple[Callable[[Published], object], type[StorageError], str]]
 }
 
 
+@pytest.mark.proves(
+    "COMMIT names the manifest",
+    "a manifest is that of its object",
+    "a small file is compared with its digest",
+    "an index is the one that the manifest names",
+    "each file of an object has its length",
+    "each file of an object is an ordinary one",
+    "without COMMIT it is no object",
+)
 @pytest.mark.parametrize(("damage", "error", "place"), MATRIX.values(), ids=MATRIX.keys())
 def test_damage_is_told_by_name_and_no_wrong_byte_is_handed_on(
     published: Published, damage: Callable[[Published], object], error: type[StorageError], place: str
@@ -262,6 +271,7 @@ def test_a_chunk_that_came_wrong_is_read_once_more_and_counted(tmp_path: Path, i
         assert found.read_bytes("config.json") == b'{"layers": 1}'
 
 
+@pytest.mark.proves("a second look that fails means damage")
 def test_the_second_look_decides(published: Published) -> None:
     with published.store.open(published.id) as found:
         file = found.file(FILE)
@@ -311,6 +321,7 @@ def test_parts_are_rounded_out_to_chunks_in_the_order_in_which_they_are_wanted(p
             found.index("config.json")
 
 
+@pytest.mark.proves("only whole chunks are checked")
 def test_a_transport_with_buffers_smaller_than_a_chunk_is_refused_not_trusted(published: Published) -> None:
     small = PosixTransport(BufferPool(2, CHUNK // 2), threads=1)
     with published.store.open(published.id) as found, pytest.raises(Refused, match="give it buffers of at least"):
@@ -325,6 +336,7 @@ def test_larger_buffers_than_chunks_are_well(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.read_arrays(FILE)["norm"], tensors()["norm"])
 
 
+@pytest.mark.proves("an object that was removed meanwhile is not published, and not failing")
 def test_an_object_that_is_removed_while_it_is_open_is_not_published(published: Published) -> None:
     with published.store.open(published.id) as found:
         shutil.rmtree(published.path(""))
@@ -343,6 +355,7 @@ class Gone(PosixTransport):
         raise TransferFailed("read", path, errno=self._code)
 
 
+@pytest.mark.proves("what may still be there is not taken for removed")
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.ESTALE])
 def test_a_file_of_which_nobody_can_tell_whether_it_is_there_keeps_its_error(
     published: Published, monkeypatch: pytest.MonkeyPatch, code: int
@@ -354,6 +367,7 @@ def test_a_file_of_which_nobody_can_tell_whether_it_is_there_keeps_its_error(
         assert caught.value.errno == code
 
 
+@pytest.mark.proves("only what looks like absence is taken for it")
 def test_a_failure_that_is_no_absence_keeps_its_error_though_the_file_is_gone(published: Published) -> None:
     with published.store.open(published.id) as found:
         published.path().unlink()
@@ -361,6 +375,7 @@ def test_a_failure_that_is_no_absence_keeps_its_error_though_the_file_is_gone(pu
             read_stored(Gone(errno.EIO), found.file(FILE))
 
 
+@pytest.mark.proves("an empty file was empty when it was published")
 def test_an_empty_file_that_was_not_empty_when_it_was_published_is_corrupt(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     entry = FileEntry(name="a", size_bytes=0, digest="0" * 64, index=None)
@@ -369,6 +384,7 @@ def test_an_empty_file_that_was_not_empty_when_it_was_published_is_corrupt(tmp_p
         read_stored(PosixTransport(POOL), file)
 
 
+@pytest.mark.proves("a look at a file without a thread leaves the first error")
 def test_a_file_of_which_nobody_can_tell_for_want_of_a_thread_keeps_its_error(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +397,7 @@ def test_a_file_of_which_nobody_can_tell_for_want_of_a_thread_keeps_its_error(
             read_stored(Gone(errno.ESTALE), found.file(FILE))
 
 
+@pytest.mark.proves("a look at a file that hangs leaves the first error")
 def test_whether_a_file_was_removed_is_not_asked_for_ever(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +418,7 @@ def test_whether_a_file_was_removed_is_not_asked_for_ever(
         answer.set()
 
 
+@pytest.mark.proves("what moved while it was looked at is looked at again")
 def test_an_object_that_was_moved_away_and_back_while_it_was_opened_is_looked_at_again(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_names_that_lead_outside_are_refused_everywhere(refs: Refs, tmp_path: Pa
     assert list(tmp_path.rglob("*")) == [tmp_path / "refs"]
 
 
+@pytest.mark.proves("refs that differ only in case are refused")
 def test_names_that_differ_only_in_case_are_refused(refs: Refs) -> None:
     refs.write("org/model", "latest", ONE)
     for name, tag in (("Org/Model", "latest"), ("org/model", "LATEST")):
@@ -94,6 +95,7 @@ BAD = [
 ]
 
 
+@pytest.mark.proves("a ref is of its own name")
 @pytest.mark.parametrize("raw", BAD, ids=lambda raw: ascii(raw[:40]))
 def test_a_ref_that_makes_no_sense_is_corrupt(refs: Refs, raw: bytes) -> None:
     refs.write("org/model", "latest", ONE)
@@ -107,6 +109,7 @@ def test_a_ref_that_makes_no_sense_is_corrupt(refs: Refs, raw: bytes) -> None:
     assert refs.read("org/model", "latest").object == TWO, "it can be written again"
 
 
+@pytest.mark.proves("a newer ref is refused")
 def test_a_newer_ref_is_refused_with_a_remedy(refs: Refs) -> None:
     refs.write("org/model", "latest", ONE)
     (refs._paths.refs / "org%2Fmodel" / "latest").write_text(json.dumps(GOOD | {"schema": 2}))
@@ -114,6 +117,7 @@ def test_a_newer_ref_is_refused_with_a_remedy(refs: Refs) -> None:
         refs.read("org/model", "latest")
 
 
+@pytest.mark.proves("a ref that cannot be looked at is an error of ours")
 def test_a_ref_that_cannot_be_looked_at_is_not_taken_for_deleted(refs: Refs, monkeypatch: pytest.MonkeyPatch) -> None:
     refs.write("org/model", "latest", ONE)
     with monkeypatch.context() as patch:
@@ -132,6 +136,7 @@ def test_strangers_in_the_directory_are_no_refs(refs: Refs) -> None:
     assert [str(ref) for ref in refs.list()] == ["org/model:latest"]
 
 
+@pytest.mark.proves("a ref is replaced, not written over")
 @pytest.mark.parametrize("call", range(1, 5))
 def test_without_room_the_old_ref_stays(refs: Refs, tmp_path: Path, call: int) -> None:
     refs.write("org/model", "latest", ONE)
@@ -166,6 +171,7 @@ def test_readers_find_the_old_or_the_new_object_while_two_write(refs: Refs) -> N
     assert [path.name for path in (refs._paths.refs / "org%2Fmodel").iterdir()] == ["latest"]
 
 
+@pytest.mark.proves("a ref whose directory went just then is written once more")
 def test_a_ref_is_written_though_the_last_other_ref_of_its_name_is_deleted_just_then(tmp_path: Path) -> None:
     refs = Refs(StorePaths(tmp_path), Disk())
     (tmp_path / "refs").mkdir()

@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Callable[[Path], object], int]] = {
 }
 
 
+@pytest.mark.proves(
+    "a chunk that is on the list of damage is not taken from the file",
+    "the work of a repair goes in the end",
+)
 @pytest.mark.parametrize(("act", "taken"), CASES.values(), ids=CASES.keys())
 def test_any_damage_is_mended_with_as_little_from_the_source_as_can_be(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path], act: Callable[[Path], object], taken: int
@@ -118,6 +122,7 @@ BAD_SOURCES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.proves("a chunk of a repair's source is compared", "a repair's source that is too short is refused")
 @pytest.mark.parametrize(("act", "why"), BAD_SOURCES.values(), ids=BAD_SOURCES.keys())
 def test_a_bad_source_is_refused_and_the_object_stays_as_it_was(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path], act: Callable[[Path], object], why: str
@@ -155,6 +160,7 @@ def test_a_link_in_the_place_of_a_file_is_mended_and_never_followed(
     assert model_is_right(store) and not path.is_symlink()
 
 
+@pytest.mark.proves("a damaged file that cannot be opened is an error and not a gap")
 def test_a_file_that_cannot_be_opened_is_one_error_with_its_place(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +178,7 @@ def test_a_file_that_cannot_be_opened_is_one_error_with_its_place(
         repair(store.ports, object_id, damage, sources)
 
 
+@pytest.mark.proves("what was mended is what was published, as a whole")
 def test_a_bad_source_for_a_file_without_index_is_found_out_in_the_end(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
 ) -> None:
@@ -185,6 +192,7 @@ def test_a_bad_source_for_a_file_without_index_is_found_out_in_the_end(
     assert path.read_bytes() == before and leftovers(store) == []
 
 
+@pytest.mark.proves("a whole object is looked at after a repair")
 def test_a_repair_that_leaves_damage_behind_says_so(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
 ) -> None:
@@ -197,6 +205,7 @@ def test_a_repair_that_leaves_damage_behind_says_so(
     assert [one.file for one in damage_of(store.ports, object_id)] == ["config.json"], "what could be mended is"
 
 
+@pytest.mark.proves("a chunk that went bad after the look is not taken over")
 def test_what_went_bad_after_the_scrub_is_not_taken_over(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
 ) -> None:
@@ -235,6 +244,7 @@ def test_without_room_the_object_stays_as_it_was(
     assert path.read_bytes() == before and leftovers(store) == []
 
 
+@pytest.mark.proves("a repair asks the budget for a copy of the largest file")
 def test_a_repair_for_which_the_budget_is_too_small_is_not_begun(
     store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
 ) -> None:
@@ -254,6 +264,7 @@ def test_a_repair_for_which_the_budget_is_too_small_is_not_begun(
     assert model_is_right(store) and leftovers(store) == []
 
 
+@pytest.mark.proves("an object is held while it is repaired", "the work of a repair is held")
 def test_an_object_and_the_work_on_it_are_held_while_it_is_repaired(
     tmp_path: Path, store: ObjectStore, object_id: ObjectId, sources: dict[str, Path]
 ) -> None:

@@ -71,6 +71,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[tuple[str, Range | None]]
 }
 
 
+@pytest.mark.proves(
+    "a damaged index is damage",
+    "a scrub goes on after damage",
+    "bytes after a file's end are damage",
+    "what is cut off a file is damage",
+    "without its index a file is compared as a whole",
+)
 @pytest.mark.parametrize(("act", "expected"), DAMAGE.values(), ids=DAMAGE.keys())
 @pytest.mark.parametrize("deep", [False, True])
 def test_all_damage_is_found(
@@ -93,6 +100,7 @@ def test_manifest_and_commit_are_needed(store: ObjectStore) -> None:
         damage_of(store.ports, "0" * 64)
 
 
+@pytest.mark.proves("a deep look compares the other hashes")
 def test_a_deep_scrub_sees_what_quick_hashes_cannot_vouch_for(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +149,7 @@ class Failing(PosixTransport):
         return super().read(path, known, consume, into=into, deadline_s=deadline_s)
 
 
+@pytest.mark.proves("a sector that cannot be read is damage of its chunk alone")
 def test_a_sector_that_cannot_be_read_is_damage_of_its_chunk_alone(store: ObjectStore, tmp_path: Path) -> None:
     object_id = publish_model(store)
     failing = Failing(2 * CHUNK + 9, lambda path, at: TransferFailed("read", path, errno=errno.EIO, offset=at))
@@ -152,6 +161,7 @@ def test_a_sector_that_cannot_be_read_is_damage_of_its_chunk_alone(store: Object
     assert [(one.file, one.part) for one in whole] == [(FILE, None), (FILE, WHOLE)]
 
 
+@pytest.mark.proves("a hang is no damage")
 def test_a_hang_is_no_damage(store: ObjectStore, tmp_path: Path) -> None:
     object_id = publish_model(store)
     hanging = Failing(0, lambda path, at: TransferTimeout("read", path, after_s=1, offset=at))
@@ -159,6 +169,7 @@ def test_a_hang_is_no_damage(store: ObjectStore, tmp_path: Path) -> None:
         damage_of(store_at(tmp_path / "store", transport=hanging).ports, object_id)
 
 
+@pytest.mark.proves("an object is held while it is looked through")
 def test_a_scrub_can_be_left_and_gives_its_lease_back(store: ObjectStore) -> None:
     object_id: ObjectId = publish_model(store)
     run = scrub(store.ports, object_id)

@@ -30,6 +30,10 @@ def test_any_part_is_read(
     assert read_again(path, Range(offset, length)) == content[offset : offset + length]
 
 
+@pytest.mark.proves(
+    "a second look that comes short goes on",
+    "a second look that gets nowhere within the file is an error",
+)
 @pytest.mark.parametrize("refused", [False, True], ids=["direct", "O_DIRECT refused"])
 @pytest.mark.parametrize("most", [5000, 4097, 12_289, 700])
 def test_a_read_that_comes_short_at_an_odd_byte_goes_on(
@@ -71,6 +75,7 @@ def test_what_a_truncated_file_lacks_is_missing_and_links_are_not_followed(tmp_p
             read_again(tmp_path / missing, Range(0, 1))
 
 
+@pytest.mark.proves("where O_DIRECT is refused the cached pages are dropped first")
 @pytest.mark.parametrize("refused", [False, True], ids=["direct", "O_DIRECT refused"])
 def test_it_goes_past_the_page_cache_or_has_its_pages_dropped_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool

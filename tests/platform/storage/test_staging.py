@@ -94,6 +94,11 @@ def test_a_small_digest_is_that_of_an_index(staging: Staging) -> None:
             assert entry.digest == small_digest(data, kind)
 
 
+@pytest.mark.proves(
+    "a damaged index of a staged file is not believed",
+    "an index of another length than its file is not believed",
+    "an index that was made in another way is not believed",
+)
 def test_an_index_that_is_there_is_believed_unless_it_is_not_ours(staging: Staging) -> None:
     data = random_bytes(2 * CHUNK)
     entry = staging.write_bytes("a.safetensors", data)
@@ -111,6 +116,7 @@ def test_an_index_that_is_there_is_believed_unless_it_is_not_ours(staging: Stagi
         staging.adopt("missing")
 
 
+@pytest.mark.proves("a file that another process left is synced before it counts", "a staged file's name is durable")
 def test_an_index_vouches_for_what_is_durable_only(staging: Staging) -> None:
     calls = CountedCalls()
     other = staging_at(staging.directory, disk=Disk(calls))
@@ -124,6 +130,7 @@ def test_an_index_vouches_for_what_is_durable_only(staging: Staging) -> None:
     assert calls.events[-1][:2] == ("fsync", staging.directory)
 
 
+@pytest.mark.proves("an index that cannot be looked at is an error of ours")
 def test_an_index_that_cannot_be_looked_at_is_one_error_with_its_place(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +140,10 @@ def test_an_index_that_cannot_be_looked_at_is_one_error_with_its_place(
         staging.adopt("a.safetensors")
 
 
+@pytest.mark.proves(
+    "a file's old index goes before the file is written",
+    "a staged file is never written over in place",
+)
 def test_writing_a_file_again_first_takes_away_the_index_that_vouched_for_it(staging: Staging) -> None:
     staging.write_bytes("a.safetensors", random_bytes(2 * CHUNK))
     before = (staging.directory / "a.safetensors").stat().st_ino
@@ -148,6 +159,7 @@ def test_writing_a_file_again_first_takes_away_the_index_that_vouched_for_it(sta
     assert seen == [False]
 
 
+@pytest.mark.proves("what was begun of a file that failed goes")
 def test_a_fill_that_fails_leaves_nothing(staging: Staging) -> None:
     def fill(offset: int, memory: memoryview) -> None:
         if offset:
@@ -182,6 +194,7 @@ def test_without_room_for_a_small_file_nothing_of_it_stays(tmp_path: Path) -> No
         assert list((tmp_path / "work").iterdir()) == [] or call == 4
 
 
+@pytest.mark.proves("what was begun of a small file that failed goes")
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_a_small_file_that_fails_once_leaves_nothing(tmp_path: Path, call: str) -> None:
     (tmp_path / "work").mkdir()
@@ -196,6 +209,7 @@ def test_a_small_file_that_fails_once_leaves_nothing(tmp_path: Path, call: str) 
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.proves("a source that shrinks while it is copied is told")
 def test_a_source_that_shrinks_while_it_is_copied_is_told(
     staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +222,7 @@ def test_a_source_that_shrinks_while_it_is_copied_is_told(
         return staged(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(staging, "write", shrink_first)
+    monkeypatch.setattr("ebbtide.storage.staging.deadline_for", lambda size_bytes: 20.0)
     with pytest.raises(Corrupt, match="became shorter"):
         staging.copy(source, "a.safetensors")
     assert list(staging.directory.iterdir()) == []

@@ -57,6 +57,7 @@ async def keyed() -> AsyncIterator[tuple[Scene, httpx.AsyncClient]]:
             yield scene, http
 
 
+@pytest.mark.proves("a revoked key is a 401", "an unknown key is a 401")
 async def test_without_a_valid_key_there_is_a_401_and_nothing_happens(
     keyed: tuple[Scene, httpx.AsyncClient],
 ) -> None:
@@ -73,6 +74,10 @@ async def test_without_a_valid_key_there_is_a_401_and_nothing_happens(
     assert (await http.get("/health")).json() == {"status": "ok"}
 
 
+@pytest.mark.proves(
+    "a gateway's host name is not taken for loopback",
+    "the bind address says whether a gateway may be open",
+)
 async def test_a_gateway_that_others_can_reach_lets_nobody_in_without_keys() -> None:
     for host, status in [("127.0.0.1", 200), ("0.0.0.0", 401), ("gateway.example", 401)]:
         app = build_app(settings(host=host), FakeArbiter())
@@ -81,6 +86,12 @@ async def test_a_gateway_that_others_can_reach_lets_nobody_in_without_keys() -> 
             assert (await http.get("/v1/models")).status_code == status
 
 
+@pytest.mark.proves(
+    "a key reaches only its own endpoints",
+    "generation needs its scope",
+    "the list of models needs its scope",
+    "the list shows a key only its own endpoints",
+)
 async def test_a_key_may_do_what_its_scopes_and_endpoints_say(keyed: tuple[Scene, httpx.AsyncClient]) -> None:
     scene, http = keyed
     assert (await http.post(CHAT, json=chat(), headers=bearer("full"))).status_code == 200
@@ -119,6 +130,7 @@ async def test_a_key_over_its_limits_gets_429_with_retry_after(
         )
 
 
+@pytest.mark.proves("every request closes its admission")
 async def test_one_stream_at_a_time_means_one_and_the_next_may_come_after_it(
     keyed: tuple[Scene, httpx.AsyncClient],
 ) -> None:
@@ -133,6 +145,7 @@ async def test_one_stream_at_a_time_means_one_and_the_next_may_come_after_it(
     assert (await http.post(CHAT, json=chat(stream=True), headers=bearer("single"))).status_code == 200
 
 
+@pytest.mark.proves("new orders replace the keys", "what only a new gateway can obey is refused by a running one")
 async def test_keys_and_endpoints_change_in_a_running_gateway(keyed: tuple[Scene, httpx.AsyncClient]) -> None:
     scene, http = keyed
     scene.arbiter.set_keys(key("new"))
@@ -146,6 +159,10 @@ async def test_keys_and_endpoints_change_in_a_running_gateway(keyed: tuple[Scene
     assert (await http.post(CHAT, json=chat(), headers=bearer("new"))).status_code == 404
 
 
+@pytest.mark.proves(
+    "a running gateway obeys a new bound on requests at a seat",
+    "a running gateway obeys new bounds on held requests",
+)
 async def test_bounds_change_in_a_running_gateway(scene: Scene, http: httpx.AsyncClient) -> None:
     scene.server.change(settings(hold_max_age_s=0.05))
     too_long = await http.post(CHAT, json=chat())
@@ -182,6 +199,10 @@ WRONG_BODIES: list[tuple[bytes, int, str | None, str | None]] = [
 ]
 
 
+@pytest.mark.proves(
+    "fields that make an engine connect elsewhere are refused",
+    "the type of a client's field is not guessed",
+)
 async def test_a_wrong_body_gets_an_error_that_names_the_field(scene: Scene, http: httpx.AsyncClient) -> None:
     for body, status, param, code in WRONG_BODIES:
         response = await http.post(CHAT, content=body, headers={"content-type": "application/json"})
@@ -190,12 +211,14 @@ async def test_a_wrong_body_gets_an_error_that_names_the_field(scene: Scene, htt
     assert scene.traffic.arrivals == 0
 
 
+@pytest.mark.proves("only JSON is taken")
 async def test_a_body_that_is_not_declared_json_is_refused(scene: Scene, http: httpx.AsyncClient) -> None:
     response = await http.post(CHAT, content=json.dumps(chat()), headers={"content-type": "text/plain"})
     assert response.status_code == 415 and error_of(response)
 
 
 @pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.proves("a body that turns out too large is a 413")
 async def test_an_oversized_body_gets_413_and_nothing_is_executed(chunked: bool) -> None:
     async with running_gateway(max_body_bytes=10_000) as scene:
         await scene.route(await scene.replica())
@@ -230,6 +253,7 @@ OTHER_PATHS = [
 ]
 
 
+@pytest.mark.proves("paths that are nearly right are not redirected", "there is no /docs")
 async def test_any_other_path_or_method_is_an_openai_shaped_404_or_405(scene: Scene, http: httpx.AsyncClient) -> None:
     replica = await scene.replica()
     await scene.route(replica)

@@ -149,6 +149,7 @@ async def route(scene: Scene, broken: SeatRoute, healthy: FakeReplica | None) ->
     await until(lambda: scene.arbiter.reports[-1].routes_seen >= version)
 
 
+@pytest.mark.proves("a replica that is silent for too long is lost", "a replica's headers are bounded in size")
 @pytest.mark.parametrize("say", BEFORE, ids=lambda say: say.__name__)
 async def test_a_replica_that_breaks_before_its_first_event_costs_one_retry_elsewhere(say: Say) -> None:
     async with running_gateway(replica_silence_s=0.4) as scene, raw_replica(say) as (broken, asked):
@@ -176,6 +177,7 @@ async def test_a_begun_stream_always_ends_with_one_error_event_and_is_not_begun_
         await until(lambda: (scene.traffic.failed, scene.traffic.inflight) == (1, 0))
 
 
+@pytest.mark.proves("a replica that works on an answer in one piece may be silent")
 async def test_an_answer_in_one_piece_may_take_longer_than_a_stream_may_be_silent() -> None:
     async with running_gateway(replica_silence_s=0.2) as scene:
         await scene.route(await scene.replica(tokens=1, token_every_s=0.7))

@@ -40,6 +40,7 @@ async def test_the_synchronous_openai_client_works_too(scene: Scene) -> None:
     assert await asyncio.to_thread(ask) == "t0 t1 t2 "
 
 
+@pytest.mark.proves("a replica is shown the internal token")
 async def test_nothing_of_the_client_but_the_body_reaches_the_replica(scene: Scene, http: httpx.AsyncClient) -> None:
     replica = await scene.replica()
     await scene.route(replica)
@@ -72,6 +73,7 @@ async def test_a_replicas_4xx_and_5xx_pass_through_but_not_its_headers(scene: Sc
     assert scene.traffic.recent_ttft_s == ()
 
 
+@pytest.mark.proves("the 401 and 403 of a replica are not told to clients")
 async def test_a_replica_that_refuses_our_own_token_is_not_the_clients_401(
     scene: Scene, http: httpx.AsyncClient
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_request_is_held_until_a_replica_is_ready_and_the_hold_is_no_ttf
 
 
 @pytest.mark.parametrize("limit", [{"hold_max_requests": 1}, {"hold_max_bytes": 120}])
+@pytest.mark.proves("held requests are bounded in bytes", "held requests are bounded in number")
 async def test_a_full_hold_says_429_at_once_and_never_executes_what_it_refused(limit: dict[str, int]) -> None:
     async with (
         running_gateway(**limit) as scene,  # type: ignore[arg-type]
@@ -117,6 +120,7 @@ async def test_a_full_hold_says_429_at_once_and_never_executes_what_it_refused(l
         assert (scene.traffic.arrivals, scene.traffic.completed, scene.traffic.failed) == (3, 2, 1)
 
 
+@pytest.mark.proves("held requests are bounded in age")
 async def test_a_request_held_too_long_says_429_and_never_executes() -> None:
     async with (
         running_gateway(hold_max_age_s=0.3) as scene,
@@ -131,6 +135,7 @@ async def test_a_request_held_too_long_says_429_and_never_executes() -> None:
         assert len(replica.bodies) == 1
 
 
+@pytest.mark.proves("a client that hangs up ends its request")
 async def test_a_client_that_hangs_up_while_held_is_never_executed(scene: Scene, http: httpx.AsyncClient) -> None:
     asking = asyncio.create_task(http.post("/v1/chat/completions", json=chat()))
     await until(lambda: scene.traffic.held == 1)
@@ -143,6 +148,10 @@ async def test_a_client_that_hangs_up_while_held_is_never_executed(scene: Scene,
     assert len(replica.bodies) == 1
 
 
+@pytest.mark.proves(
+    "a client that hangs up before the first byte ends its generation",
+    "a client that hangs up in the middle of an answer ends its generation",
+)
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("token_every_s", [0.05, 30.0], ids=["in mid-answer", "before the first byte"])
 async def test_a_client_that_hangs_up_aborts_its_generation_within_a_second(
@@ -159,6 +168,11 @@ async def test_a_client_that_hangs_up_aborts_its_generation_within_a_second(
     assert scene.traffic.inflight == 0
 
 
+@pytest.mark.proves(
+    "a 503 of a replica whose engine failed is a loss and no answer",
+    "a lost replica is left alone for a while",
+    "a request whose replica is lost before it answers goes to another once",
+)
 @pytest.mark.parametrize(("stream", "how"), [(True, "die_first"), (False, "die_first"), (True, "engine_failed")])
 async def test_a_replica_lost_before_the_first_byte_costs_one_retry_elsewhere(
     scene: Scene, http: httpx.AsyncClient, stream: bool, how: str
@@ -173,6 +187,7 @@ async def test_a_replica_lost_before_the_first_byte_costs_one_retry_elsewhere(
     await until(lambda: (scene.traffic.completed, scene.traffic.failed) == (2, 0))
 
 
+@pytest.mark.proves("the second loss of a replica ends a request")
 async def test_a_request_that_loses_two_replicas_ends_with_an_error(scene: Scene, http: httpx.AsyncClient) -> None:
     replicas = [await scene.replica("die_first") for _ in range(3)]
     await scene.route(*replicas)
@@ -181,6 +196,7 @@ async def test_a_request_that_loses_two_replicas_ends_with_an_error(scene: Scene
     assert sum(len(replica.bodies) for replica in replicas) == 2
 
 
+@pytest.mark.proves("a replica that refused is left alone for a while")
 async def test_a_request_whose_only_replica_is_dead_is_held_until_the_next_one(
     scene: Scene, http: httpx.AsyncClient
 ) -> None:
@@ -197,6 +213,7 @@ async def test_a_request_whose_only_replica_is_dead_is_held_until_the_next_one(
     assert scene.traffic.recent_whole[0][0] < 2.5
 
 
+@pytest.mark.proves("a replica that says its engine is dead is never asked again")
 async def test_a_replica_whose_engine_is_dead_is_never_asked_again(scene: Scene, http: httpx.AsyncClient) -> None:
     dead = await scene.replica("engine_failed")
     await scene.route(dead)
@@ -207,6 +224,7 @@ async def test_a_replica_whose_engine_is_dead_is_never_asked_again(scene: Scene,
     assert (await asking).status_code == 200
 
 
+@pytest.mark.proves("a draining replica's 503 is not passed on to the client")
 async def test_a_replica_that_takes_nothing_now_is_passed_by(scene: Scene, http: httpx.AsyncClient) -> None:
     busy, healthy = await scene.replica("refuse"), await scene.replica()
     await scene.route(busy, healthy)
@@ -214,6 +232,7 @@ async def test_a_replica_that_takes_nothing_now_is_passed_by(scene: Scene, http:
     assert [response.status_code for response in responses] == [200] * 3
 
 
+@pytest.mark.proves("a begun stream that breaks ends with an error event")
 async def test_a_begun_stream_that_breaks_ends_with_an_error_event_and_no_done(
     scene: Scene, http: httpx.AsyncClient, client: openai.AsyncOpenAI
 ) -> None:
@@ -228,6 +247,7 @@ async def test_a_begun_stream_that_breaks_ends_with_an_error_event_and_no_done(
     await until(lambda: scene.traffic.failed == 2)
 
 
+@pytest.mark.proves("a stream that ends without [DONE] counts as broken")
 async def test_a_stream_that_ends_without_done_is_not_passed_off_as_whole(
     scene: Scene, http: httpx.AsyncClient
 ) -> None:
@@ -236,6 +256,7 @@ async def test_a_stream_that_ends_without_done_is_not_passed_off_as_whole(
     assert "replica_lost" in response.text.split("\n\n")[-2]
 
 
+@pytest.mark.proves("a request has a deadline")
 async def test_an_answer_that_never_comes_is_a_504_and_one_that_never_ends_an_error_event() -> None:
     async with (
         running_gateway(request_timeout_s=0.4) as scene,
@@ -251,6 +272,7 @@ async def test_an_answer_that_never_comes_is_a_504_and_one_that_never_ends_an_er
         await until(lambda: replica.aborted == 2)
 
 
+@pytest.mark.proves("an arbiter that fails ends no reports and changes no orders")
 async def test_the_arbiter_away_or_broken_stops_nothing(scene: Scene, http: httpx.AsyncClient) -> None:
     await scene.route(await scene.replica())
     scene.arbiter.away = True
@@ -303,6 +325,7 @@ async def test_no_request_reaches_a_seat_after_the_gateway_said_that_it_is_out(
     assert reached and set(codes) == {200}
 
 
+@pytest.mark.proves("a place at a seat comes back")
 async def test_a_stress_of_short_requests_loses_none(scene: Scene, http: httpx.AsyncClient) -> None:
     """200 at once, with hang-ups and deaths between them; the books must balance at every report."""
     replicas = [await scene.replica(token_every_s=0.002) for _ in range(3)]

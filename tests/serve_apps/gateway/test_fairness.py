@@ -63,6 +63,7 @@ class Crowd:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+@pytest.mark.proves("the next place goes to the key with the fewest requests running")
 async def test_the_next_free_place_goes_to_the_key_with_the_fewest_requests_running() -> None:
     crowd = Crowd(hold_of())
     crowd.hold.adopt(RoutingTable(1, {"m": (SEAT,)}))
@@ -90,6 +91,7 @@ async def test_places_are_shared_evenly_by_all_keys_that_want_them() -> None:
     await crowd.end()
 
 
+@pytest.mark.proves("of equal keys the next place goes to the one served longest ago")
 async def test_keys_with_equally_many_running_take_turns() -> None:
     """One place: whoever has it leaves it with nothing running, as do all that wait."""
     clock = SystemClock()
@@ -103,6 +105,7 @@ async def test_keys_with_equally_many_running_take_turns() -> None:
     await crowd.end()
 
 
+@pytest.mark.proves("a request that lost its seat is never displaced")
 async def test_a_request_that_lost_its_place_is_never_sent_away_for_another_key() -> None:
     hold = hold_of(max_requests=2)
     again = [asyncio.create_task(hold.seat("m", 1, key="flood", again=True)) for _ in range(2)]
@@ -116,6 +119,7 @@ async def test_a_request_that_lost_its_place_is_never_sent_away_for_another_key(
     await crowd.end()
 
 
+@pytest.mark.proves("a flood gives way in a room full of requests", "a flood keeps its own part of the room")
 async def test_a_flood_fills_the_whole_room_and_gives_way_to_others_up_to_their_part() -> None:
     crowd = Crowd(hold_of(max_requests=10))
     crowd.send("flood", 30)
@@ -137,6 +141,7 @@ async def test_a_flood_fills_the_whole_room_and_gives_way_to_others_up_to_their_
     await crowd.end()
 
 
+@pytest.mark.proves("a flood gives way in a room full of bytes")
 async def test_bytes_are_shared_like_places() -> None:
     crowd = Crowd(hold_of(max_bytes=1000))
     crowd.send("flood", 12, size_bytes=100)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -31,6 +32,13 @@ _EVENTS = st.lists(
 )
 
 
+@pytest.mark.proves(
+    "a request that gives up leaves the line at once",
+    "a seat that is given in the instant of giving up goes to the next",
+    "a seat that left the table gets nothing new",
+    "no seat gets more requests than its share",
+    "what still runs at a seat that left the table is told until it ends",
+)
 @hypothesis_settings(max_examples=150, deadline=None, derandomize=True)
 @given(events=_EVENTS)
 def test_seats_are_never_overfilled_or_leaked_and_waiters_go_in_order(events: list[tuple[str, Any]]) -> None:
@@ -92,6 +100,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.proves("a request that lost its seat comes first")
 async def test_a_request_that_lost_its_seat_comes_before_those_that_wait() -> None:
     clock = SystemClock()
     hold = Hold(Routes(clock, 1), LIMITS, clock)
@@ -111,6 +120,7 @@ async def test_a_request_that_lost_its_seat_comes_before_those_that_wait() -> No
     assert order == ["lost its seat", "new"]
 
 
+@pytest.mark.proves("a place that frees in the instant of giving up goes to the next")
 async def test_a_place_that_frees_in_the_instant_in_which_the_first_gives_up_goes_to_the_next() -> None:
     clock = SystemClock()
     routes = Routes(clock, 1)
@@ -127,12 +137,15 @@ async def test_a_place_that_frees_in_the_instant_in_which_the_first_gives_up_goe
     assert (hold.held("m"), hold.held_bytes("m"), routes.inflight("m")) == (0, 0, 0)
 
 
+@pytest.mark.proves("a request that lost its seat is held even when the room is full")
 async def test_a_request_that_lost_its_seat_is_taken_though_the_room_is_full() -> None:
     clock = SystemClock()
     hold = Hold(Routes(clock, 1), HoldLimits(1, 10, 60.0, 5.0), clock)
     waiting = [asyncio.create_task(hold.seat("m", 10, again=again)) for again in (False, True)]
     await _settle()
     assert hold.held("m") == 2 and not any(task.done() for task in waiting)
+    with pytest.raises(Refusal, match="already wait"):
+        await asyncio.wait_for(hold.seat("m", 10), 5)
     for task in waiting:
         task.cancel()
     await _settle()
@@ -151,6 +164,7 @@ class SetClock:
         return self.now_s
 
 
+@pytest.mark.proves("a newcomer does not overtake those who wait")
 async def test_a_newcomer_does_not_overtake_those_who_wait_when_a_shunned_replica_is_good_again() -> None:
     """The clock says so a moment before the line is looked at again."""
     clock = SetClock()
@@ -166,9 +180,11 @@ async def test_a_newcomer_does_not_overtake_those_who_wait_when_a_shunned_replic
     await _settle()
     assert first.done() and not newcomer.done()
     hold.release("m", first.result().seat)
-    await newcomer
+    hold.release("m", (await newcomer).seat)
+    assert (await asyncio.wait_for(hold.seat("m", 1), 5)).seat == SEATS[0], "where no one waits it has its place at once"
 
 
+@pytest.mark.proves("requests go where the table says")
 async def test_the_least_busy_seat_is_chosen_and_equals_take_turns() -> None:
     routes = Routes(SystemClock(), 8)
     routes.adopt(RoutingTable(1, {"m": tuple(SEATS)}))
@@ -178,6 +194,7 @@ async def test_the_least_busy_seat_is_chosen_and_equals_take_turns() -> None:
     assert routes.choose("m") == SEATS[1]
 
 
+@pytest.mark.proves("a seat that did not answer gets nothing for a while")
 async def test_a_shunned_replica_is_tried_again_after_its_time() -> None:
     clock = SystemClock()
     hold = Hold(Routes(clock, 1), LIMITS, clock)

@@ -53,6 +53,7 @@ def retry_after_s(keys: KeyRing, key: KeyGrant) -> int:
     return int(refusal(keys, key).headers["retry-after"])
 
 
+@pytest.mark.proves("a 429 says when to come back", "requests per minute are bounded")
 def test_requests_per_minute_fill_evenly_and_retry_after_is_when_the_next_one_is_taken() -> None:
     clock = StillClock()
     keys, key = ring(clock, requests_per_minute=3)
@@ -70,6 +71,13 @@ def test_requests_per_minute_fill_evenly_and_retry_after_is_when_the_next_one_is
     retry_after_s(keys, key)
 
 
+@pytest.mark.proves(
+    "Retry-After is never too early",
+    "an admission is closed once",
+    "tokens are settled by what was used",
+    "tokens are taken at once, by estimate",
+    "tokens per minute are bounded",
+)
 def test_tokens_are_taken_by_estimate_and_settled_by_use() -> None:
     clock = StillClock()
     keys, key = ring(clock, tokens_per_minute=100)
@@ -85,6 +93,7 @@ def test_tokens_are_taken_by_estimate_and_settled_by_use() -> None:
     assert retry_after_s(keys, key) == 6
 
 
+@pytest.mark.proves("requests at once are bounded", "the place of a key comes back when its request has ended")
 def test_places_in_flight_are_counted_until_they_are_closed_once() -> None:
     keys, key = ring(StillClock(), concurrent_streams=2)
     first, _ = ask(keys, key), ask(keys, key)
@@ -105,6 +114,7 @@ def test_a_refused_request_costs_nothing() -> None:
     ask(keys, key)
 
 
+@pytest.mark.proves("what a key has used survives new orders")
 def test_what_a_key_has_used_survives_new_orders_and_a_new_secret() -> None:
     keys, key = ring(StillClock(), requests_per_minute=1)
     ask(keys, key)
@@ -118,6 +128,7 @@ def test_what_a_key_has_used_survives_new_orders_and_a_new_secret() -> None:
         retry_after_s(keys, found)
 
 
+@pytest.mark.proves("an expired key is a 401")
 def test_a_key_expires_by_itself() -> None:
     clock = StillClock()
     keys = KeyRing(clock, may_be_open=True)
@@ -128,6 +139,10 @@ def test_a_key_expires_by_itself() -> None:
         keys.authenticate("Bearer secret")
 
 
+@pytest.mark.proves(
+    "a gateway without keys is open on loopback only",
+    "before any keys were heard of all requests are a 503",
+)
 def test_an_open_gateway_is_one_of_loopback_that_has_heard_that_there_are_no_keys() -> None:
     for may_be_open, heard, status in [(True, False, 503), (False, False, 503), (False, True, 401)]:
         keys = KeyRing(StillClock(), may_be_open=may_be_open)
@@ -151,6 +166,7 @@ def test_a_key_is_found_by_its_secret_whatever_the_case_of_the_scheme() -> None:
 
 
 @pytest.mark.parametrize("authorization", ["Basic secret", "Token secret", "secret", "secret secret"])
+@pytest.mark.proves("only the scheme Bearer opens")
 def test_a_good_secret_under_another_scheme_opens_nothing(authorization: str) -> None:
     keys, _ = ring(StillClock())
     with pytest.raises(Refusal) as refused:
@@ -158,6 +174,7 @@ def test_a_good_secret_under_another_scheme_opens_nothing(authorization: str) ->
     assert refused.value.status == 401
 
 
+@pytest.mark.proves("a key that is taken away while its body comes harms nothing")
 def test_a_key_that_is_taken_away_while_the_body_comes_lets_this_request_through_uncounted() -> None:
     keys, key = ring(StillClock(), requests_per_minute=1)
     keys.replace(2, ())
@@ -192,6 +209,7 @@ def test_what_is_left_is_told_in_the_headers_that_openai_sends() -> None:
     ]
 
 
+@pytest.mark.proves("a share of a limit lets one through at least", "gateways share a limit")
 def test_gateways_that_share_a_limit_let_no_more_through_together() -> None:
     clock = StillClock()
     rings = [ring(clock, requests_per_minute=10, concurrent_streams=4) for _ in range(2)]
@@ -217,6 +235,7 @@ def test_gateways_that_share_a_limit_let_no_more_through_together() -> None:
 
 
 @pytest.mark.parametrize(("streams", "gateways"), [(1, 1), (1, 3), (2, 3), (3, 3), (4, 3), (5, 3), (8, 3), (7, 2)])
+@pytest.mark.proves("gateways share the limit on concurrent requests")
 def test_the_parts_of_a_limit_on_concurrent_requests_make_up_the_whole(streams: int, gateways: int) -> None:
     """One request at a time means one, behind three gateways too; and what a user may have, he can have."""
     let_in = 0

@@ -88,6 +88,7 @@ async def test_a_broken_stream_and_a_second_try_are_counted(scene: Scene, http: 
     assert found[REQUESTS, "502", "-", MODEL] == 1
 
 
+@pytest.mark.proves("a model that is not served is a 404", "the metrics need the scope of operators")
 async def test_refusals_count_by_key_and_code_and_strangers_make_no_labels() -> None:
     secret = secrets.token_urlsafe(24)
     key = KeyGrant(

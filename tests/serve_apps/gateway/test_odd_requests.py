@@ -22,6 +22,7 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize("given", ["two words", "x" * 65, "a/b", "h\xe9", '"', ""])
+@pytest.mark.proves("a request id is a short plain word")
 async def test_a_request_id_that_is_no_short_word_is_replaced(
     scene: Scene, http: httpx.AsyncClient, given: str
 ) -> None:
@@ -45,6 +46,7 @@ class SlowArbiter(FakeArbiter):
         return await super().report_gateway(report)
 
 
+@pytest.mark.proves("the port opens when orders have come")
 async def test_the_port_opens_when_the_keys_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody who asks at once is told that they are not."""
     monkeypatch.setattr(app, "FIRST_ORDERS_S", 20.0)
@@ -62,6 +64,7 @@ async def test_the_port_opens_when_the_keys_are_known(monkeypatch: pytest.Monkey
     await server.stop(0.0)
 
 
+@pytest.mark.proves("a client's own words in an error are short")
 async def test_an_error_says_little_of_what_a_client_said(scene: Scene, http: httpx.AsyncClient) -> None:
     long = "x" * 20_000
     answers = [
@@ -73,6 +76,7 @@ async def test_an_error_says_little_of_what_a_client_said(scene: Scene, http: ht
     assert max(len(answer.content) for answer in answers) < 1000
 
 
+@pytest.mark.proves("a client that goes in the middle of its body asked for nothing")
 async def test_a_client_that_goes_before_its_body_is_whole_asked_for_nothing(scene: Scene) -> None:
     """What it sent so far would even do as a request."""
     replica = await scene.replica()
@@ -86,8 +90,10 @@ async def test_a_client_that_goes_before_its_body_is_whole_asked_for_nothing(sce
     await writer.wait_closed()
     await asyncio.sleep(0.3)
     assert scene.traffic.arrivals == 0 and replica.bodies == []
+    assert status_of(await answer_to(scene, request(body))) == 200
 
 
+@pytest.mark.proves("a stopping gateway refuses what came while it began to stop")
 async def test_a_body_that_comes_while_the_gateway_begins_to_stop_is_refused(scene: Scene) -> None:
     replica = await scene.replica(tokens=50, token_every_s=0.05)
     await scene.route(replica)
@@ -119,6 +125,7 @@ async def test_a_body_that_comes_while_the_gateway_begins_to_stop_is_refused(sce
     ],
     ids=["length first", "chunks first", "two lengths", "a list of lengths", "odd coding", "space before the colon"],
 )
+@pytest.mark.proves("a request whose length is in doubt is a 400")
 async def test_a_request_whose_length_is_in_doubt_is_refused_and_its_connection_closed(
     scene: Scene, lengths: tuple[str, ...]
 ) -> None:
@@ -133,6 +140,7 @@ async def test_a_request_whose_length_is_in_doubt_is_refused_and_its_connection_
     assert replica.bodies == []
 
 
+@pytest.mark.proves("a stopping gateway takes nothing new")
 async def test_while_the_gateway_stops_no_body_is_waited_for(scene: Scene) -> None:
     replica = await scene.replica(tokens=50, token_every_s=0.05)
     await scene.route(replica)
@@ -149,6 +157,7 @@ async def test_while_the_gateway_stops_no_body_is_waited_for(scene: Scene) -> No
     await asyncio.wait_for(stopping, 15)
 
 
+@pytest.mark.proves("a client that goes while it pipelines is seen")
 async def test_a_client_that_asks_again_before_its_answer_came_and_goes_frees_its_replica(scene: Scene) -> None:
     """The server stops reading at the second request: it must see all the same that the client has gone."""
     replica = await scene.replica(tokens=1000, token_every_s=0.05)
@@ -172,6 +181,7 @@ async def four_megabytes(writer: asyncio.StreamWriter) -> None:
     writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
+@pytest.mark.proves("a client that reads slowly is not cut off")
 async def test_a_client_that_reads_slowly_is_not_cut_off_while_its_bytes_wait_in_the_gateway() -> None:
     """The replica is far ahead of it all the time, and its own socket takes little."""
     async with running_gateway(client_stall_s=1.5) as scene, raw_replica(four_megabytes) as (fast, _):
@@ -193,6 +203,7 @@ async def test_a_client_that_reads_slowly_is_not_cut_off_while_its_bytes_wait_in
         raw.close()
 
 
+@pytest.mark.proves("a target is bounded in length")
 async def test_a_long_target_without_any_header_is_bounded_too() -> None:
     async with running_gateway(max_header_bytes=4096) as scene:
         answer = await answer_to(scene, b"GET /health?" + b"q" * 5000 + b" HTTP/1.1\r\n\r\n")
@@ -200,6 +211,7 @@ async def test_a_long_target_without_any_header_is_bounded_too() -> None:
         assert status_of(await answer_to(scene, b"GET /health?" + b"q" * 3000 + b" HTTP/1.1\r\n\r\n")) == 200
 
 
+@pytest.mark.proves("no more connections are taken than descriptors allow")
 async def test_no_more_connections_are_taken_than_the_process_may_have_descriptors_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -46,6 +46,7 @@ async def no_event(writer: asyncio.StreamWriter) -> None:
     writer.write(HEAD + b"0\r\n\r\n")
 
 
+@pytest.mark.proves("a replica's headers are bounded in number", "a stream without any event is lost and not empty")
 @pytest.mark.parametrize("say", [many_headers, no_event], ids=lambda say: say.__name__)
 async def test_an_answer_that_is_none_is_asked_for_elsewhere(say: Say) -> None:
     async with running_gateway() as scene, raw_replica(say) as (broken, asked):
@@ -56,6 +57,7 @@ async def test_an_answer_that_is_none_is_asked_for_elsewhere(say: Say) -> None:
         assert len(asked) == 1 and len(healthy.bodies) == 2
 
 
+@pytest.mark.proves("an interim answer is not the answer")
 async def test_an_interim_answer_is_not_the_answer() -> None:
     async with running_gateway() as scene, raw_replica(interim_first) as (hints, _):
         await route(scene, hints, None)
@@ -68,6 +70,7 @@ async def garbage_and_no_end(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(30)
 
 
+@pytest.mark.proves("a replica that speaks no HTTP is lost")
 async def test_what_is_no_http_is_not_waited_for() -> None:
     async with running_gateway() as scene, raw_replica(garbage_and_no_end) as (broken, _):
         await route(scene, broken, await scene.replica())
@@ -75,6 +78,7 @@ async def test_what_is_no_http_is_not_waited_for() -> None:
             assert [(await ask(scene, stream=True)).status_code for _ in range(2)] == [200, 200]
 
 
+@pytest.mark.proves("what a slow client does not read stays with the replica")
 async def test_what_a_client_does_not_read_stays_with_the_replica() -> None:
     """It writes for ever; after what the buffers on the way hold, it has to wait."""
     written = [0]
@@ -99,6 +103,7 @@ async def test_what_a_client_does_not_read_stays_with_the_replica() -> None:
         writer.transport.abort()
 
 
+@pytest.mark.proves("the redirects of a replica are not passed on")
 async def test_a_replicas_redirect_goes_nowhere() -> None:
     async with running_gateway() as scene, raw_replica(redirect) as (lost, _):
         await route(scene, lost, None)
@@ -107,6 +112,7 @@ async def test_a_replicas_redirect_goes_nowhere() -> None:
         assert "location" not in answer.headers
 
 
+@pytest.mark.proves("an answer in one piece is bounded in size")
 async def test_an_answer_in_one_piece_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "WHOLE_MAX_BYTES", 100_000)
     async with running_gateway() as scene:
@@ -119,6 +125,7 @@ async def test_an_answer_in_one_piece_has_a_bound(monkeypatch: pytest.MonkeyPatc
         assert (await ask(scene)).status_code == 200
 
 
+@pytest.mark.proves("a refusal of a replica uses up no retry")
 async def test_a_refusal_is_no_loss_however_many_replicas_refuse() -> None:
     """Nothing was executed by them: the one retry of a request that may have been is still there."""
     async with running_gateway() as scene:
@@ -143,6 +150,7 @@ def never_accepts() -> Iterator[SeatRoute]:
         yield SeatRoute(f"{MODEL}/8", "full", f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.proves("connecting to a replica has a deadline")
 async def test_a_replica_that_cannot_be_connected_to_is_passed_by_in_time() -> None:
     async with running_gateway(connect_timeout_s=0.3) as scene:
         with never_accepts() as full:
@@ -152,6 +160,7 @@ async def test_a_replica_that_cannot_be_connected_to_is_passed_by_in_time() -> N
                 assert [(await ask(scene)).status_code for _ in range(3)] == [200] * 3
 
 
+@pytest.mark.proves("a vanished node is noticed")
 async def test_a_replica_whose_node_vanishes_is_noticed_though_nothing_is_sent() -> None:
     """The kernel asks for signs of life on a connection that waits for its answer."""
     async with running_gateway() as scene, raw_replica(hang) as (silent, asked):
@@ -165,12 +174,15 @@ async def test_a_replica_whose_node_vanishes_is_noticed_though_nothing_is_sent()
         asking.cancel()
 
 
+@pytest.mark.proves("what is known of a replica goes when it has left the table")
 def test_a_replica_that_left_the_table_and_is_back_is_not_shunned_any_more() -> None:
     routes = Routes(SystemClock(), 1)
     seat = SeatRoute("m/0", "r", "http://127.0.0.1:1")
     routes.adopt(RoutingTable(1, {"m": (seat,)}))
     routes.shun(seat, 60.0)
     assert routes.choose("m") is None
-    routes.adopt(RoutingTable(2, {"m": ()}))
-    routes.adopt(RoutingTable(3, {"m": (seat,)}))
+    routes.adopt(RoutingTable(2, {"m": (seat,), "other": ()}))
+    assert routes.choose("m") is None, "it never left"
+    routes.adopt(RoutingTable(3, {"m": ()}))
+    routes.adopt(RoutingTable(4, {"m": (seat,)}))
     assert routes.choose("m") == seat

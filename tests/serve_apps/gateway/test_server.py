@@ -5,11 +5,12 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from ebbtide_serve.gateway.server import GatewayServer
+from ebbtide_serve.gateway.server import SEND_BUFFER_BYTES, GatewayServer
 from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
 from tests.serve_apps.gateway.test_app import bearer, key
 
@@ -37,6 +38,7 @@ async def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers(sc
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+@pytest.mark.proves("headers have a deadline")
 async def test_headers_that_never_end_close_the_connection(start: bytes) -> None:
     async with running_gateway(header_timeout_s=0.3) as scene:
         reader, writer = await connect(scene)
@@ -52,6 +54,7 @@ async def test_headers_that_never_end_close_the_connection(start: bytes) -> None
         writer.close()
 
 
+@pytest.mark.proves("headers of later requests have a deadline")
 async def test_the_second_request_of_a_connection_has_a_header_deadline_too() -> None:
     async with running_gateway(header_timeout_s=0.3) as scene:
         reader, writer = await connect(scene)
@@ -62,6 +65,7 @@ async def test_the_second_request_of_a_connection_has_a_header_deadline_too() ->
         writer.close()
 
 
+@pytest.mark.proves("a body has a deadline")
 async def test_a_body_that_comes_too_slowly_is_a_408_and_a_running_request_has_no_header_deadline() -> None:
     async with running_gateway(header_timeout_s=0.2, body_timeout_s=0.5) as scene:
         await scene.route(await scene.replica(token_every_s=0.3))
@@ -76,6 +80,10 @@ async def test_a_body_that_comes_too_slowly_is_a_408_and_a_running_request_has_n
         writer.close()
 
 
+@pytest.mark.proves(
+    "a body that is declared too large is a 413 before it is read",
+    "the rest of a refused body has a deadline",
+)
 async def test_a_client_that_sends_on_after_its_refusal_is_cut_off() -> None:
     async with running_gateway(header_timeout_s=0.3, max_body_bytes=1000) as scene:
         reader, writer = await connect(scene)
@@ -112,6 +120,7 @@ async def test_a_stranger_is_refused_before_any_of_his_body_is_waited_for() -> N
     ],
     ids=["large headers", "tls", "malformed header", "negative length"],
 )
+@pytest.mark.proves("what is no HTTP is answered with 400 and closed")
 async def test_what_is_not_http_gets_an_openai_shaped_400(scene: Scene, raw: bytes) -> None:
     reader, writer = await connect(scene)
     writer.write(raw)
@@ -133,9 +142,14 @@ async def test_a_half_closed_client_counts_as_gone(scene: Scene) -> None:
     writer.close()
 
 
+@pytest.mark.proves("no error is written into a running answer")
 async def test_garbage_behind_a_running_request_harms_only_its_own_connection(
     scene: Scene, http: httpx.AsyncClient
 ) -> None:
+    reader, writer = await connect(scene)
+    writer.write(b"\x00\x01garbage\r\n\r\n")
+    assert b" 400 " in await asyncio.wait_for(reader.read(), 5), "where no answer is under way it is told why"
+    writer.close()
     reader, writer = await connect(scene)
     writer.write(request(json.dumps(chat()).encode()))
     await until(lambda: scene.traffic.held == 1)
@@ -158,6 +172,30 @@ async def test_a_slow_reader_slows_its_replica_and_not_the_gateways_memory(scene
     await until(lambda: replica.running == 0, 2.0)
 
 
+@pytest.mark.proves("what a client does not read is bounded in the kernel")
+async def test_what_a_client_does_not_read_is_bounded_in_the_kernel_too() -> None:
+    """Left alone, the kernel makes room for megabytes on a connection this fast."""
+    async with running_gateway() as scene:
+        await scene.route(await scene.replica(tokens=30_000))  # 6 MB
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.connect(("127.0.0.1", scene.server.port))
+            raw.sendall(request(json.dumps(chat(stream=True)).encode()))
+            ports = [f"0100007F:{port:04X}" for port in (scene.server.port, raw.getsockname()[1])]
+
+            def waiting() -> int:
+                rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+                return next(int(row[4].partition(":")[0], 16) for row in rows if row[1:3] == ports)
+
+            before = -1
+            async with asyncio.timeout(20):
+                while waiting() != before or not before:
+                    before = waiting()
+                    await asyncio.sleep(0.5)
+            assert before <= 2 * SEND_BUFFER_BYTES, before
+
+
+@pytest.mark.proves("a 503 says when to come back", "a stopping gateway lets running requests end")
 async def test_a_stop_lets_running_streams_end_and_takes_nothing_new(scene: Scene, http: httpx.AsyncClient) -> None:
     replica = await scene.replica(tokens=20, token_every_s=0.02)
     await scene.route(replica)
@@ -182,6 +220,7 @@ async def test_a_stop_lets_running_streams_end_and_takes_nothing_new(scene: Scen
             await other.get("/health")
 
 
+@pytest.mark.proves("a stopping gateway ends the rest with an error")
 async def test_a_stop_that_may_not_wait_ends_streams_with_an_error_event_and_held_ones_with_503(
     scene: Scene, http: httpx.AsyncClient
 ) -> None:
@@ -205,11 +244,14 @@ async def taken_port() -> AsyncIterator[tuple[socket.socket, int]]:
         yield other, other.getsockname()[1]
 
 
+@pytest.mark.proves(
+    "a port that is taken is waited for and then named", "a second gateway on a port shows unless each node has one"
+)
 async def test_a_start_waits_for_the_port_of_a_dying_predecessor_and_no_longer() -> None:
     async for other, port in taken_port():
         server = GatewayServer(settings(port=port), FakeArbiter())
         with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
-            await server.start(bind_patience_s=0.3)
+            await asyncio.wait_for(server.start(bind_patience_s=0.3), 10)
         starting = asyncio.create_task(server.start(bind_patience_s=5.0))
         await asyncio.sleep(0.3)
         assert not starting.done()
@@ -220,3 +262,9 @@ async def test_a_start_waits_for_the_port_of_a_dying_predecessor_and_no_longer()
         with pytest.raises(OSError, match="in use"):
             await second.start(bind_patience_s=0.2)
         await server.stop(0.0)
+    sharing = [GatewayServer(settings(per_node=True), FakeArbiter())]
+    await sharing[0].start()
+    sharing.append(GatewayServer(settings(per_node=True, port=sharing[0].port), FakeArbiter()))
+    await sharing[1].start(bind_patience_s=0.2)  # as on a node each
+    for one in sharing:
+        await one.stop(0.0)

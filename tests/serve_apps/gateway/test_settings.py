@@ -7,6 +7,7 @@ import pytest
 from ebbtide_serve.gateway.settings import GatewaySettings, settings_from_json, settings_to_json
 
 
+@pytest.mark.proves("the internal token is in no JSON")
 def test_settings_survive_json_and_the_internal_token_is_not_in_it() -> None:
     settings = GatewaySettings(endpoints=("m",), internal_token="hush", host="0.0.0.0", tls_cert="c", tls_key="k")
     text = json.dumps(settings_to_json(settings))
@@ -20,6 +21,7 @@ def test_loopback_is_known(host: str) -> None:
     assert GatewaySettings(endpoints=(), internal_token="t", host=host).is_loopback
 
 
+@pytest.mark.proves("half a certificate is refused", "there is no gateway without an internal token")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -2,12 +2,14 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide_serve.gateway.sse import EVENT_MAX_BYTES, EventSplitter, total_tokens
 
 
+@pytest.mark.proves("no half event is passed on")
 @given(
     events=st.lists(st.binary(max_size=20).map(lambda b: b"data: " + b.replace(b"\n", b"").replace(b"\r", b""))),
     end=st.sampled_from([b"\n\n", b"\r\n\r\n"]),
@@ -36,6 +38,7 @@ def test_it_knows_how_the_stream_ended() -> None:
     assert splitter.ended_in_error and not splitter.finished
 
 
+@pytest.mark.proves("an event that is kept back is bounded in size")
 def test_an_endless_event_does_not_pile_up() -> None:
     assert len(EventSplitter().feed(b"x" * (EVENT_MAX_BYTES + 1))) == EVENT_MAX_BYTES + 1
 

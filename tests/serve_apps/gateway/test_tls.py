@@ -128,6 +128,7 @@ async def test_a_renewed_certificate_is_shown_and_running_streams_go_on(tmp_path
             assert (await streaming).text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.proves("a bad new certificate leaves the old one in use")
 async def test_a_renewed_certificate_whose_key_has_not_come_yet_keeps_the_old_pair_in_use(tmp_path: Path) -> None:
     """Two files cannot be replaced at once: between the two they do not fit."""
     cert, key = make_certificate(tmp_path, "first")
@@ -147,6 +148,7 @@ async def test_a_renewed_certificate_whose_key_has_not_come_yet_keeps_the_old_pa
         assert shown == "second"
 
 
+@pytest.mark.proves("a TLS key that others may read is refused")
 async def test_a_key_that_others_may_read_or_that_does_not_fit_keeps_the_gateway_from_starting(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     key.chmod(0o640)
@@ -161,6 +163,7 @@ async def test_a_key_that_others_may_read_or_that_does_not_fit_keeps_the_gateway
         await GatewayServer(settings(tls_cert=str(tmp_path / "nowhere"), tls_key=str(key)), FakeArbiter()).start()
 
 
+@pytest.mark.proves("TLS handshakes have a deadline")
 async def test_a_handshake_that_never_comes_is_given_up(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     async with running_gateway(tls_cert=str(cert), tls_key=str(key), header_timeout_s=0.4) as scene:

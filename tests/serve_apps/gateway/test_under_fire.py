@@ -42,6 +42,11 @@ def status_of(answer: bytes) -> int:
 # ---- headers
 
 
+@pytest.mark.proves(
+    "all headers together are bounded in size",
+    "headers are bounded in number",
+    "headers that are not complete are bounded in size",
+)
 async def test_headers_are_bounded_in_number_and_size_however_they_come() -> None:
     async with running_gateway(max_headers=20, max_header_bytes=4096, header_timeout_s=1.0) as scene:
         start = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -62,6 +67,7 @@ async def test_headers_are_bounded_in_number_and_size_however_they_come() -> Non
         writer.close()
 
 
+@pytest.mark.proves("a request whose rest is bad does not go on")
 async def test_trailers_count_as_headers(scene: Scene) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     trailers = b"".join(b"t%d: x\r\n" % number for number in range(200))
@@ -156,6 +162,7 @@ async def test_an_absolute_or_escaped_target_means_the_route_itself_and_the_repl
     ],
     ids=lambda raw: repr(raw[:24]),
 )
+@pytest.mark.proves("only HTTP/1.0 and 1.1 are spoken")
 async def test_malformed_http_is_a_clear_4xx_and_the_gateway_lives_on(
     scene: Scene, http: httpx.AsyncClient, raw: bytes
 ) -> None:
@@ -164,6 +171,7 @@ async def test_malformed_http_is_a_clear_4xx_and_the_gateway_lives_on(
     assert (await http.get("/health")).status_code == 200
 
 
+@pytest.mark.proves("there is no stream over HTTP/1.0")
 async def test_http_1_0_gets_whole_answers_and_is_told_what_streams_need(scene: Scene) -> None:
     await scene.route(await scene.replica())
     assert status_of(await answer_to(scene, b"GET /health HTTP/1.0\r\n\r\n")) == 200
@@ -173,6 +181,7 @@ async def test_http_1_0_gets_whole_answers_and_is_told_what_streams_need(scene: 
         assert status_of(answer) == status and b"transfer-encoding" not in answer
 
 
+@pytest.mark.proves("only a few pipelined requests wait")
 async def test_pipelined_requests_are_answered_in_order_and_too_many_are_refused(scene: Scene) -> None:
     replica = await scene.replica(token_every_s=0.01)
     await scene.route(replica)
@@ -181,7 +190,9 @@ async def test_pipelined_requests_are_answered_in_order_and_too_many_are_refused
     writer.write(one + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n" + one)
     answer = b""
     while answer.count(b"HTTP/1.1 200") < 3 or answer.count(b"usage") < 2:
-        answer += await asyncio.wait_for(reader.read(65536), 5)
+        part = await asyncio.wait_for(reader.read(65536), 5)
+        assert part, "closed"
+        answer += part
     assert answer.index(b'"usage"') < answer.index(b'"ok"') < answer.rindex(b'"usage"')
     writer.close()
     reader, writer = await connect(scene)
@@ -192,6 +203,7 @@ async def test_pipelined_requests_are_answered_in_order_and_too_many_are_refused
     writer.close()
 
 
+@pytest.mark.proves("a client that goes ends all of its pipelined requests")
 async def test_a_client_that_goes_while_it_pipelines_frees_its_replica(scene: Scene) -> None:
     replica = await scene.replica(tokens=1000, token_every_s=0.05)
     await scene.route(replica)
@@ -207,6 +219,7 @@ async def test_a_client_that_goes_while_it_pipelines_frees_its_replica(scene: Sc
 # ---- readers
 
 
+@pytest.mark.proves("a client that reads nothing is cut off")
 async def test_a_client_that_does_not_read_is_cut_off_and_frees_its_replica() -> None:
     async with running_gateway(client_stall_s=0.5) as scene:
         replica = await scene.replica(tokens=400_000)  # about 80 MB of events
@@ -242,6 +255,7 @@ async def test_a_client_that_reads_slowly_but_reads_gets_everything() -> None:
         writer.close()
 
 
+@pytest.mark.proves("a replica that waits for a slow client may be silent")
 async def test_a_client_that_pauses_for_longer_than_a_replica_may_be_silent_loses_nothing() -> None:
     """While nobody reads, the replica waits to be read: that is no silence of its own."""
     async with running_gateway(replica_silence_s=0.4, client_stall_s=20.0) as scene:
@@ -285,6 +299,7 @@ async def test_an_answer_that_nobody_fetches_does_not_stay_behind() -> None:
 # ---- storms
 
 
+@pytest.mark.proves("a gateway has no more connections than it may")
 async def test_beyond_the_limit_a_connection_is_told_503_at_once_and_places_come_back() -> None:
     async with running_gateway(max_connections=5) as scene:
         idle = [await connect(scene) for _ in range(5)]
@@ -394,6 +409,10 @@ async def test_ten_thousand_idle_connections_cost_little_memory_and_no_service(m
 # ---- fail static
 
 
+@pytest.mark.proves(
+    "an arbiter that is away changes nothing of what is obeyed",
+    "the port opens in time though no orders come",
+)
 async def test_a_gateway_that_starts_while_the_arbiter_is_away_says_503_and_none_of_its_keys_is_guessed() -> None:
     from ebbtide_serve.gateway.server import GatewayServer
     from tests.serve_apps.gateway.fakes import FakeArbiter, settings
@@ -423,6 +442,7 @@ async def test_a_gateway_that_starts_while_the_arbiter_is_away_says_503_and_none
     await server.stop(0.0)
 
 
+@pytest.mark.proves("new orders are obeyed when they come, so a revoked key is soon refused")
 async def test_a_revoked_key_is_refused_by_every_gateway_within_a_second() -> None:
     from dataclasses import replace
 

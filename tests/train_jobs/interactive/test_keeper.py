@@ -419,6 +419,12 @@ def tree_that_the_lock_speaks_for(kept: Kept) -> dict[str, Any] | None:
     return found
 
 
+@pytest.mark.proves(
+    "a tree is named in its slot's lock before it is revived",
+    "a tree is named in its slot's lock before it runs",
+    "a tree that is gone is not named in the lock",
+    "a tree that was revived is named in its slot's lock as it is now",
+)
 def test_a_lock_speaks_for_the_tree_from_before_it_runs_until_it_is_gone(tmp_path: Path) -> None:
     snapshots = FakeSnapshots(tmp_path / "run" / "session")
     kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots)
@@ -443,6 +449,7 @@ def test_a_lock_speaks_for_the_tree_from_before_it_runs_until_it_is_gone(tmp_pat
     assert lock_file(kept.locks, SLOT).read_bytes() == b""
 
 
+@pytest.mark.proves("a tree that stayed is named in the lock had anew")
 def test_a_lock_had_anew_speaks_for_a_tree_that_stayed_on_its_node(tmp_path: Path) -> None:
     snapshots = FakeSnapshots(tmp_path / "run" / "session", gpu=True)
     kept = Kept(tmp_path, chain(tmp_path / "c"), snapshots=snapshots).start()

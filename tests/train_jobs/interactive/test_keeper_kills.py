@@ -168,6 +168,7 @@ def test_where_the_leader_is_killed_too_the_slot_is_taken_as_long_as_its_process
     lock.release()
 
 
+@pytest.mark.proves("a leader that was not named runs nothing")
 def test_a_leader_whose_keeper_dies_before_it_has_named_it_runs_nothing(tmp_path: Path) -> None:
     place = ImagePlace(tmp_path / "run")
     place.make()

@@ -35,7 +35,7 @@ NOT_FOUND, NOT_RUN = 127, 126  # a shell's own exit codes
 
 def main(folder: str) -> int:
     """Returns the command's exit code, as a shell would."""
-    if os.read(0, len(GO)) != GO:
+    if os.read(0, len(GO)) != GO:  # guard: a leader that was not named runs nothing
         return NOT_RUN
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

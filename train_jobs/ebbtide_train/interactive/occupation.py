@@ -37,7 +37,7 @@ class Occupation:
         lock.acquire(LOCK_S)
         self._lock = lock
         if self.tree is not None:
-            self._answer_for(self.tree.leader)
+            self._answer_for(self.tree.leader)  # guard: a tree that stayed is named in the lock had anew
         if self._post is not None:
             shared = lock.share()
             self._post.share(shared)
@@ -57,7 +57,7 @@ class Occupation:
             self._post, leader = Post.start(self._place, shared, waits)
             self.tree = Tree(leader)
             # Before it runs anything: should all who hold the lock be killed, the lock's file speaks for it.
-            self._answer_for(leader)
+            self._answer_for(leader)  # guard: a tree is named in its slot's lock before it runs
             os.write(go, GO)
         finally:
             for descriptor in (shared, waits, go):
@@ -83,6 +83,7 @@ class Occupation:
             raise CannotStart(f"{self._place.folder} does not say which process led it; it cannot be revived")
         since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         pid = int(known["pid"])
+        # guard: a tree is named in its slot's lock before it is revived
         self._lock.answer_for((pid, since), expected_s=IMAGE_S)
         shared = self._lock.share()
         try:
@@ -109,7 +110,7 @@ class Occupation:
         assert self._post is not None, "expected first"
         self._post.watch(leader)
         self.tree = Tree(leader)
-        self._answer_for(leader)
+        self._answer_for(leader)  # guard: a tree that was revived is named in its slot's lock as it is now
 
     def guarded(self) -> bool:
         """Whether the warden lives."""
@@ -140,7 +141,7 @@ class Occupation:
             self._post = None
         self.tree = None
         if self._lock is not None:
-            self._lock.answer_for(None)
+            self._lock.answer_for(None)  # guard: a tree that is gone is not named in the lock
 
     def _answer_for(self, leader: Process) -> None:
         if self._lock is not None:

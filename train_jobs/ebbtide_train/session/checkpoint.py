@@ -75,7 +75,10 @@ class CheckpointStore:
         """
         rate = self._look_up_limits().bytes_per_s
         traffic = node_traffic(self._paths.directory, TrafficClass.CHECKPOINT_WRITE, rate)
-        ports = TrainingPorts(PosixTransport(process_pool(), traffic=traffic), leases=run_leases(self._paths))
+        ports = TrainingPorts(
+            PosixTransport(process_pool(), traffic=traffic),
+            leases=run_leases(self._paths),  # guard: a session's own cleaning knows the readers
+        )
         return RunCheckpoints(self._paths, ports, self._keeping())
 
     def _to_write(self) -> RunCheckpoints:
@@ -112,8 +115,13 @@ class CheckpointStore:
         """
         claim = Claim(ledger, lease_epoch) if ledger else None
         try:
+            # guard: the epoch of a run is that of the ledger's lease
             self.epoch = epoch_for(look(self._paths), claim, self._present_ledger) if claim else lease_epoch
-            origin = self._checkpoints.begin_epoch(self.epoch, claim=claim, check=self._look_at).origin
+            origin = self._checkpoints.begin_epoch(
+                self.epoch,
+                claim=claim,
+                check=self._look_at,  # guard: a start looks at its checkpoint before anything leans on it
+            ).origin
             if (found := newest_of(self._paths)) is not None and found.epoch == self.epoch:
                 self._look_at(found)  # a gang of this very lease was here before, and committed
                 origin = found
@@ -121,6 +129,7 @@ class CheckpointStore:
         except StorageError as error:
             raise CheckpointMismatch(f"this gang cannot begin: {error}{self._remedy(error)}") from error
         try:
+            # guard: a gang lets others see that it lives
             self._running.enter_context(gang_leases(self._paths).hold(GANG))
         except StorageError as error:  # only people ask, before they decide something
             _logger.warning("others cannot see that this gang runs: %s", error)
@@ -152,6 +161,7 @@ class CheckpointStore:
             ) from error
 
     def _remedy(self, error: StorageError) -> str:
+        # guard: the error of a start says what to do where there is a choice
         if not isinstance(error, Corrupt | NotPublished) or (isinstance(error, Corrupt) and error.path.name == START):
             return ""
         run = self._paths.run
@@ -220,7 +230,7 @@ class CheckpointStore:
             raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
         try:
             self._to_write().save(state, epoch=ref.epoch, step=ref.step, note=ref.note())
-        except Superseded as error:
+        except Superseded as error:  # guard: being replaced is told from what may pass
             raise CommitHopeless(f"cannot commit step {ref.step}: {error}") from error
         except StorageError as error:
             raise CheckpointFailed(f"cannot commit step {ref.step}: {error}") from error

@@ -36,7 +36,7 @@ def checkpoint(member: Member) -> None:
     elif member.settings.rank == 0:
         try:
             copy = copies.stage({**member.tracked.state(), "rng": states})
-        except (MemoryError, StorageError) as error:
+        except (MemoryError, StorageError) as error:  # guard: without a copy for a checkpoint training goes on
             member.durability.failed(error)  # training goes on; it is tried again when the next one is due
         else:
             member.durability.begin(copy.state, version(member))
@@ -69,7 +69,7 @@ def commit(member: Member) -> str:
     if not why:
         member.durability.step = member.finished
     member.say()
-    if why:
+    if why:  # guard: a gang whose commits can never count leaves when it is told to stop
         go_on_if_it_counts(member)
     return why
 
@@ -91,6 +91,7 @@ def give_up(member: Member, why: str) -> NoReturn:
         GangBroken: always.
     """
     member.durability.wait()
+    # guard: a gang that gives up lets go of its slot's memory and lock
     member.occupancy.leave(member.prepared, member.tracked, drop_state=True)
     where = f"{member.settings.job}: left at step {member.finished}"
     raise GangBroken(f"{where}, since nothing after the last commit can count: {why}")

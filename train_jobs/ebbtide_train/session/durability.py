@@ -59,7 +59,8 @@ class Durability:
         settings = self._settings
         return Ref(
             step=version.step,
-            epoch=settings.lease.epoch if self._store.epoch is None else self._store.epoch,  # as it was begun
+            # guard: commits go into the epoch that the gang has begun
+            epoch=settings.lease.epoch if self._store.epoch is None else self._store.epoch,
             world=settings.world,
             seed=settings.seed,
             global_batch=settings.global_batch,
@@ -72,7 +73,11 @@ class Durability:
         Also if that is hopeless: then the ranks come together for it, and hear so.
         """
         is_time = time.monotonic() - self._last_s >= self._settings.checkpoint_every_s
-        return not self._writing() and (is_time or bool(self.hopeless))
+        return not self._writing() and (
+            is_time
+            # guard: a gang whose commits can never count leaves while it trains
+            or bool(self.hopeless)
+        )
 
     def due_again(self, version: Version) -> bool:
         """Whether ``version`` should be tried again, since writing it has failed a while ago."""
@@ -99,9 +104,10 @@ class Durability:
         """
         try:
             self._start(version, lambda ref: self._store.publish(state, ref))
-        except RuntimeError as error:
+        except RuntimeError as error:  # guard: without a thread to write in a write is tried again
             self.failed(error)
         else:
+            # guard: a checkpoint that is being written holds up no park
             self._spill = self._writer if spill else self._spill
 
     def begin_together(self, group: Group, parts: Parts, version: Version) -> None:
@@ -158,14 +164,15 @@ class Durability:
         if version.step <= self.step:
             return ""  # the same state is committed already
         try:
-            publish(self.ref(version))
+            publish(self.ref(version))  # guard: the steps that count as durable rise only by a commit
         except CheckpointFailed as error:
             _logger.warning("%s", error)
             self._failed_s = time.monotonic()
-            self.error = str(error)
+            self.error = str(error)  # guard: a write that failed is told
             if isinstance(error, CommitHopeless):
                 self.hopeless = self.error
             return self.error
+        # guard: nothing ends the writer of checkpoints in silence
         except Exception as error:  # the outermost of the writer's thread: else nobody would hear, nor try again
             _logger.exception("step %d could not be committed", version.step)
             self._failed_s = time.monotonic()

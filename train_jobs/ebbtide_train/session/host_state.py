@@ -79,12 +79,17 @@ class HostState:
 
     def lend(self, size_bytes: int) -> str:
         """Have at least so many bytes; gives why that cannot be, or the empty string."""
-        if self._region is not None and self._region.size_bytes >= size_bytes:
+        # guard: host memory that is large enough is used again
+        if (
+            self._region is not None
+            and self._region.size_bytes >= size_bytes  # guard: host memory that is too small is not used again
+        ):
             return ""
         try:
+            # guard: host memory is given back before more is lent
             self.close()  # first: two at once would need twice the memory
             self._region = self._memory.lend(size_bytes)
-        except SnapshotError as error:
+        except SnapshotError as error:  # guard: host memory that is refused is a reason and no error
             return str(error)
         self._pages.lock(self._region.bytes)
         self._go(Stage.LENT)
@@ -105,17 +110,17 @@ class HostState:
         Raises:
             SnapshotError, OSError, MemoryError: it could not be copied; the device still has everything.
         """
-        if self._region is None:
+        if self._region is None:  # guard: without host memory nothing is copied
             raise PoolTooSmall("no host memory was lent")
-        self.forget()
+        self.forget()  # guard: what was kept makes room for the next park
         region, state = self._region, dict[str, object]()
-        region.begin()
+        region.begin()  # guard: a region is begun before it is written
         try:
             evicted = copy_out(plan, region, threads=self._threads)
             if portable is not None:
                 state, note = portable.put(plan, region.bytes)
             region.seal(note)
-        except BaseException:
+        except BaseException:  # guard: a copy that fails counts for nothing
             region.clear()
             raise
         self._evicted, self._step = evicted, step
@@ -148,12 +153,13 @@ class HostState:
         def hash_all() -> None:
             try:
                 region.hash_payload()
-            except (OSError, MemoryError, SnapshotError) as error:
+            except (OSError, MemoryError, SnapshotError) as error:  # guard: a parked state without hashes counts
                 _logger.warning("what is parked in host memory has no hashes: %s", error)
 
         hashing = threading.Thread(target=hash_all, name="hash-parked", daemon=True)
         try:
             hashing.start()
+        # guard: a parked state counts where no thread can hash it
         except RuntimeError as error:  # "can't start new thread"
             _logger.warning("what is parked in host memory has no hashes: %s", error)
         else:
@@ -162,15 +168,20 @@ class HostState:
     def forget_if_durable(self, durable_step: int) -> None:
         """The gang runs again, and so much is published: a parked state of that needs to be kept no more."""
         hashing = self._hashing is not None and self._hashing.is_alive()
-        if self.stage is Stage.KEPT and durable_step >= self._step and not hashing:
-            self.forget()
+        if (
+            self.stage is Stage.KEPT
+            and durable_step >= self._step  # guard: a parked state is kept until its step is durable
+            and not hashing  # guard: hashes that are being made hold up no step
+        ):
+            self.forget()  # guard: a parked state that is durable is given up
 
     def forget(self) -> None:
         """What is in the region counts no more. Nobody may be reading it (a spill)."""
+        # guard: what is away is not given up for another step
         if self.stage not in (Stage.COPIED, Stage.KEPT) or self._region is None:
             return
-        self._wait_for_hashes()
-        self._region.clear()
+        self._wait_for_hashes()  # guard: hashes are waited for before host memory is used again
+        self._region.clear()  # guard: what is forgotten counts no more
         self._evicted = None
         self._go(Stage.LENT)
 
@@ -179,11 +190,11 @@ class HostState:
 
         ``frozen``: this process is off its GPU, and a call to CUDA would wait for ever; then it ends soon.
         """
-        if self._region is None:
+        if self._region is None:  # guard: host memory that was given back may be given back again
             return
         self.forget()
-        self._wait_for_hashes()
-        self._region.clear()
+        self._wait_for_hashes()  # guard: hashes are waited for before host memory is given back
+        self._region.clear()  # guard: what is in host memory that is given back counts no more
         self._pages.leave() if frozen else self._pages.unlock()
         self._region.close()
         self._region = self._evicted = None
@@ -195,6 +206,6 @@ class HostState:
             self._hashing = None
 
     def _go(self, stage: Stage) -> None:
-        if stage not in EDGES[self.stage]:
+        if stage not in EDGES[self.stage]:  # guard: host memory changes only as the table of stages lists
             raise ValueError(f"host memory that is {self.stage.value} cannot become {stage.value}")
         self.stage = stage

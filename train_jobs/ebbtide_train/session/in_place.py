@@ -34,7 +34,7 @@ def _sharded(model: nn.Module) -> str:
     """FSDP keeps the process group that it was made with, also when that is destroyed: seen in a run."""
     for name, module in model.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
-        if kinds & {"FSDPModule", "FullyShardedDataParallel"}:
+        if kinds & {"FSDPModule", "FullyShardedDataParallel"}:  # guard: a model that is sharded does not park
             return (
                 f"{name or 'the model'} is sharded by FSDP, which holds on to its process group; let it stop and "
                 "restart, on any number of workers (in_place: false says so beforehand), or give prepare() the plain "
@@ -46,7 +46,7 @@ def _sharded(model: nn.Module) -> str:
 def _forked() -> str:
     """A fork has all of this process's memory, tracked tensors too, for as long as it lives."""
     pids = [child.pid for child in multiprocessing.active_children() if _by_fork(child)]
-    if not pids:
+    if not pids:  # guard: a process with forked children does not park in place
         return ""
     return (
         f"processes {pids} were forked off this one (DataLoader workers?) and keep its memory; end the loader's "
@@ -56,11 +56,17 @@ def _forked() -> str:
 
 def _by_fork(child: multiprocessing.process.BaseProcess) -> bool:
     method = getattr(child, "_start_method", None)  # None: of the default context
-    return (method or multiprocessing.get_start_method(allow_none=True) or "fork") == "fork"
+    # guard: children that were spawned hold none of their parent's memory
+    return (
+        method
+        or multiprocessing.get_start_method(allow_none=True)  # guard: the default way to make children counts
+        or "fork"
+    ) == "fork"
 
 
 def _captured() -> str:
     """Graphs hold addresses; tensors come back at others."""
+    # guard: a process with captured graphs does not park in place
     if not any(issubclass(type(thing), torch.cuda.CUDAGraph) for thing in gc.get_objects()):
         return ""
     return f"a CUDA graph is captured, and holds the addresses of tensors; delete it before each step ends, {_INSTEAD}"

@@ -49,10 +49,17 @@ class Orders:
     def pending(self, gate: Gate) -> JobDirective | None:
         """The gate's directive if it is new and not stale."""
         directive = gate.directive()
-        if directive is None or directive.number <= self.done:
+        if (
+            directive is None
+            or directive.number <= self.done  # guard: an order that was carried out is not carried out again
+        ):
             return None
         stale = directive.lease is not None and directive.lease.epoch < self.epoch
-        if stale or (directive.want is Want.RUN and directive.lease is None):
+        if (
+            stale  # guard: an order of an earlier lease is refused
+            # guard: an order to run without a lease is refused
+            or (directive.want is Want.RUN and directive.lease is None)
+        ):
             if directive.number > self._refused:
                 self._refused = directive.number
                 _logger.warning("refused %s: this gang has seen lease epoch %d", directive, self.epoch)

@@ -64,7 +64,7 @@ def park(member: Member, number: int) -> Want:
     """
     settings = member.settings
     assert member.tracked is not None and member.prepared is not None
-    member.durability.wait_for_spill()
+    member.durability.wait_for_spill()  # guard: a park waits for the spill before it, which reads the same memory
     state, why = _copy_out(member)
     member.hindered(why)
     if why:
@@ -106,7 +106,7 @@ def _copy_out(member: Member) -> tuple[dict[str, object], str]:
     # Asked for before anything leaves, since objects may look into their tensors when they are asked for their state.
     portable, why = _ask(member, rng_states(member))
     why = saving or why
-    if refused := _together(group, why):
+    if refused := _together(group, why):  # guard: if one rank cannot park none does
         return {}, refused
     note = json.dumps({"job": member.settings.job, "rank": group.rank, "step": member.finished}).encode()
     state, why = member.occupancy.copy_out(tracked, portable, note, step=member.finished)
@@ -148,7 +148,7 @@ def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:
         if (now := (durability.step, durability.error)) != told:
             told = now
             member.say(RankPhase.PARKED)
-        if durability.hopeless:
+        if durability.hopeless:  # guard: a gang whose commits can never count leaves while it is parked
             give_up(member, durability.hopeless)
         if durability.due_again(parked):
             durability.begin(state, parked, spill=True)
@@ -162,6 +162,7 @@ def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:
             return word
         else:
             durability.wait()
+            # guard: a parked gang that is told to leave commits first
             while durability.write(state, parked):
                 if durability.hopeless:
                     give_up(member, durability.hopeless)
@@ -172,5 +173,5 @@ def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:
 
 def _check_together(group: Group, finished: int) -> None:
     highest, lowest = group.max_of([finished, -finished])
-    if highest != -lowest:
+    if highest != -lowest:  # guard: ranks that come back at different steps go no further
         raise GangBroken(f"ranks came back at steps {-lowest} to {highest}")

@@ -77,6 +77,7 @@ class Portable:
     def size_bytes(self, plan: Plan) -> int:
         """An upper bound of what it takes in a payload, with the storages of ``plan``."""
         body = self._body({name: _described(tensor, _FAR) for name, tensor in self._tensors.items()})
+        # guard: what is not evicted has room of its own in host memory
         tails = (_aligned(t.numel() * t.itemsize) for t in self._tensors.values() if not plan.holds(t))
         return plan.size_bytes + sum(tails) + _aligned(len(body))
 
@@ -93,7 +94,7 @@ class Portable:
         for name, tensor in self._tensors.items():
             try:
                 placed[name] = plan.view(tensor.detach(), payload)
-            except KeyError:
+            except KeyError:  # guard: tensors that are not evicted are copied behind the storages
                 placed[name] = _copied(tensor.detach(), payload, at)
                 at += _aligned(tensor.numel() * tensor.itemsize)
         start = payload.data_ptr()
@@ -123,9 +124,10 @@ def read_note(note: bytes) -> Noted:
         ref = Ref.from_note(_id_of(fields["checkpoint"]), fields["checkpoint"])
         owner = Owner(str(fields["job"]), str(fields["ledger"]), _whole(fields["lease_epoch"]))
         noted = Noted(owner, ref, _whole(fields["body_at"]), _whole(fields["body_bytes"]), str(fields["body_hash"]))
+    # guard: a note that describes no parked state is told
     except (ValueError, KeyError, TypeError, Refused, CheckpointMismatch, RecursionError) as error:
         raise ParkedStateUnusable(f"what is noted beside it describes no state of a job: {error}") from error
-    if schema != SCHEMA:
+    if schema != SCHEMA:  # guard: what another version has parked is told
         raise ParkedStateUnusable(f"it was parked by another version of ebbtide (schema {schema}, here {SCHEMA})")
     return noted
 
@@ -137,12 +139,14 @@ def read_state(noted: Noted, payload: torch.Tensor) -> dict[str, object]:
         ParkedStateUnusable: what lies there is not what was noted.
     """
     body = payload[noted.body_at : noted.body_at + noted.body_bytes].numpy().tobytes()
+    # guard: a damaged description of a parked state is never used
     if len(body) != noted.body_bytes or xxhash.xxh3_128_hexdigest(body) != noted.body_hash:
         raise ParkedStateUnusable("the description of its tensors is damaged")
     try:
         found = json.loads(body)
         tensors = {name: _tensor(payload, *described) for name, described in found["tensors"].items()}
         state = unpack(found["tree"], tensors)
+    # guard: a description of a parked state that makes no sense is told
     except (ValueError, KeyError, TypeError, RuntimeError, Refused, RecursionError) as error:
         raise ParkedStateUnusable(f"the description of its tensors makes no sense: {error}") from error
     if not isinstance(state, dict):
@@ -167,7 +171,10 @@ def _id_of(fields: Mapping[str, Any]) -> CheckpointId:
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or value < 0:
+    if (
+        type(value) is not int  # guard: numbers of a parked state's note are whole
+        or value < 0  # guard: numbers of a parked state's note are not negative
+    ):
         raise ValueError(f"{value!r} is no whole number")
     return value
 

@@ -37,7 +37,7 @@ def safe_point(member: Member, *, last: bool) -> None:
     agreed = _agreed(member)
     durability.step = max(durability.step, agreed.durable)
     member.occupancy.host.forget_if_durable(durability.step)  # all ranks run: they have just agreed
-    if last:
+    if last:  # guard: the last step is committed before the job is done
         _last_commit(member)
         return
     if agreed.number <= orders.done:
@@ -70,12 +70,13 @@ def _obey(member: Member, agreed: Agreed) -> None:
 def _stop(member: Member, number: int, want: Want) -> None:
     """Publish and leave. While the commit fails the gang stays where it is, says so and tries again: leaving would
     lose steps, and so would more steps, since whoever cannot wait kills it after its grace."""
+    # guard: a gang that is told to stop commits before it leaves; a commit that fails keeps the gang where it is
     while why := commit(member):
         member.note(park_refused=why)
         member.say(RankPhase.RUNNING)
         time.sleep(RETRY_S)
         agreed = member.orders.agree(member.group, member.gate, checkpoint_due=False)
-        if agreed.number > number:
+        if agreed.number > number:  # guard: an order that is taken back is obeyed while commits fail
             member.note(park_refused="")
             _obey(member, agreed)
             return

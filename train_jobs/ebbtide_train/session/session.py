@@ -147,6 +147,7 @@ class TrainingSession:
         prepared = Prepared(model, unused_parameters=find_unused_parameters)
         if tracked.split and (self._mesh is None or not prepared.split):
             raise SessionMisuse("this model is split over processes: shard it by fully_shard(..., mesh=session.mesh())")
+        # guard: a state that no checkpoint can hold is refused before the first step
         must_be_plain(tracked.state(), world=self.world)
         if self._mesh is None:
             member.occupancy.form_group(member.orders.epoch)
@@ -187,7 +188,7 @@ class TrainingSession:
         member, settings = self._member, self.settings
         assert member.prepared is not None
         member.prepared.end_step()
-        if member.dataset_len not in (0, step.dataset_len):
+        if member.dataset_len not in (0, step.dataset_len):  # guard: the data set of a job does not change its length
             raise CheckpointMismatch(
                 f"the dataset has {step.dataset_len} samples, this job began with {member.dataset_len}: the order of "
                 "samples would change; use a new run directory for new data"
@@ -232,6 +233,7 @@ class TrainingSession:
         """
         member = self._member
         if member.left is None:  # first: others may be waiting for the slot
+            # guard: a slot is left before old checkpoints are removed
             member.occupancy.leave(member.prepared, member.tracked, drop_state=returned)
             if returned:
                 member.say(RankPhase.DONE)
@@ -241,5 +243,5 @@ class TrainingSession:
         member.durability.wait(self.settings.last_commit_s)
         self._store.settle(SETTLE_S)
         self._store.close()
-        if returned and member.left is not None:
+        if returned and member.left is not None:  # guard: a preemption that the author swallowed is raised again
             raise member.left

@@ -29,11 +29,12 @@ def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftBehi
     """
     group, settings = member.group, member.settings
     epoch, step, lost = 0, 0, 0
-    if group.rank == 0:
+    if group.rank == 0:  # guard: the first rank begins the gang's epoch before any rank reads
         rescued = rescue(settings, left_behind, member.tell)
         found = store.begin(settings.lease.epoch, settings.ledger)
         settle(settings, left_behind)
         epoch, step = (0, 0) if found is None else (found.epoch, found.step)
+        # guard: steps that must be run again are counted
         lost = max(0, finished_by_last_gang(settings.run_dir) - step)
         nodes = tuple(slot.node for slot in settings.lease.slots)
         nccl = member.occupancy.nccl or {}
@@ -65,7 +66,7 @@ def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: Tracked) 
         ("seed", settings.seed, ref.seed),
         ("global_batch", settings.global_batch, ref.global_batch),
     ):
-        if here != there:
+        if here != there:  # guard: the seed of a job does not change; the global batch of a job does not change
             raise CheckpointMismatch(
                 f"{name} is {here}, the committed checkpoint was made with {there}: the samples "
                 "of every step would change; set it back, or use a new run directory"
@@ -73,7 +74,7 @@ def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: Tracked) 
     state = store.load(ref, tracked.layouts(settings.world) if tracked.split else None)
     tracked.load(state)
     member.dataset_len = ref.dataset_len
-    member.finished = ref.step
+    member.finished = ref.step  # guard: a gang goes on with the step after the one that it restored
     member.durability.start_from(ref.step)
     states: Any = state["rng"]
     packed: torch.Tensor | None = states.get(str(settings.rank)) if ref.world == settings.world else None
@@ -82,7 +83,7 @@ def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: Tracked) 
 
 def start_rng(member: Member, packed: torch.Tensor | None) -> None:
     """At the loop's first turn, so that whatever the author drew before does not count."""
-    if packed is not None:
+    if packed is not None:  # guard: a rank's generators go on where they were
         rng.restore(packed, member.device)
     else:
         rng.seed_rank(member.settings.seed, step=member.finished, rank=member.settings.rank)

@@ -75,7 +75,7 @@ class Step:
         Raises:
             SessionMisuse: a micro batch got no backward, or batches are asked for twice.
         """
-        if self.dataset_len:
+        if self.dataset_len:  # guard: a loop takes the samples of a step once
             raise SessionMisuse(f"step {self.index}: its samples were taken already; call step.batches() once a step")
         settings = self._settings
         self.dataset_len = len(dataset)
@@ -120,9 +120,9 @@ class Step:
 
     def finish(self) -> tuple[float, Sequence[int]]:
         """This rank's mean loss and its samples, once the turn is over."""
-        if not self._samples:
+        if not self._samples:  # guard: a loop takes samples in each step
             raise SessionMisuse(f"step {self.index} took no samples: loop over step.batches(dataset) in each step")
-        self._must_be_closed()
+        self._must_be_closed()  # guard: a loop brings each batch back
         return self._loss_sum / len(self._samples), self._samples
 
     def _must_be_closed(self) -> None:

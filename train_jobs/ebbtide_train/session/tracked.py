@@ -51,7 +51,7 @@ class Tracked:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
-                if id(parameter) not in self._names:
+                if id(parameter) not in self._names:  # guard: an optimizer of another model is refused
                     raise SessionMisuse(
                         f"parameter group {index} of the optimizer has a parameter of shape {tuple(parameter.shape)} "
                         "that is not the model's; "
@@ -104,6 +104,7 @@ class Tracked:
         try:
             self.model.load_state_dict(state["model"])
             self._load_optimizer(state["optimizer"])
+            # guard: a checkpoint of a loop with a scheduler fits no loop without one
             if (self.scheduler is None) != (state["scheduler"] is None):
                 raise KeyError("scheduler")
             if self.scheduler is not None:
@@ -127,7 +128,7 @@ class Tracked:
                 numbers[name] = len(numbers)
         here = [self._parameter_names(group["params"]) for group in self.optimizer.param_groups]
         there = [list(group["params"]) for group in state["groups"]]
-        if here != there:
+        if here != there:  # guard: a checkpoint of other parameter groups is refused
             raise ValueError(f"the optimizer's parameter groups differ: {here} here, {there} in the checkpoint")
         self.optimizer.load_state_dict(
             {
@@ -177,4 +178,5 @@ def _mapped(value: object, view: Callable[[torch.Tensor], torch.Tensor]) -> obje
         return Counter(value)
     if isinstance(value, Mapping):  # of any kind: `tensors_in` looks into all of them
         return {key: _mapped(item, view) for key, item in value.items()}
+    # guard: arrays are copied into the state
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -26,9 +26,12 @@ def make_private(folder: Path) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, 0o700)
         found = os.lstat(one)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        if (
+            not stat.S_ISDIR(found.st_mode)  # guard: a link in place of a folder is refused
+            or found.st_uid != os.geteuid()  # guard: a folder of another user is refused
+        ):
             raise HostMemoryShort(
                 f"{one} is not this user's own folder, and somebody else could read what is parked there: remove it"
             )
-        if found.st_mode & 0o022:
+        if found.st_mode & 0o022:  # guard: a folder that others may write to is refused
             raise HostMemoryShort(f"others may write to {one}, where parked state would lie: `chmod 700` it")

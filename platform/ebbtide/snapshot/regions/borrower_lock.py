@@ -36,6 +36,7 @@ def share(fd: int) -> bool:
 def is_borrowed(fd: int) -> bool:
     """Whether a borrower is there (readers are none); takes nothing. ``fd``: of an open of its own."""
     asked = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _WHOLE_FILE.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    # guard: a region is borrowed while its borrower has the lock
     return bool(_WHOLE_FILE.unpack(asked)[0] != fcntl.F_UNLCK)
 
 
@@ -43,7 +44,8 @@ def _take(fd: int, kind: int) -> bool:
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE.pack(kind, os.SEEK_SET, 0, 0, 0))
     except OSError as error:
+        # guard: a lock that another process has is no error, and no lock
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
-        raise
+        raise  # guard: what is wrong with a region's lock is told
     return True

@@ -21,7 +21,10 @@ def open_region(path: Path, flags: int) -> int:
     """
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    if (
+        not stat.S_ISREG(found.st_mode)  # guard: only a file is a region
+        or found.st_uid != os.geteuid()  # guard: another user's file is no region of ours
+    ):
         os.close(fd)
         raise RegionDamaged(f"{path}: not a file of this user, so no region of ours")
     return fd
@@ -35,7 +38,10 @@ def read_header(fd: int, path: Path) -> Header:
     """
     header = newest(os.pread(fd, HEADER_BYTES, 0), str(path))
     size = os.fstat(fd).st_size
-    if size < layout.least_bytes(header.payload_bytes) + (header.note_bytes if header.state is RegionState.FULL else 0):
+    if size < layout.least_bytes(header.payload_bytes) + (  # guard: a region that was cut off is refused
+        # guard: a region whose note was cut off is refused
+        header.note_bytes if header.state is RegionState.FULL else 0
+    ):
         raise RegionDamaged(f"{path}: it has {size} bytes, fewer than its header says; it was cut off")
     return header
 
@@ -45,12 +51,12 @@ def read_note(fd: int, header: Header) -> bytes | None:
     if header.state is not RegionState.FULL:
         return None
     note = os.pread(fd, header.note_bytes, layout.note_offset(header.payload_bytes))
-    return note if xxhash.xxh3_64_intdigest(note) == header.note_hash else None
+    return note if xxhash.xxh3_64_intdigest(note) == header.note_hash else None  # guard: a damaged note is none
 
 
 def write(fd: int, data: bytes, at: int) -> None:
     """All of it."""
     view = memoryview(data)
-    while view:
+    while view:  # guard: a write that takes a part goes on
         done = os.pwrite(fd, view, at)
         view, at = view[done:], at + done

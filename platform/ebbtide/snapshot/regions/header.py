@@ -37,7 +37,7 @@ class Header:
 def encode(header: Header) -> bytes:
     """One slot, `SLOT_BYTES` long. Raises ValueError if the job's name is too long for it."""
     key = json.dumps([header.key.job, header.key.lease_epoch, header.key.rank]).encode()
-    if len(key) > KEY_BYTES_MAX:
+    if len(key) > KEY_BYTES_MAX:  # guard: a job's name that fits no header is refused
         raise ValueError(f"the job's name takes {len(key)} bytes here, at most {KEY_BYTES_MAX} fit")
     fixed = _FIXED.pack(
         MAGIC,
@@ -65,21 +65,27 @@ def newest(raw: bytes, where: str) -> Header:
         RegionDamaged: neither slot is valid; ``where`` is in its words.
     """
     found = [header for at in (0, SLOT_BYTES) if (header := _decode(raw[at : at + SLOT_BYTES])) is not None]
-    if not found:
+    if not found:  # guard: without a header a region is damaged
         raise RegionDamaged(f"{where}: no valid header; it was made by something else, or cut off")
-    return max(found, key=lambda header: header.number)
+    return max(
+        found,
+        key=lambda header: header.number,  # guard: of two headers the later counts
+    )
 
 
 def _decode(slot: bytes) -> Header | None:
     body, stored = slot[: -_HASH.size], slot[-_HASH.size :]
-    if len(slot) != SLOT_BYTES or _HASH.unpack(stored)[0] != xxhash.xxh3_64_intdigest(body):
+    if (
+        len(slot) != SLOT_BYTES  # guard: half a header is none
+        or _HASH.unpack(stored)[0] != xxhash.xxh3_64_intdigest(body)  # guard: a header with another hash is none
+    ):
         return None
     magic, number, state, payload, note_bytes, note_hash, hashed, key_bytes = _FIXED.unpack_from(body)
-    if magic != MAGIC:
+    if magic != MAGIC:  # guard: a header with another magic is none
         return None
     try:
         job, epoch, rank = json.loads(body[_FIXED.size : _FIXED.size + key_bytes])
         key = RegionKey(str(job), int(epoch), int(rank))
         return Header(number, key, RegionState(state), payload, note_bytes, note_hash, bool(hashed))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError):  # guard: a header whose key makes no sense is none
         return None

@@ -24,7 +24,7 @@ def take(fd: int, size_bytes: int) -> None:
         _ask_for_large(mapped)
         for at in range(0, size_bytes, PIECE_BYTES):
             size = min(PIECE_BYTES, size_bytes - at)
-            if not _populate(mapped, at, size):
+            if not _populate(mapped, at, size):  # guard: memory that a kernel does not populate is taken in another way
                 # Either there is no more, and this says what; or the kernel is older, and this at least takes it.
                 os.posix_fallocate(fd, at, size)
 
@@ -33,6 +33,7 @@ def attach(mapped: mmap.mmap) -> None:
     """Map what is there already, so that no later access has to."""
     _ask_for_large(mapped)
     for at in range(0, len(mapped), PIECE_BYTES):
+        # guard: pages are mapped before they are needed
         if not _populate(mapped, at, min(PIECE_BYTES, len(mapped) - at)):
             for page in range(at, min(at + PIECE_BYTES, len(mapped)), mmap.PAGESIZE):
                 mapped[page]  # an older kernel; read only, the memory is there

@@ -45,17 +45,22 @@ def read_region(path: Path) -> ReadRegion:
     """
     with contextlib.ExitStack() as undo:
         fd = open_region(path, os.O_RDONLY)
-        undo.callback(os.close, fd)
-        if not share(fd):
+        undo.callback(os.close, fd)  # guard: a read that fails lets go of its region
+        if not share(fd):  # guard: a region whose borrower lives is not read
             raise RegionBusy(f"{path} is used by another process; what is in it may change")
         header = read_header(fd, path)
         note = read_note(fd, header)
-        if note is None:
+        if note is None:  # guard: a region that is not full is not read
             raise RegionDamaged(f"{path}: it is {header.state.name}, and nothing in it counts")
-        mapped = mmap.mmap(fd, HEADER_BYTES + header.payload_bytes, access=mmap.ACCESS_COPY)
+        mapped = mmap.mmap(
+            fd,
+            HEADER_BYTES + header.payload_bytes,
+            access=mmap.ACCESS_COPY,  # guard: what a reader writes into a region is seen by no other
+        )
         payload = as_tensor(mapped)[HEADER_BYTES:]
-        if header.hashed:
+        if header.hashed:  # guard: a payload is compared with its hashes where these were recorded
             _verify(fd, memoryview(payload.numpy()), path)  # type: ignore[arg-type] # it is one
+        # guard: a reader lets go of a region with its last tensor
         weakref.finalize(mapped, os.close, fd)  # the lock goes with the last tensor that looks into the memory
         undo.pop_all()
         return ReadRegion(header.key, note, payload, header.hashed)
@@ -66,5 +71,6 @@ def _verify(fd: int, payload: memoryview, path: Path) -> None:
     hashes = os.pread(fd, layout.chunks(len(payload)) * size, layout.hashes_offset(len(payload)))
     for index, start in enumerate(range(0, len(payload), layout.CHUNK_BYTES)):
         expected = int.from_bytes(hashes[index * size : (index + 1) * size], "little")
+        # guard: every chunk of a payload is compared
         if xxhash.xxh3_64_intdigest(payload[start : start + layout.CHUNK_BYTES]) != expected:
             raise RegionDamaged(f"{path}: bytes {start} to {start + layout.CHUNK_BYTES} are not what was put there")

@@ -35,5 +35,5 @@ FULL would write the new note over the one that counts."""
 
 def check(before: RegionState, after: RegionState) -> None:
     """Raises RegionMisused if the table has no such edge."""
-    if after not in EDGES[before]:
+    if after not in EDGES[before]:  # guard: into FULL leads FILLING alone
         raise RegionMisused(f"a region that is {before.name} cannot become {after.name}")

@@ -108,13 +108,14 @@ class BackgroundSaver:
             write: what to do with the copy, such as ``lambda state: checkpoints.save(state, epoch=3, step=100)``.
         """
         save = Save()
-        if self.busy and not self._waited():
+        if self.busy and not self._waited():  # guard: a second background save waits for the first or is turned away
             refusal = Refused("a checkpoint is still being written, so this one is not begun; try again later")
             save._answer.set_exception(refusal)
             _logger.warning("%s", refusal)
             return save
         try:
             staged = self._copies.stage(state)
+        # guard: a failure of a background save hurts no training
         except Exception as error:  # noqa: BLE001 - a lock, a state that holds itself: whatever the author put there
             # Whatever is wrong, the ranks that could make their copies must not wait for this one in vain.
             kind = "no memory for a copy" if isinstance(error, MemoryError) else f"no copy ({type(error).__name__})"
@@ -125,6 +126,7 @@ class BackgroundSaver:
         thread = threading.Thread(target=_write, args=(save, staged, write), name="checkpoint", daemon=True)
         try:
             thread.start()
+        # guard: without a thread a background save is written in the caller's time
         except RuntimeError as error:  # "can't start new thread": the process or the machine has too many
             save.why_not_copied = f"no thread to write it in: {error}"
             _logger.warning("%s: the checkpoint is written while training waits", save.why_not_copied)

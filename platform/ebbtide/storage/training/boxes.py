@@ -109,7 +109,7 @@ def why_no_tiling(shape: Ints, boxes: Sequence[Box]) -> str:
         )
         if not inside:
             return f"the part {box} is not within the shape {list(shape)}"
-    if clash := _overlapping(shape, full):
+    if clash := _overlapping(shape, full):  # guard: parts of an array that overlap are found
         return f"the parts {clash[0]} and {clash[1]} overlap"
     missing = math.prod(shape) - sum(box.volume for box in full)
     return f"{missing} elements of the shape {list(shape)} are in no part" if missing else ""

@@ -144,9 +144,10 @@ class RunCheckpoints:
                 return found
             except (Corrupt, NotPublished) as error:
                 now = self.lineage()
-                if not skipped and now[:1] != [wanted]:
+                if not skipped and now[:1] != [wanted]:  # guard: a reader that is overtaken by commits reads the newest
                     line = now  # a newer one was committed meanwhile, and this one removed
                     continue
+                # guard: an older checkpoint is read only if that is asked for
                 if if_corrupt is IfCorrupt.RAISE or not line:
                     raise
                 _logger.warning("run %s: %s is damaged, an older one is read: %s", self.paths.run, wanted, error)
@@ -173,7 +174,7 @@ class RunCheckpoints:
         """Say that a gang has begun; once, by its first rank, before the others read. See `survey.begin_epoch`."""
         try:
             return begin_epoch(self.paths, self.ports.disk, epoch, start, claim=claim, check=check)
-        except NoRoom:
+        except NoRoom:  # guard: a full disk is cleaned before a gang that begins calls it full
             if not self.make_room(epoch):
                 raise
             return begin_epoch(self.paths, self.ports.disk, epoch, start, claim=claim, check=check)
@@ -201,11 +202,12 @@ class RunCheckpoints:
         about, wanted = About(1, dict(note or {})), CheckpointId(epoch, step)
         with self.alone():
             if self._is_committed(wanted):
+                # guard: a step that is found committed is durable before that is said
                 self.ports.disk.sync_directory(self.paths.epoch(epoch))  # whoever placed it may not have come that far
                 return wanted
             try:
                 self._save(wanted, shards, tree, about)
-            except NoRoom:
+            except NoRoom:  # guard: a full disk is cleaned before a save calls it full
                 if not self.make_room(epoch):
                     raise
                 self._save(wanted, shards, tree, about)
@@ -220,7 +222,7 @@ class RunCheckpoints:
                 entry = write_shards(saving.staging, 0, shards)
             saving.commit([entry], tree, about)
         except BaseException:
-            saving.drop()
+            saving.drop()  # guard: a save of a checkpoint that fails leaves nothing
             raise
 
     def alone(self) -> "_Alone":
@@ -263,6 +265,7 @@ class RunCheckpoints:
         cleaning = threading.Thread(target=clean, name=f"clean {self.paths.run}", daemon=True)
         try:
             cleaning.start()
+        # guard: without a thread to clean in a commit is one all the same
         except RuntimeError as error:  # "can't start new thread"; what was committed before is committed
             _logger.warning("run %s: what is not needed stays for now: %s", self.paths.run, error)
         else:
@@ -305,7 +308,7 @@ class _Alone:
         self._lock, self._run = lock, run
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):  # guard: a process writes one checkpoint at a time
             raise Refused(f"run {self._run}: a checkpoint is being written; wait for it, and then begin the next one")
 
     def __exit__(self, *_: object) -> None:

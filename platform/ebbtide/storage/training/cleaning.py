@@ -68,6 +68,7 @@ class Cleaner:
             StorageError: the run cannot be looked at; nothing was removed.
         """
         done, found = Cleaned(), look(self.paths)
+        # guard: a gang that was replaced leaves half written things alone
         if overtaken_by(found, self.epoch) is not None:
             return done
         for one in judge(
@@ -82,16 +83,23 @@ class Cleaner:
                 self._remove_checkpoint(one.id, one.why, done)
         for number, path in list(temporaries(self.paths)):
             is_own_work = number == self.epoch and path.name.startswith(WORK)  # in use, or cleared by the next save
-            if is_own_work or number > self.epoch:
+            if (
+                is_own_work  # guard: half written things of a gang itself are in use
+                or number > self.epoch
+            ):
                 continue
             try:
                 with telling("look at", path), suppress(FileNotFoundError):
                     age_s = now_s - _changed_s(path)
-                    if age_s > self.keeping.grace_s or (urgent and number < self.epoch):
+                    if (
+                        age_s > self.keeping.grace_s  # guard: half written things of others have a grace
+                        or (urgent and number < self.epoch)
+                    ):
                         self._remove(path, f"half written, and unchanged for {age_s:.0f} s", done)
             except StorageError as error:
                 done.failed.append(error)
         # Before this gang has said from where it goes on, an epoch in which nothing is may be what says so.
+        # guard: what an empty epoch says counts until this gang has said it
         if any(one.epoch == self.epoch and one.start is not None for one in found):
             for one_epoch in found:
                 if one_epoch.epoch < self.epoch:
@@ -105,7 +113,7 @@ class Cleaner:
     def _newest_sound(self, found: list[EpochFound]) -> CheckpointId | None:
         for one in lineage(found):
             with suppress(NotPublished, Corrupt, Refused):
-                open_directory(self.paths, one)
+                open_directory(self.paths, one)  # guard: damaged ones do not count as the newest that opens
                 return one
         return None
 
@@ -123,13 +131,21 @@ class Cleaner:
         place, aside = self.paths.checkpoint(one), self.paths.removed(one)
         is_moved = is_free = False
         try:
-            is_moved = not self._is_read(one) and self.ports.disk.move(place, aside)
-            is_free = is_moved and not self._is_read(one)
+            is_moved = (
+                not self._is_read(one)  # guard: readers are looked for once more before a checkpoint is moved
+                and self.ports.disk.move(place, aside)  # guard: a checkpoint that goes is renamed first
+            )
+            is_free = (
+                is_moved
+                # guard: readers are looked for once more after a checkpoint was moved
+                and not self._is_read(one)
+            )
             if is_moved and not is_free:
                 self.ports.disk.move(aside, place)
-        except StorageError as error:
+        except StorageError as error:  # guard: what cannot be removed fails no save
             done.failed.append(error)
-            if is_moved:  # nobody can tell who reads it
+            # guard: a checkpoint of which it cannot be told who reads it comes back
+            if is_moved:
                 with suppress(StorageError):
                     self.ports.disk.move(aside, place)
         if is_free:
@@ -174,5 +190,6 @@ def _changed_s(path: Path) -> float:
         for folder, _, names in os.walk(path):
             for name in names:
                 with suppress(FileNotFoundError):
+                    # guard: a directory is as young as what is in it
                     newest = max(newest, (Path(folder) / name).lstat().st_mtime)
     return newest

@@ -63,7 +63,7 @@ class TrainingWriter(StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Learn which rank this is."""
-        if not kwargs.get("use_collectives", True):
+        if not kwargs.get("use_collectives", True):  # guard: ranks come together for a commit
             raise Refused("the ranks must come together for a commit: leave use_collectives as it is")
         self._is_coordinator, self._rank = is_coordinator, int(kwargs.get("rank") or 0)
 
@@ -85,7 +85,7 @@ class TrainingWriter(StorageWriter):
         objects = {item.index.fqn: _packed(item, planner, extra) for item in plan.items if not _is_tensor(item)}
         shards = [_shard(item, planner) for item in plan.items if _is_tensor(item)]
         names = {shard.name for shard in shards}
-        if clash := names.intersection(extra):
+        if clash := names.intersection(extra):  # guard: tensors of an object that would hide others are refused
             raise Refused(f"two tensors of this state are called {min(clash)!r}: rename one")
         shards += [Shard.of_all(name, tensor) for name, tensor in extra.items()]
         with self.saving.telling_of_successors():

@@ -62,12 +62,12 @@ def go_on_from(
     before = newest(found)
     if before == wanted and last_claim(found) is not None:
         raise Refused(f"run {paths.run} goes on from {wanted} anyway: there is nothing to decide")
-    if damage := verify(checkpoints, wanted):
+    if damage := verify(checkpoints, wanted):  # guard: a run goes on from a damaged checkpoint by no decision
         raise Refused(f"checkpoint {wanted} is damaged, so nothing can go on from it: {damage[0]}")
-    if runs(paths):
+    if runs(paths):  # guard: a person decides nothing while a gang lives
         raise Refused(f"job {paths.run} runs, or is parked: stop it first, and decide then")
     decided = Decided(found[-1].epoch + 1, wanted, before, max(0, (before.step if before else 0) - wanted.step))
-    _write_down(checkpoints, decided, who, now_s)
+    _write_down(checkpoints, decided, who, now_s)  # guard: a decision is on record
     checkpoints.begin_epoch(decided.epoch, Start(wanted, _next_claim(found, ledger)))
     return decided
 

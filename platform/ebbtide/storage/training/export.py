@@ -92,7 +92,10 @@ def export(
         NoRoom, TransferFailed: it cannot be written.
     """
     path = local_path(destination)
-    with checkpoints.open(wanted, held=True) as opened:
+    with checkpoints.open(
+        wanted,
+        held=True,  # guard: a checkpoint that goes out is held meanwhile
+    ) as opened:
         metadata = metadata_of(opened)
         target: Target = _Local(path.absolute()) if path else _Remote(destination)
         writer = _Writer(target, opened.size_bytes, progress or _nobody)
@@ -103,7 +106,7 @@ def export(
             writer.put(_INDEX, pickle.dumps(replace(metadata, storage_data=writer.places, version=CURRENT_DCP_VERSION)))
             target.end()
         except BaseException:
-            target.give_up()
+            target.give_up()  # guard: an export that fails leaves nothing that looks whole
             raise
     return Exported(target.where, tuple(writer.files), writer.written_bytes)
 
@@ -168,7 +171,7 @@ class _Local:
     def __init__(self, path: Path) -> None:
         self._path, self._disk = path, Disk()
         with telling("look at", path):
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):  # guard: an export overwrites nothing
                 raise Refused(f"{path} is there and not empty, and nothing is overwritten: name another directory")
         self._work = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
         self._disk.make_directory(self._work)

@@ -55,7 +55,8 @@ def save_together(
     with checkpoints.alone():
         try:
             _save_once(state, checkpoints, at, note, group, planner)
-        except NoRoom:  # all ranks hear of it, and come together again
+        # All ranks hear of it, and come together again.
+        except NoRoom:  # guard: a full disk is cleaned before all ranks of a gang fail
             if leads:
                 checkpoints.make_room(at.epoch)
             _save_once(state, checkpoints, at, note, group, planner)
@@ -81,10 +82,10 @@ def _save_once(
         else:
             _save_alone(state, writer, planner)
     except CheckpointException as error:  # a BaseException
-        saving.drop()
+        saving.drop()  # guard: a gang that fails leaves nothing
         raise first_failure(error) from None
     except BaseException:
-        saving.drop()
+        saving.drop()  # guard: a gang of one that fails leaves nothing
         raise
     finally:
         if isinstance(planner, DefaultSavePlanner):

@@ -60,18 +60,20 @@ def lineage(epochs: Iterable[EpochFound]) -> list[CheckpointId]:
     for one in sorted(epochs, key=lambda one: one.epoch, reverse=True):
         steps = one.steps
         if origin is not None:
-            if one.epoch > origin.epoch:
+            if one.epoch > origin.epoch:  # guard: readers go over epochs that lead nowhere
                 continue
+            # guard: what a gang commits after the step from which the next one went on does not count
             if one.epoch == origin.epoch:
                 steps = frozenset(step for step in steps if step <= origin.step)
-            if not found and (one.epoch < origin.epoch or origin.step not in steps):
+            if not found and (one.epoch < origin.epoch or origin.step not in steps):  # guard: a missing origin is named
                 found.append(origin)
         found += [CheckpointId(one.epoch, step) for step in sorted(steps, reverse=True)]
+        # guard: a gang that began from nothing has nothing behind it
         if one.start is not None and one.start.origin is None:
             return found
         if one.start is not None:
             origin = one.start.origin
-    if origin is not None and not found:
+    if origin is not None and not found:  # guard: a missing origin is named also if there is nothing below it
         found.append(origin)
     return found
 
@@ -85,4 +87,4 @@ def newest(epochs: Iterable[EpochFound]) -> CheckpointId | None:
 def overtaken_by(epochs: Iterable[EpochFound], epoch: int) -> int | None:
     """The highest epoch above ``epoch``, or None: then that one is the last that began."""
     highest = max((one.epoch for one in epochs), default=epoch)
-    return highest if highest > epoch else None
+    return highest if highest > epoch else None  # guard: a later epoch is one with a directory, whatever is in it

@@ -31,7 +31,7 @@ def epoch_for(epochs: Iterable[EpochFound], claim: Claim, present_ledger: Callab
         return claim.lease
     highest, last = found[-1].epoch, last_claim(found)
     if last is None:
-        if claim.lease >= highest:
+        if claim.lease >= highest:  # guard: where no ledger is known a lower lease is turned away
             return claim.lease
         raise Superseded(
             f"epoch {highest} has begun, and this gang has lease epoch {claim.lease}: either it was replaced, or the "
@@ -40,11 +40,11 @@ def epoch_for(epochs: Iterable[EpochFound], claim: Claim, present_ledger: Callab
             "ebbtide checkpoints use JOB --at e<epoch>/step-<n>"
         )
     epoch, known = last
-    if known.ledger == claim.ledger:
+    if known.ledger == claim.ledger:  # guard: leases of one ledger keep their distance
         return claim.lease + epoch - known.lease
     if (present := present_ledger()) == claim.ledger:
-        return max(claim.lease, highest + 1)
-    raise Superseded(
+        return max(claim.lease, highest + 1)  # guard: a gang of a younger ledger goes above all that there is
+    raise Superseded(  # guard: a gang of the ledger of an older pool is turned away
         f"epoch {epoch} has begun under ledger {known.ledger}, and this gang is of ledger {claim.ledger}, which is not "
         f"the one that the pool has now ({present or 'none is there'}): if its pool was replaced, stop it; else bring "
         "the pool's ledger back, and start the job again"

@@ -154,6 +154,7 @@ def open_checkpoint(
     with ExitStack() as undo:
         if held and ports.leases is not None:
             # Before looking: then it stays.
+            # guard: a reader has its lease before it looks
             undo.enter_context(ports.leases.hold(of_checkpoint(wanted), comes_back=True))
         contents = open_directory(paths, wanted)
         return OpenCheckpoint(wanted, StoredObject(contents, ports.transport, undo.pop_all()))

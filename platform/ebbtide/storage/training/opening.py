@@ -25,16 +25,20 @@ def checkpoint_manifest(paths: RunPaths, wanted: CheckpointId) -> Manifest:
     path = directory / MANIFEST
     try:
         raw = read_small(path, MAX_MANIFEST_BYTES)
-    except ValueError as error:
+    except ValueError as error:  # guard: a manifest that is too long is damage
         raise Corrupt(f"this file is longer than any of its kind: {error}", path) from error
     except FileNotFoundError as error:
         with telling("look at", directory):
             is_there = directory.is_dir()
-        if is_there:
+        if is_there:  # guard: a missing manifest of a checkpoint is damage, and not its absence
             raise Corrupt("this file of a committed checkpoint is missing", path) from error
         raise NotPublished(f"run {paths.run} has no checkpoint {wanted} in {paths.directory}") from error
     manifest = parse_manifest(raw, path)
-    if manifest.kind is not Kind.TRAINING or manifest.key != paths.key(wanted):
+    if (
+        manifest.kind is not Kind.TRAINING
+        # guard: a manifest of another run, epoch or step is damage
+        or manifest.key != paths.key(wanted)
+    ):
         raise Corrupt(f"this is the manifest of {manifest.kind.value} {manifest.key}", path)
     return manifest
 

@@ -142,7 +142,7 @@ def rank_file(rank: int) -> FileName:
 def epoch_of(name: str) -> int | None:
     """The epoch that a directory's name means, or None."""
     found = _EPOCH.fullmatch(name)
-    return int(found[1]) if found else None
+    return int(found[1]) if found else None  # guard: numbers in names have one spelling
 
 
 def step_of(name: str) -> int | None:

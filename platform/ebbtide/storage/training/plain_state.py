@@ -37,7 +37,7 @@ def pack(value: object, name: str, tensors: MutableMapping[str, torch.Tensor]) -
     """
     try:
         return _pack(value, name, tensors)
-    except RecursionError as error:
+    except RecursionError as error:  # guard: a state that holds itself is refused
         raise Refused(f"{name or 'the state'} is nested too deeply, or holds itself") from error
 
 
@@ -112,7 +112,7 @@ def _pack_mapping(value: Mapping[object, object], name: str, tensors: MutableMap
 
 def _put(tensor: torch.Tensor, name: str, tensors: MutableMapping[str, torch.Tensor]) -> str:
     free, number = name or "tensor", 1
-    while free in tensors:
+    while free in tensors:  # guard: tensors of one name stay two
         number += 1
         free = f"{name}~{number}"
     tensors[free] = tensor

@@ -115,6 +115,7 @@ class Saving:
         try:
             begin_epoch(self._paths, self._ports.disk, self.id.epoch)
             for epoch, path in list(temporaries(self._paths)):
+                # guard: what a failed save of this gang left is removed before the next one
                 if epoch == self.id.epoch and path.name.startswith(WORK):
                     self._ports.disk.remove_tree(path)  # this gang writes one at a time: that attempt has failed
             self._leads = True
@@ -146,6 +147,7 @@ class Saving:
         with self.telling_of_successors():
             check_epoch(self._paths, self.id.epoch)
             manifest = self._seal(entries, tree, about)
+            # guard: a commit looks for a later gang once more before its rename
             check_epoch(self._paths, self.id.epoch)
             self._place(manifest)
         return self.id
@@ -157,7 +159,7 @@ class Saving:
             yield
         except (TransferFailed, NotPublished, Corrupt, Refused) as error:
             try:
-                check_epoch(self._paths, self.id.epoch)
+                check_epoch(self._paths, self.id.epoch)  # guard: what a later gang has cleared away is told as that
             except Superseded as reason:
                 raise reason from error
             except StorageError:
@@ -170,10 +172,10 @@ class Saving:
         The rank that leads removes what was written, as far as that is possible. The others remove nothing: they may
         hear of a failure while that rank has all that it needs, and commits.
         """
-        if self.stage in (Stage.PLACED, Stage.DROPPED):
+        if self.stage in (Stage.PLACED, Stage.DROPPED):  # guard: what is committed cannot be given up
             return
         self._go(Stage.DROPPED)
-        if not self._leads:
+        if not self._leads:  # guard: the other ranks of a gang remove nothing when it fails
             return
         with suppress(StorageError):  # the error that led here is the one to tell; the rest is removed later
             self._ports.disk.remove_tree(self._work)
@@ -183,11 +185,13 @@ class Saving:
         budget = self._keeping.budget
         if lack_in_words(measure(self._paths, now_s), budget, self._paths, size_bytes):
             Cleaner(self._paths, self._ports, self._keeping, self.id.epoch, self._origin).clean(now_s, urgent=True)
+            # guard: a full budget never costs the last good checkpoint
             if why := lack_in_words(measure(self._paths, now_s), budget, self._paths, size_bytes):
                 raise NoRoom(why)
 
     def _seal(self, entries: Sequence[RankEntry], tree: Json, about: About) -> Manifest:
         files: list[FileEntry] = [entry.file for entry in entries if entry.file is not None]
+        # guard: each rank is in a checkpoint once
         if len({entry.rank for entry in entries}) != len(entries) or len({file.name for file in files}) != len(files):
             raise Refused(f"checkpoint {self.id}: two entries are of one rank; give each rank's once")
         raw = gather_index(entries, tree).to_bytes()
@@ -209,15 +213,17 @@ class Saving:
         for _ in range(MOST_TURNS):
             if disk.move(self._work, target):
                 break
-            if self._stands(manifest):
-                disk.sync_directory(target.parent)  # whoever placed it may not have come that far
+            if self._stands(manifest):  # guard: a step that was committed stays as it is
+                # Who placed it may not have come that far.
+                disk.sync_directory(target.parent)  # guard: a rename whose answer was lost is made durable
                 break
             with telling("look at", self._work):
                 is_there = self._work.is_dir()
-            if not is_there:  # by a later gang, which `telling_of_successors` then tells; or by hand
+            # Taken away by a later gang, which `telling_of_successors` then tells; or by hand.
+            if not is_there:  # guard: a work directory that is gone is told, and moves nothing away
                 hint = "it was taken away while the checkpoint was committed; save it again"
                 raise TransferFailed("rename", self._work, errno=errno.ENOENT, hint=hint)
-            disk.move(target, self._paths.removed(self.id))
+            disk.move(target, self._paths.removed(self.id))  # guard: a damaged checkpoint of the same step makes way
         else:
             raise Refused(f"checkpoint {self.id} cannot be committed: what is in the way comes back at {target}")
         self._go(Stage.PLACED)
@@ -238,7 +244,7 @@ class Saving:
         return True
 
     def _must_be(self, stage: Stage) -> None:
-        if self.stage is not stage:
+        if self.stage is not stage:  # guard: a save is begun, committed and given up in this order only
             raise Refused(f"checkpoint {self.id} is {self.stage.value}; it should be {stage.value} for that")
 
     def _go(self, stage: Stage) -> None:

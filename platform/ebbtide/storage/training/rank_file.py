@@ -131,7 +131,7 @@ def must_be_storable(name: str, tensor: torch.Tensor) -> None:
     """
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Refused(f"tensor {name!r} is not dense ({tensor.layout}): store its parts, each a dense tensor")
-    if tensor.dtype not in DTYPE_NAMES:
+    if tensor.dtype not in DTYPE_NAMES:  # guard: a tensor that no file can hold is refused
         raise Refused(f"tensor {name!r} is {tensor.dtype}, which safetensors does not know: convert it")
     if tensor.device.type == "meta":
         raise Refused(f"tensor {name!r} is on the meta device and has no values")

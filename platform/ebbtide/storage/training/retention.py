@@ -29,6 +29,7 @@ class Retention:
     keep_every: int | None = None
 
     def __post_init__(self) -> None:
+        # guard: a retention that keeps nothing is refused
         if self.keep_last < 1 or (self.keep_every is not None and self.keep_every < 1):
             raise ValueError(f"{self} would remove the last good checkpoint; both numbers must be at least 1")
 
@@ -71,17 +72,18 @@ def judge(
     has_own = any(one.epoch == epoch and one.steps for one in epochs)
 
     def why_it_stays(one: CheckpointId) -> str:
-        if later is not None:
+        if later is not None:  # guard: a gang that was replaced removes no checkpoint
             return f"epoch {later} has begun, and decides"
-        if one in busy:
+        if one in busy:  # guard: a checkpoint that is read stays
             return "somebody reads it"
-        if one == sound:
+        if one == sound:  # guard: the newest that opens stays, however many newer ones are damaged
             return "the newest that can be opened"
+        # guard: the checkpoint that a gang has read stays until it has one of its own
         if one == origin and not has_own:
             return "the gang goes on from it"
         if one not in places:
             return ""
-        if places[one] < retention.keep_last:
+        if places[one] < retention.keep_last:  # guard: the newest few checkpoints stay
             return f"one of the newest {retention.keep_last}"
         if retention.keep_every is not None and one.step % retention.keep_every == 0:
             return f"one in {retention.keep_every} steps is kept"

@@ -96,14 +96,14 @@ def _promised_bytes(other: RunPaths, now_s: float) -> int:
                 max(0, _reserved_bytes(path, now_s) - tree_bytes(path, but=RESERVATION))
                 for _, path in temporaries(other)
             )
-    except StorageError as error:
+    except StorageError as error:  # guard: a neighbour that may not be listed stops no save
         _logger.warning("what run %s has reserved is not known, and not counted: %s", other.run, error)
         return 0
 
 
 def _others(paths: RunPaths) -> Iterator[RunPaths]:
     for name in os.listdir(paths.directory.parent):
-        if name != paths.directory.name:
+        if name != paths.directory.name:  # guard: what other runs have reserved is not there
             yield RunPaths(paths.directory.parent / name, name)
 
 

@@ -114,7 +114,7 @@ def _narrow(tensor: torch.Tensor, box: Box, origin: tuple[int, ...]) -> torch.Te
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if target.dtype == source.dtype:
+    if target.dtype == source.dtype:  # guard: the bits of a chunk are copied as bits
         bits = _BITS[source.dtype.itemsize]
         target, source = target.view(bits), source.view(bits)
     target.copy_(source)

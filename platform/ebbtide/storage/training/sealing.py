@@ -27,17 +27,18 @@ def seal(work: Path, manifest: Manifest, disk: Disk) -> None:
             found = (work / entry.name).stat(follow_symlinks=False).st_size
         except OSError as error:
             raise Refused(f"file {entry.name} is to be committed, but cannot be found in {work}") from error
-        if found != entry.size_bytes:
+        if found != entry.size_bytes:  # guard: the file of each rank has its length when it is committed
             raise Refused(f"file {entry.name} was written with {entry.size_bytes} bytes, and {work} has {found} of it")
         if entry.index is not None:
+            # guard: the file of each rank has its index of hashes when it is committed
             read_index(work, manifest, entry)
     belong = {entry.name for entry in manifest.files}
     belong |= {index_name(FileName(entry.name)) for entry in manifest.files if entry.index}
     with telling("list", work):
         strays = [work / name for name in os.listdir(work) if name not in belong]
     for path in strays:
-        disk.remove_tree(path)
+        disk.remove_tree(path)  # guard: what no rank wrote is not committed
     raw = manifest.to_bytes()
     disk.write(work / MANIFEST, raw)
     disk.write(work / COMMIT, commit_bytes(raw))
-    disk.sync_directory(work)
+    disk.sync_directory(work)  # guard: names are durable before the rename

@@ -89,30 +89,35 @@ def begin_epoch(
             made anew, and the gang has stood still since.
         Refused: the checkpoint to go on from is of this epoch or a later one.
     """
-    check_epoch(paths, epoch)
-    disk.make_directory(paths.epoch(epoch))  # before looking: a gang that removes something sees it from now on
+    check_epoch(paths, epoch)  # guard: no gang and no save begins once a later gang has begun
+    # Before looking: a gang that removes something sees it from now on.
+    # guard: the directory of an epoch is there before its gang looks for the newest
+    disk.make_directory(paths.epoch(epoch))
     said = _said(paths, epoch, claim)
-    if said is not None:
+    if said is not None:  # guard: what a gang has said of its beginning stays
         return said
     if start is None:
+        # guard: a gang goes on from what is below its own epoch
         start = Start(newest([one for one in look(paths) if one.epoch < epoch]), claim)
         if check is not None and start.origin is not None:
-            check(start.origin)
+            check(start.origin)  # guard: what a start finds wrong is said before the start is written
     origin = start.origin
+    # guard: no gang can be made to go on from its own or a later epoch
     if origin is not None and origin.epoch >= epoch:
         raise Refused(f"run {paths.run}: epoch {epoch} cannot go on from {origin}: give the gang a higher epoch")
     fields = {"schema": SCHEMA, "run": paths.run, "epoch": epoch, "from": None if origin is None else str(origin)}
     if start.claim is not None:
         fields |= {"ledger": start.claim.ledger, "lease": start.claim.lease}
     disk.replace(paths.start(epoch), json.dumps(fields).encode() + b"\n")
-    check_epoch(paths, epoch)
-    _said(paths, epoch, claim)
+    check_epoch(paths, epoch)  # guard: a gang that is replaced while it begins hears of it
+    _said(paths, epoch, claim)  # guard: a gang of another ledger that said the same epoch just after this one is seen
     return start
 
 
 def _said(paths: RunPaths, epoch: int, claim: Claim | None) -> Start | None:
     """From where a gang of this epoch went on; raises Superseded if its lease is known, and another than ours."""
     said = read_start(paths, epoch)
+    # guard: a gang of another ledger that has chosen the same epoch is turned away
     if said is not None and said.claim is not None and claim is not None and said.claim != claim:
         raise Superseded(
             f"run {paths.run}: epoch {epoch} has begun with lease {said.claim.lease} of ledger {said.claim.ledger}, "
@@ -142,13 +147,14 @@ def read_start(paths: RunPaths, epoch: int) -> Start | None:
         raise Corrupt(f"this does not say from where a gang went on: {error}", path) from error
     if isinstance(schema, int) and schema > SCHEMA:
         raise Refused(f"{path} has schema {schema}; this version of ebbtide reads {SCHEMA}: update it")
+    # guard: a start that makes no sense is never passed over
     if (schema, run, number) != (SCHEMA, paths.run, epoch) or not isinstance(text, str | None):
         raise Corrupt(f"this is not about epoch {epoch} of run {paths.run}", path)
     try:
         origin = None if text is None else CheckpointId.parse(text)
     except Refused as error:
         raise Corrupt(f"this does not say from where a gang went on: {error}", path) from error
-    if origin is not None and origin.epoch >= epoch:
+    if origin is not None and origin.epoch >= epoch:  # guard: no gang has gone on from its own or a later epoch
         raise Corrupt(f"epoch {epoch} cannot have gone on from {origin}", path)
     return Start(origin, _claim(fields))
 
@@ -178,4 +184,7 @@ def _names(directory: Path) -> list[str]:
 
 def _has_commit(directory: Path) -> bool:
     with telling("look at", directory):
-        return is_real_directory(directory) and (directory / COMMIT).exists()
+        return (
+            is_real_directory(directory)  # guard: a link is no checkpoint
+            and (directory / COMMIT).exists()  # guard: only what has a COMMIT is a checkpoint
+        )

@@ -96,15 +96,17 @@ def gather_index(entries: Iterable[RankEntry], tree: Json) -> StateIndex:
         first = found[0][1]
         parts = []
         for file, piece in found:
+            # guard: all ranks have one shape and type of a tensor
             if (piece.dtype, piece.shape) != (first.dtype, first.shape):
                 kinds = f"{first.dtype} {list(first.shape)} and {piece.dtype} {list(piece.shape)}"
                 raise Refused(f"tensor {name!r} is not the same on all ranks: {kinds}")
             parts.append(Part(Box(piece.offsets, piece.sizes), file, piece.at, DTYPE_BITS[piece.dtype] // 8))
+        # guard: the parts of the ranks make whole tensors when they are committed
         if why := why_no_tiling(first.shape, [part.box for part in parts]):
             raise Refused(f"tensor {name!r} was not written whole by the ranks: {why}")
         tensors[name] = StoredTensor(name, first.dtype, first.shape, tuple(parts))
     for name in tensors_in(tree):
-        if name not in tensors:
+        if name not in tensors:  # guard: every tensor that the state names was written
             raise Refused(f"the state needs tensor {name!r}, which no rank has written")
     return StateIndex(tensors, tree)
 
@@ -126,7 +128,7 @@ def parse_index(raw: bytes, path: Path, file_bytes: Mapping[str, int]) -> StateI
         schema = fields["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt(f"this is no index of tensors: {error}", path) from error
-    if schema != SCHEMA:
+    if schema != SCHEMA:  # guard: an index of tensors of a newer format is refused
         raise Refused(f"{path} has schema {schema!r}; this version of ebbtide reads {SCHEMA}: update it")
     try:
         files, tensors, tree = fields["files"], fields["tensors"], fields["tree"]
@@ -134,7 +136,7 @@ def parse_index(raw: bytes, path: Path, file_bytes: Mapping[str, int]) -> StateI
         missing = [name for name in tensors_in(tree) if name not in read]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise Corrupt(f"this index of tensors makes no sense: {error}", path) from error
-    if missing:
+    if missing:  # guard: every tensor of the tree is there
         raise Corrupt(f"the state needs tensor {missing[0]!r}, which is not there", path)
     return StateIndex(read, tree)
 
@@ -151,10 +153,14 @@ def _tensor(name: str, about: Mapping[str, Any], files: list[str], file_bytes: M
         if type(number) is not int or type(at) is not int or not 0 <= number < len(files) or at < 0:
             wrong(f"has a part at byte {at!r} of file {number!r}")
         part = Part(Box(_ints(offsets), _ints(sizes)), files[number], at, item_bytes)
-        if at % item_bytes or part.end > file_bytes.get(part.file, -1):
+        if (
+            at % item_bytes
+            # guard: parts lie within the files that the manifest names
+            or part.end > file_bytes.get(part.file, -1)
+        ):
             wrong(f"has a part from byte {at} to {part.end} of {part.file}, where none can be")
         parts.append(part)
-    if why := why_no_tiling(shape, [part.box for part in parts]):
+    if why := why_no_tiling(shape, [part.box for part in parts]):  # guard: parts make whole tensors when they are read
         wrong(f"is not whole: {why}")
     return StoredTensor(name, dtype, shape, tuple(parts))
 

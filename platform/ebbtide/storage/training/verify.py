@@ -31,6 +31,7 @@ def verify(checkpoints: RunCheckpoints, wanted: CheckpointId) -> list[Damage]:
     own = checkpoints.ports
     with ExitStack() as stack:
         if own.leases is not None:
+            # guard: a checkpoint that is verified is held meanwhile
             stack.enter_context(own.leases.hold(of_checkpoint(wanted), comes_back=True))
         manifest = checkpoint_manifest(checkpoints.paths, wanted)
         here = _Here(checkpoints.paths.checkpoint(wanted))
@@ -47,6 +48,7 @@ def _contradictions(opened: OpenCheckpoint) -> Iterator[Damage]:
     places = {(file, one.dtype, one.shape, one.offset) for file in files for one in opened.stored.header(file).entries}
     for tensor in opened.index.tensors.values():
         for part in tensor.parts:
+            # guard: verifying compares the index with the headers of the files
             if part.box.volume and (part.file, tensor.dtype, part.box.sizes, part.at) not in places:
                 what = f"no tensor begins at byte {part.at} of {part.file}, where {tensor.name!r} {part.box} should be"
                 yield Damage(STATE, Range(0, opened.stored.file(STATE).entry.size_bytes), what)

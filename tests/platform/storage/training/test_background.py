@@ -68,6 +68,7 @@ def test_a_bug_is_told_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> Non
     assert "Traceback" in caplog.text
 
 
+@pytest.mark.proves("a failure of a background save hurts no training")
 def test_a_state_that_cannot_be_copied_is_told_and_hurts_nobody(tmp_path: Path) -> None:
     """The write is begun all the same: other ranks may be waiting in it, and must hear what is wrong."""
     run = make_run(tmp_path)
@@ -89,6 +90,7 @@ def test_a_state_that_nothing_can_copy_is_told_and_hurts_nobody(tmp_path: Path, 
     assert save.done and isinstance(save.error, Refused) and save.why_not_copied
 
 
+@pytest.mark.proves("a second background save waits for the first or is turned away")
 def test_the_second_one_waits_for_the_first() -> None:
     background, door = saver(), Door()
     order: list[str] = []
@@ -170,6 +172,7 @@ def test_without_memory_for_a_copy_it_is_written_before_training_goes_on(tmp_pat
     assert run.newest() == at("e1/step-1")
 
 
+@pytest.mark.proves("without a thread a background save is written in the caller's time")
 def test_without_a_thread_it_is_written_before_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_a_tiling_is_told_from_anything_else(shape: tuple[int, ...], data: st.Da
     assert (why_no_tiling(shape, parts) == "") == bool((counts == 1).all())
 
 
+@pytest.mark.proves("parts of an array that overlap are found")
 def test_what_is_wrong_is_said_in_words() -> None:
     assert "[0:2,0:3] and [1:3,2:4] overlap" in why_no_tiling((4, 4), [Box((0, 0), (2, 3)), Box((1, 2), (2, 2))])
     assert "12 elements" in why_no_tiling((4, 4), [Box((0, 0), (2, 2))])

@@ -93,6 +93,7 @@ def test_a_look_that_fails_anywhere_in_a_save_is_an_error_of_ours(
         attempt(number)
 
 
+@pytest.mark.proves("a step that is found committed is durable before that is said")
 def test_a_step_that_is_found_committed_is_durable_before_that_is_said(tmp_path: Path) -> None:
     """The attempt before has renamed it, and nobody knows whether that reached the disk."""
     fails, synced = [True], 0
@@ -178,6 +179,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.proves(
+    "a manifest of another run, epoch or step is damage",
+    "a manifest that is too long is damage",
+    "a missing manifest of a checkpoint is damage, and not its absence",
+    "an older checkpoint is read only if that is asked for",
+)
 def test_damage_is_named_and_an_older_one_is_read_only_if_that_is_asked_for(
     run: RunCheckpoints, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,6 +240,7 @@ def test_a_gang_that_fell_back_goes_on_from_there(run: RunCheckpoints) -> None:
     assert [str(one) for one in run.lineage()] == ["e2/step-4", "e1/step-2", "e1/step-1"]
 
 
+@pytest.mark.proves("a process writes one checkpoint at a time")
 def test_one_save_at_a_time(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     inside, go_on = threading.Event(), threading.Event()
@@ -243,13 +251,13 @@ def test_one_save_at_a_time(tmp_path: Path) -> None:
 
         def write(self, *arguments: Any, **more: Any) -> Any:
             inside.set()
-            go_on.wait(60)
+            go_on.wait(20)
             return self._inner.write(*arguments, **more)
 
     object.__setattr__(run.ports, "transport", Slow(run.ports.transport))
     thread = threading.Thread(target=lambda: run.save(state_at(1), epoch=1, step=1))
     thread.start()
-    assert inside.wait(60)
+    assert inside.wait(20)
     with pytest.raises(Refused, match="being written"):
         run.save(state_at(2), epoch=1, step=2)
     go_on.set()
@@ -283,6 +291,7 @@ def test_reading_while_it_is_removed_gives_right_values_or_says_so(run: RunCheck
             opened.read_tensors(index.tensors)
 
 
+@pytest.mark.proves("a reader that is overtaken by commits reads the newest")
 def test_a_reader_that_is_overtaken_by_commits_reads_the_newest(tmp_path: Path) -> None:
     """Between its look and its reading two newer ones are committed, and the one it was about to read is removed."""
     run = make_run(tmp_path, keep=Retention(1))

@@ -49,6 +49,10 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
     assert leftovers(run) == []
 
 
+@pytest.mark.proves(
+    "damaged ones do not count as the newest that opens",
+    "the newest that opens stays, however many newer ones are damaged",
+)
 def test_the_last_good_one_stays_even_if_newer_ones_are_damaged(tmp_path: Path) -> None:
     run = make_run(tmp_path, keep=Retention(3))
     for step in (1, 2, 3):
@@ -60,6 +64,7 @@ def test_the_last_good_one_stays_even_if_newer_ones_are_damaged(tmp_path: Path) 
     assert ids(run) == ["e1/step-3", "e1/step-1"]
 
 
+@pytest.mark.proves("half written things of others have a grace")
 def test_half_written_things_go_after_a_grace_and_not_before(tmp_path: Path) -> None:
     run = make_run(tmp_path, grace_s=100)
     run.save(state_at(1), epoch=2, step=1)
@@ -80,6 +85,7 @@ def test_half_written_things_go_after_a_grace_and_not_before(tmp_path: Path) -> 
     assert (run.paths.directory / "step-log.txt").exists()
 
 
+@pytest.mark.proves("a directory is as young as what is in it")
 def test_an_old_directory_in_which_something_is_being_written_is_young(tmp_path: Path) -> None:
     run = make_run(tmp_path, grace_s=100)
     run.save(state_at(1), epoch=2, step=1)
@@ -93,6 +99,7 @@ def test_an_old_directory_in_which_something_is_being_written_is_young(tmp_path:
     assert work.exists()
 
 
+@pytest.mark.proves("a gang that was replaced leaves half written things alone")
 def test_a_later_gang_is_left_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path, keep=Retention(1), grace_s=-1)
     run.save(state_at(1), epoch=1, step=1)
@@ -106,6 +113,7 @@ def test_a_later_gang_is_left_alone(tmp_path: Path) -> None:
     assert leftovers(run) == [".tmp-step-9"] * 3
 
 
+@pytest.mark.proves("a reader has its lease before it looks")
 def test_one_that_is_read_stays_until_it_is_let_go(tmp_path: Path) -> None:
     leases = LocalLeases()
     run = make_run(tmp_path, keep=Retention(1), leases=leases)
@@ -120,6 +128,7 @@ def test_one_that_is_read_stays_until_it_is_let_go(tmp_path: Path) -> None:
     assert leases.present() == frozenset()
 
 
+@pytest.mark.proves("readers are looked for once more after a checkpoint was moved")
 def test_one_that_is_taken_while_it_is_judged_stays(tmp_path: Path) -> None:
     """Whoever reads it has its lease after the look at the leases, and before the checkpoint was moved away."""
     leases, opened = LocalLeases(), list[OpenCheckpoint]()
@@ -141,6 +150,7 @@ def test_one_that_is_taken_while_it_is_judged_stays(tmp_path: Path) -> None:
     assert leftovers(run) == []
 
 
+@pytest.mark.proves("readers are looked for once more before a checkpoint is moved")
 def test_one_that_was_taken_already_is_not_even_moved_for_a_moment(tmp_path: Path) -> None:
     """Whoever reads it came while the dead readers were told from the living, which may take a minute."""
 
@@ -162,6 +172,7 @@ def test_one_that_was_taken_already_is_not_even_moved_for_a_moment(tmp_path: Pat
     assert not [path for what, _, path in calls.events if what == "rename" and path and "removed-" in path.name]
 
 
+@pytest.mark.proves("a checkpoint of which it cannot be told who reads it comes back")
 def test_if_it_cannot_be_told_who_reads_a_checkpoint_it_stays(tmp_path: Path) -> None:
     class Failing(LocalLeases):
         looks = 0
@@ -202,6 +213,7 @@ def test_a_dead_reader_keeps_nothing_from_being_removed(tmp_path: Path) -> None:
     assert ids(run) == ["e1/step-2"]
 
 
+@pytest.mark.proves("half written things of a gang itself are in use")
 def test_what_is_being_written_is_not_taken_for_dead_however_long_the_process_stood_still(tmp_path: Path) -> None:
     class Paused(CountedCalls):
         def rename(self, src: Any, dst: Any) -> None:
@@ -216,6 +228,7 @@ def test_what_is_being_written_is_not_taken_for_dead_however_long_the_process_st
     assert step_read(run) == 2
 
 
+@pytest.mark.proves("the checkpoint that a gang has read stays until it has one of its own")
 def test_the_one_that_was_read_stays_until_there_is_another(tmp_path: Path) -> None:
     """Not even the newest that opens: its content is read by nobody but those who go on from it."""
     wide = make_run(tmp_path, keep=Retention(9))
@@ -238,6 +251,7 @@ def test_a_lease_names_its_checkpoint() -> None:
     assert held_checkpoint(of_checkpoint(at("e3/step-40"))) == at("e3/step-40")
 
 
+@pytest.mark.proves("a checkpoint that goes is renamed first")
 def test_a_removal_that_is_cut_off_is_finished_by_the_next_round(tmp_path: Path) -> None:
     class Broken(CountedCalls):
         def unlink(self, path: Any) -> None:
@@ -250,11 +264,13 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next_round(tmp_path: Path)
     make_run(tmp_path, keep=Retention(9)).save(state_at(2), epoch=1, step=2)
     done = broken.clean(1)
     assert done.failed and ids(run) == ["e1/step-2"], "it is out of sight at once"
+    assert [name for name, _ in done.removed] == ["e1/step-1"]
     assert len(leftovers(run)) == 1
     run.clean(1)
     assert leftovers(run) == [] and step_read(run) == 2
 
 
+@pytest.mark.proves("what cannot be removed fails no save")
 def test_what_cannot_be_removed_never_fails_a_save(tmp_path: Path) -> None:
     class Broken(CountedCalls):
         def rename(self, src: Any, dst: Any) -> None:
@@ -271,6 +287,7 @@ def test_what_cannot_be_removed_never_fails_a_save(tmp_path: Path) -> None:
     assert done.removed == [] and len(done.failed) == 2, "the others are tried all the same"
 
 
+@pytest.mark.proves("without a thread to clean in a commit is one all the same")
 def test_without_a_thread_to_clean_in_a_commit_is_one_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,6 +311,7 @@ def test_without_a_thread_to_clean_in_a_commit_is_one_all_the_same(
 # ---- room
 
 
+@pytest.mark.proves("a full budget never costs the last good checkpoint")
 def test_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     class NoWrite:
         def write(self, *_: Any, **__: Any) -> Any:
@@ -366,6 +384,10 @@ def half_written(run: RunCheckpoints) -> Path:
     return work / "rank0.safetensors"
 
 
+@pytest.mark.proves(
+    "a full disk is cleaned before a gang that begins calls it full",
+    "a full disk is cleaned before a save calls it full",
+)
 @pytest.mark.parametrize("what", ["begin", "save"])
 def test_a_full_disk_is_cleaned_before_it_is_called_full(tmp_path: Path, what: str) -> None:
     """Not even a reservation, or the word of a gang that begins, can be written."""
@@ -383,6 +405,7 @@ def test_a_full_disk_is_cleaned_before_it_is_called_full(tmp_path: Path, what: s
     assert not file.exists()
 
 
+@pytest.mark.proves("what an empty epoch says counts until this gang has said it")
 def test_what_an_empty_epoch_says_counts_until_the_next_gang_has_said_it(tmp_path: Path) -> None:
     """1. A person decides for step 1; 2. the next gang finds a full disk, and cleans it before it can say anything;
     3. step 2 cannot go meanwhile, since somebody reads it; 4. the gang goes on from step 1 all the same."""
@@ -426,6 +449,7 @@ def test_a_disk_that_stays_full_is_told_once_there_is_nothing_to_clean(tmp_path:
             attempt()
 
 
+@pytest.mark.proves("a neighbour that may not be listed stops no save")
 def test_a_run_of_others_that_may_not_be_listed_stops_no_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -450,6 +474,7 @@ def test_room_that_must_stay_free_is_left(tmp_path: Path) -> None:
         run.save(state_at(1), epoch=1, step=1)
 
 
+@pytest.mark.proves("what other runs have reserved is not there")
 def test_what_other_runs_have_reserved_is_not_there(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.save(state_at(1), epoch=1, step=1)

@@ -146,6 +146,7 @@ def test_two_names_for_one_memory_come_back_under_both(tmp_path: Path) -> None:
         assert opened.size_bytes < 2.6 * weight.nbytes
 
 
+@pytest.mark.proves("a gang of one that fails leaves nothing")
 def test_a_gang_of_one_needs_no_group(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     planner = DefaultSavePlanner()
@@ -175,6 +176,7 @@ def test_an_object_of_an_author_is_refused_by_name(tmp_path: Path) -> None:
     assert "model.custom is a set" in refused(make_run(tmp_path), {"model": {"custom": {1}}})
 
 
+@pytest.mark.proves("tensors of an object that would hide others are refused")
 def test_tensors_of_an_object_that_collide_with_others_are_refused(tmp_path: Path) -> None:
     state = {"a": (torch.ones(1),), "a.0": torch.zeros(1)}
     assert "are called 'a.0'" in refused(make_run(tmp_path), state)
@@ -230,6 +232,7 @@ def test_a_name_for_a_checkpoint_is_refused(tmp_path: Path) -> None:
     assert not TrainingWriter.validate_checkpoint_id("x") and not TrainingReader.validate_checkpoint_id("x")
 
 
+@pytest.mark.proves("ranks come together for a commit")
 def test_ranks_that_do_not_come_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises((Refused, CheckpointException), match="use_collectives"):
         save(make_run(tmp_path), {"x": torch.ones(1)}, use_collectives=False)

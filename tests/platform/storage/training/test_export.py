@@ -93,6 +93,7 @@ def test_every_type_is_read_by_the_stock_reader(tmp_path: Path) -> None:
     assert same(loaded(FileSystemReader(tmp_path / "out"), blank), state)
 
 
+@pytest.mark.proves("a checkpoint that goes out is held meanwhile")
 def test_what_goes_out_is_held_meanwhile(run: RunCheckpoints, tmp_path: Path) -> None:
     leases = run.ports.leases
     assert leases is not None
@@ -107,6 +108,7 @@ def test_progress_is_told(run: RunCheckpoints, tmp_path: Path) -> None:
     assert told and all(0 < done <= total for done, total in told)
 
 
+@pytest.mark.proves("an export overwrites nothing")
 def test_what_is_there_is_never_overwritten(run: RunCheckpoints, tmp_path: Path, url: str) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
@@ -126,6 +128,7 @@ def test_a_destination_that_cannot_be_is_refused(run: RunCheckpoints, destinatio
         export(run, STEP, destination)
 
 
+@pytest.mark.proves("an export that fails leaves nothing that looks whole")
 def test_damage_stops_an_export_and_nothing_whole_looking_stays(run: RunCheckpoints, tmp_path: Path, url: str) -> None:
     flip(run.paths.checkpoint(STEP) / "rank0.safetensors", 2 * 4096)
     with pytest.raises(Corrupt, match=r"rank0\.safetensors at byte 8192"):

@@ -145,6 +145,7 @@ def test_a_full_disk_on_any_rank_is_told_to_all_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("victim", "before"), [(0, 4), (1, 3)])
+@pytest.mark.proves("a full disk is cleaned before all ranks of a gang fail")
 def test_a_disk_that_has_room_again_after_a_cleaning_is_written_once_more_by_all(
     gangs: Gangs, tmp_path: Path, victim: int, before: int
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_disk_that_has_room_again_after_a_cleaning_is_written_once_more_by_all
 
 
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.proves("a gang that fails leaves nothing")
 def test_what_one_rank_cannot_keep_is_told_to_all(gangs: Gangs, tmp_path: Path, victim: int) -> None:
     """PyTorch may give the object to either rank, so both have it, or the one that has it must fail for all."""
     save(gangs, tmp_path, 2, 1, 1)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def test_the_highest_epoch_comes_first_and_then_the_highest_step() -> None:
     assert newest([found(1), found(2)]) is None
 
 
+@pytest.mark.proves("what a gang commits after the step from which the next one went on does not count")
 def test_what_a_replaced_gang_commits_late_is_on_no_way() -> None:
     """1. e1 commits 10; 2. e2 goes on from it; 3. e1 wakes up and commits 20; 4. e2 commits 11."""
     assert names(found(1, 10), found(2, origin="e1/step-10")) == ["e1/step-10"]
@@ -32,16 +34,19 @@ def test_what_a_replaced_gang_commits_late_is_on_no_way() -> None:
     assert names(found(1, 10, 20), found(2, 11, origin="e1/step-10")) == ["e2/step-11", "e1/step-10"]
 
 
+@pytest.mark.proves("a gang that began from nothing has nothing behind it")
 def test_a_gang_that_went_back_takes_the_job_with_it() -> None:
     assert names(found(1, 5, 10), found(2, origin="e1/step-5")) == ["e1/step-5"]
     assert names(found(1, 5, 10), found(2, origin=None)) == []
 
 
+@pytest.mark.proves("readers go over epochs that lead nowhere")
 def test_epochs_between_that_lead_nowhere_are_left_out() -> None:
     line = names(found(1, 10), found(2, 99, origin="e1/step-10"), found(3, 12, origin="e1/step-10"))
     assert line == ["e3/step-12", "e1/step-10"]
 
 
+@pytest.mark.proves("a missing origin is named", "a missing origin is named also if there is nothing below it")
 def test_a_missing_origin_is_named_rather_than_passed_over_in_silence() -> None:
     assert names(found(1, 5), found(2, origin="e1/step-10")) == ["e1/step-10", "e1/step-5"]
     assert names(found(2, origin="e1/step-10")) == ["e1/step-10"]

@@ -24,6 +24,10 @@ def test_the_first_ledger_gives_the_epochs() -> None:
     assert epoch_for([begun(7, "a", 7)], Claim("a", 9), nobody) == 9
 
 
+@pytest.mark.proves(
+    "a gang of a younger ledger goes above all that there is",
+    "leases of one ledger keep their distance",
+)
 def test_a_younger_ledger_goes_above_all_and_keeps_its_distance() -> None:
     found = [begun(5, "a", 5), begun(57, "a", 57)]
     assert epoch_for(found, Claim("b", 3), lambda: "b") == 58
@@ -31,6 +35,7 @@ def test_a_younger_ledger_goes_above_all_and_keeps_its_distance() -> None:
     assert [epoch_for(found, Claim("b", lease), nobody) for lease in (2, 3, 4, 6)] == [57, 58, 59, 61]
 
 
+@pytest.mark.proves("a gang of the ledger of an older pool is turned away")
 def test_a_stale_gang_of_an_older_ledger_is_turned_away() -> None:
     with pytest.raises(Superseded, match="is of ledger a, which is not the one that the pool has now"):
         epoch_for([begun(57, "a", 57), begun(58, "b", 3)], Claim("a", 99), lambda: "b")
@@ -38,6 +43,7 @@ def test_a_stale_gang_of_an_older_ledger_is_turned_away() -> None:
         epoch_for([begun(58, "b", 3)], Claim("a", 99), lambda: "")
 
 
+@pytest.mark.proves("where no ledger is known a lower lease is turned away")
 def test_where_no_ledger_is_known_only_a_higher_lease_goes_on() -> None:
     assert epoch_for([begun(5)], Claim("b", 5), nobody) == 5
     with pytest.raises(Superseded, match="ebbtide checkpoints use"):

@@ -21,6 +21,7 @@ def test_a_name_leads_back_to_its_checkpoint(epoch: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("number", ["01", "-1", "", "1 ", " 1", "١", "1.5", "1" + "0" * 18, "1\n", "0x1", "1e1", "+1"])
+@pytest.mark.proves("numbers in names have one spelling")
 def test_a_number_that_is_not_written_as_we_write_it_means_nothing(number: str) -> None:
     assert epoch_of(f"e{number}") is None
     assert step_of(f"step-{number}") is None
@@ -45,6 +46,7 @@ def test_numbers_that_are_none_are_refused(epoch: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("run", ["", ".", "..", "a/b", "/etc", "a\0b", ".hidden", "a" * 300, "-x", "ü"])
+@pytest.mark.proves("a name stays in the store's directory")
 def test_no_name_of_a_run_leads_out_of_the_shared_directory(run: str) -> None:
     with pytest.raises(Refused):
         run_paths(Path("shared"), run)

@@ -57,6 +57,7 @@ def test_tensors_are_named_by_their_place() -> None:
     assert set(there_and_back(state)[1]) == {"model.w", "list.1.0", "7"}
 
 
+@pytest.mark.proves("tensors of one name stay two")
 def test_two_tensors_that_would_have_one_name_stay_two() -> None:
     state = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, "a.b~2": torch.full((1,), 2.0)}
     found, tensors = there_and_back(state)
@@ -108,6 +109,7 @@ def test_what_cannot_be_kept_is_refused_by_name(value: object, what: str) -> Non
         pack({"deep": [0, {"x": value}]}, "", {})
 
 
+@pytest.mark.proves("a state that holds itself is refused")
 def test_a_state_that_holds_itself_is_refused() -> None:
     state: dict[str, Any] = {}
     state["self"] = state

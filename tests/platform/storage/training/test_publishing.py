@@ -99,6 +99,7 @@ def test_a_full_or_failing_disk_at_any_change_leaves_the_step_before(quick: Path
         good.settle()
 
 
+@pytest.mark.proves("a save of a checkpoint that fails leaves nothing")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("what", ["fallocate", "pwritev", "fsync", "close"])
 def test_a_transport_that_fails_in_mid_save_leaves_nothing(tmp_path: Path, what: str, code: int) -> None:
@@ -130,6 +131,7 @@ def test_a_transport_that_fails_in_mid_save_leaves_nothing(tmp_path: Path, what:
     assert step_read(good) == 2
 
 
+@pytest.mark.proves("names are durable before the rename")
 def test_nothing_becomes_visible_before_it_would_survive_a_power_cut(tmp_path: Path) -> None:
     calls = CountedCalls()
 
@@ -157,6 +159,7 @@ def test_nothing_becomes_visible_before_it_would_survive_a_power_cut(tmp_path: P
     assert order[-2:] == ["manifest.json", "COMMIT"]
 
 
+@pytest.mark.proves("a rename whose answer was lost is made durable")
 def test_a_rename_whose_answer_was_lost_has_succeeded(tmp_path: Path) -> None:
     class Lost(CountedCalls):
         def rename(self, src: Any, dst: Any) -> None:
@@ -214,6 +217,7 @@ def test_a_gang_that_is_replaced_between_its_last_look_and_the_rename_writes_whe
 
 
 @pytest.mark.parametrize("when", ["before the file", "after the file"])
+@pytest.mark.proves("what a later gang has cleared away is told as that")
 def test_what_fails_because_a_later_gang_cleared_it_away_is_told_so(tmp_path: Path, when: str) -> None:
     class Cleared(PosixTransport):
         def write(self, *arguments: Any, **more: Any) -> TransferReport:
@@ -230,6 +234,7 @@ def test_what_fails_because_a_later_gang_cleared_it_away_is_told_so(tmp_path: Pa
     assert step_read(make_run(tmp_path)) == 3
 
 
+@pytest.mark.proves("a commit looks for a later gang once more before its rename")
 def test_a_gang_that_is_replaced_while_it_seals_commits_nothing(tmp_path: Path) -> None:
     class Replaced(CountedCalls):
         def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
@@ -242,6 +247,7 @@ def test_a_gang_that_is_replaced_while_it_seals_commits_nothing(tmp_path: Path) 
     assert ids(make_run(tmp_path)) == [] and leftovers(make_run(tmp_path)) == []
 
 
+@pytest.mark.proves("a step that was committed stays as it is")
 def test_a_step_that_is_committed_stays_as_it_is(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.save(state_at(1), epoch=1, step=1)
@@ -255,6 +261,7 @@ def test_a_step_that_is_committed_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["COMMIT", "manifest.json", "rank0.safetensors", "rank0.safetensors.idx"])
+@pytest.mark.proves("a damaged checkpoint of the same step makes way")
 def test_a_damaged_one_of_the_same_step_is_replaced(tmp_path: Path, damaged: str) -> None:
     run = make_run(tmp_path)
     run.save(state_at(1), epoch=1, step=1)
@@ -263,6 +270,7 @@ def test_a_damaged_one_of_the_same_step_is_replaced(tmp_path: Path, damaged: str
     assert step_read(run) == 1
 
 
+@pytest.mark.proves("what a failed save of this gang left is removed before the next one")
 def test_the_next_save_removes_what_a_failed_one_of_the_same_gang_left(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write(run.saving(1, 1))
@@ -281,6 +289,10 @@ def test_the_next_save_removes_what_a_failed_one_of_the_same_gang_left(tmp_path:
         (lambda work: (work / "rank0.safetensors.idx").unlink(), Corrupt),
     ],
 )
+@pytest.mark.proves(
+    "the file of each rank has its index of hashes when it is committed",
+    "the file of each rank has its length when it is committed",
+)
 def test_a_file_that_is_not_as_its_rank_wrote_it_is_not_committed(tmp_path: Path, spoil: Any, error: Any) -> None:
     run = make_run(tmp_path)
     saving = run.saving(1, 1)
@@ -292,6 +304,7 @@ def test_a_file_that_is_not_as_its_rank_wrote_it_is_not_committed(tmp_path: Path
     assert run.newest() is None and leftovers(run) == []
 
 
+@pytest.mark.proves("what no rank wrote is not committed")
 def test_what_does_not_belong_is_not_committed(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     saving = run.saving(1, 1)
@@ -310,6 +323,7 @@ def test_what_does_not_belong_is_not_committed(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.proves("each rank is in a checkpoint once")
 def test_one_rank_twice_is_refused(tmp_path: Path) -> None:
     saving = make_run(tmp_path).saving(1, 1)
     entry = write(saving)
@@ -320,6 +334,10 @@ def test_one_rank_twice_is_refused(tmp_path: Path) -> None:
         saving.commit([entry, other], TREE, About(2, {}))
 
 
+@pytest.mark.proves(
+    "a save is begun, committed and given up in this order only",
+    "what is committed cannot be given up",
+)
 def test_every_stage_allows_only_its_edges(tmp_path: Path) -> None:
     saving = make_run(tmp_path).saving(1, 1)
     with pytest.raises(Refused, match="it should be begun"):
@@ -333,6 +351,7 @@ def test_every_stage_allows_only_its_edges(tmp_path: Path) -> None:
     assert EDGES[Stage.PLACED] == EDGES[Stage.DROPPED] == frozenset()
 
 
+@pytest.mark.proves("the other ranks of a gang remove nothing when it fails")
 def test_a_rank_that_gives_up_removes_nothing_of_the_rank_that_leads(tmp_path: Path) -> None:
     """It hears of a death at once, while the first rank has all that it needs and goes on to the rename."""
     run = make_run(tmp_path)
@@ -356,6 +375,7 @@ def test_a_checkpoint_of_nothing_is_one(tmp_path: Path) -> None:
         assert opened.read_state() == {}
 
 
+@pytest.mark.proves("a work directory that is gone is told, and moves nothing away")
 def test_a_work_directory_that_was_taken_away_is_told(tmp_path: Path) -> None:
     class Taken(CountedCalls):
         def rename(self, src: Any, dst: Any) -> None:

@@ -191,6 +191,7 @@ def test_a_rank_without_shards_has_no_file(tmp_path: Path) -> None:
         (torch.zeros(2, dtype=torch.complex128), "complex128"),
     ],
 )
+@pytest.mark.proves("a tensor that no file can hold is refused")
 def test_what_cannot_be_stored_is_refused_by_name(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
     run = make_run(tmp_path)
     with pytest.raises(Refused, match=f"'model.x'.*{what}"):

@@ -25,12 +25,14 @@ def stays(*epochs: EpochFound, keep: Retention, epoch: int = 9, sound: str | Non
 ONE = EpochFound(1, frozenset(range(10, 100, 10)))
 
 
+@pytest.mark.proves("the newest few checkpoints stay")
 def test_the_newest_few_and_every_so_many_steps_stay() -> None:
     assert stays(ONE, keep=Retention(2)) == ["e1/step-90", "e1/step-80"]
     assert stays(ONE, keep=Retention(1, keep_every=40)) == ["e1/step-90", "e1/step-80", "e1/step-40"]
     assert stays(keep=Retention()) == []
 
 
+@pytest.mark.proves("a checkpoint that is read stays")
 def test_one_that_is_read_or_the_newest_that_opens_stays() -> None:
     assert stays(ONE, keep=Retention(1), sound="e1/step-70") == ["e1/step-90", "e1/step-70"]
     assert stays(ONE, keep=Retention(1), held="e1/step-20") == ["e1/step-90", "e1/step-20"]
@@ -42,12 +44,14 @@ def test_what_a_replaced_gang_left_beside_the_line_goes() -> None:
     assert stays(ONE, went_on, keep=Retention(2), held="e1/step-90") == ["e2/step-35", "e1/step-90", "e1/step-30"]
 
 
+@pytest.mark.proves("a gang that was replaced removes no checkpoint")
 def test_a_gang_that_was_replaced_removes_nothing() -> None:
     later = EpochFound(10)
     assert len(stays(ONE, later, keep=Retention(1), epoch=9)) == 9
 
 
 @pytest.mark.parametrize(("last", "every"), [(0, None), (-1, None), (1, 0)])
+@pytest.mark.proves("a retention that keeps nothing is refused")
 def test_a_retention_that_keeps_nothing_is_refused(last: int, every: int | None) -> None:
     with pytest.raises(ValueError, match="last good"):
         Retention(last, every)

@@ -158,6 +158,7 @@ def test_another_type_is_converted_as_torch_does_it(tmp_path: Path, stored: torc
     assert same(target, tensor.to(wanted))
 
 
+@pytest.mark.proves("the bits of a chunk are copied as bits")
 def test_bits_that_are_no_number_stay_as_they_are(tmp_path: Path) -> None:
     """A signalling NaN would become a quiet one in a conversion."""
     tensor = torch.tensor([0x7F800001, -0x400001, 0x7FC12345], dtype=torch.int32).view(torch.float32)

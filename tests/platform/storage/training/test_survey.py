@@ -32,6 +32,7 @@ def test_a_run_of_which_there_is_nothing_has_nothing(tmp_path: Path) -> None:
     check_epoch(paths, 0)
 
 
+@pytest.mark.proves("a link is no checkpoint", "only what has a COMMIT is a checkpoint")
 def test_only_committed_ones_are_seen(paths: RunPaths) -> None:
     commit(paths, "e1/step-3")
     for name in (".tmp-step-9", "step-4", "step-05", "step-x", "other"):
@@ -48,6 +49,7 @@ def test_only_committed_ones_are_seen(paths: RunPaths) -> None:
     assert [path.name for _, path in temporaries(paths)] == [".tmp-step-9"]
 
 
+@pytest.mark.proves("what a gang has said of its beginning stays")
 def test_an_epoch_says_from_where_it_goes_on(paths: RunPaths) -> None:
     assert begin_epoch(paths, Disk(), 1) == Start(None)
     commit(paths, "e1/step-3")
@@ -59,12 +61,14 @@ def test_an_epoch_says_from_where_it_goes_on(paths: RunPaths) -> None:
     assert newest_of(paths) is None
 
 
+@pytest.mark.proves("a gang goes on from what is below its own epoch")
 def test_a_gang_whose_word_was_lost_goes_on_from_what_was_before_it(paths: RunPaths) -> None:
     commit(paths, "e1/step-3")
     commit(paths, "e4/step-7")
     assert begin_epoch(paths, Disk(), 4) == Start(at("e1/step-3"))
 
 
+@pytest.mark.proves("the directory of an epoch is there before its gang looks for the newest")
 def test_the_directory_is_there_before_the_look(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a gang that removes old checkpoints could miss it, and remove what this one is about to go on from."""
     from ebbtide.storage.training import survey
@@ -77,6 +81,10 @@ def test_the_directory_is_there_before_the_look(paths: RunPaths, monkeypatch: py
     begin_epoch(paths, Disk(), 2)
 
 
+@pytest.mark.proves(
+    "a later epoch is one with a directory, whatever is in it",
+    "no gang and no save begins once a later gang has begun",
+)
 def test_a_gang_that_was_replaced_cannot_begin(paths: RunPaths) -> None:
     begin_epoch(paths, Disk(), 3)
     for attempt in (lambda: begin_epoch(paths, Disk(), 2), lambda: check_epoch(paths, 2)):
@@ -86,6 +94,7 @@ def test_a_gang_that_was_replaced_cannot_begin(paths: RunPaths) -> None:
     check_epoch(paths, 3)
 
 
+@pytest.mark.proves("a gang that is replaced while it begins hears of it")
 def test_a_gang_that_is_replaced_while_it_begins_hears_of_it(paths: RunPaths) -> None:
     class Slow(Disk):
         def replace(self, path: Path, data: bytes) -> None:
@@ -96,6 +105,10 @@ def test_a_gang_that_is_replaced_while_it_begins_hears_of_it(paths: RunPaths) ->
         begin_epoch(paths, Slow(), 2)
 
 
+@pytest.mark.proves(
+    "a gang of another ledger that has chosen the same epoch is turned away",
+    "a gang of another ledger that said the same epoch just after this one is seen",
+)
 def test_two_gangs_of_one_epoch_are_told_apart_by_their_leases(paths: RunPaths) -> None:
     """One chose its epoch, stood still while the pool was made anew and the job went on, and goes on now."""
     old, young = Claim("old", 58), Claim("young", 3)
@@ -113,6 +126,7 @@ def test_two_gangs_of_one_epoch_are_told_apart_by_their_leases(paths: RunPaths) 
 
 
 @pytest.mark.parametrize("origin", ["e3/step-1", "e2/step-1"])
+@pytest.mark.proves("no gang can be made to go on from its own or a later epoch")
 def test_nothing_goes_on_from_its_own_or_a_later_epoch(paths: RunPaths, origin: str) -> None:
     with pytest.raises(Refused, match="higher epoch"):
         begin_epoch(paths, Disk(), 2, Start(at(origin)))
@@ -130,6 +144,10 @@ def test_nothing_goes_on_from_its_own_or_a_later_epoch(paths: RunPaths, origin: 
         ({"from": "e4/step-1"}, Corrupt),
         ({"from": "e9/step-1"}, Corrupt),
     ],
+)
+@pytest.mark.proves(
+    "a start that makes no sense is never passed over",
+    "no gang has gone on from its own or a later epoch",
 )
 def test_a_start_that_makes_no_sense_is_never_passed_over(
     paths: RunPaths, change: dict[str, object], error: type[Exception]

@@ -51,11 +51,16 @@ def test_an_index_comes_back_as_it_was() -> None:
         ([entry(0, TOP), entry(1, Piece("w", "F32", (4, 5), (2, 0), (3, 5), 0))], "not within"),
     ],
 )
+@pytest.mark.proves(
+    "all ranks have one shape and type of a tensor",
+    "the parts of the ranks make whole tensors when they are committed",
+)
 def test_shards_that_make_no_whole_are_refused_by_name(entries: list[RankEntry], what: str) -> None:
     with pytest.raises(Refused, match=what):
         gather_index(entries, {"w": {"$tensor": "w"}})
 
 
+@pytest.mark.proves("every tensor that the state names was written")
 def test_a_state_that_needs_what_nobody_wrote_is_refused() -> None:
     with pytest.raises(Refused, match="'other', which no rank has written"):
         gather_index([entry(0, SCALAR)], {"x": {"$tensor": "other"}})
@@ -89,11 +94,17 @@ def edited(change: Any) -> bytes:
         lambda f: f["tensors"].pop("s"),
     ],
 )
+@pytest.mark.proves(
+    "every tensor of the tree is there",
+    "parts lie within the files that the manifest names",
+    "parts make whole tensors when they are read",
+)
 def test_an_index_that_points_anywhere_else_is_corrupt(change: Any) -> None:
     with pytest.raises(Corrupt, match=r"state\.json"):
         parse_index(edited(change), PATH, SIZES)
 
 
+@pytest.mark.proves("an index of tensors of a newer format is refused")
 def test_a_newer_index_is_refused() -> None:
     with pytest.raises(Refused, match="update it"):
         parse_index(edited(lambda f: f.update(schema=2)), PATH, SIZES)

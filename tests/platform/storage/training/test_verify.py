@@ -23,6 +23,7 @@ def test_a_whole_one_has_none(tmp_path: Path) -> None:
     assert leases.present() == frozenset()
 
 
+@pytest.mark.proves("a checkpoint that is verified is held meanwhile")
 def test_what_is_verified_is_held_meanwhile(tmp_path: Path) -> None:
     leases, seen = LocalLeases(), list[frozenset[str]]()
 
@@ -69,6 +70,7 @@ def test_one_of_which_nobody_can_tell_what_it_should_be_is_corrupt(tmp_path: Pat
         verify(run, STEP)
 
 
+@pytest.mark.proves("verifying compares the index with the headers of the files")
 def test_an_index_of_tensors_that_contradicts_the_file_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
