@@ -36,7 +36,7 @@ def test_every_part_of_a_benchmark_has_its_case() -> None:
 
 
 def test_every_seed_of_the_storms_is_in_one_block() -> None:
-    seeds = []
+    seeds: list[int] = []
     for name in names("sim"):
         first, last = map(int, name.removeprefix("seeds ").split("-"))
         seeds += range(first, last + 1)
