@@ -5,13 +5,14 @@ whatever hangs, and a part that hangs does not take the others' time.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ci.part import Unit
 
 CHECK, TEST, CLUSTERS, HUNTS = "check", "test", "clusters", "hunts"
 
+SHARED = "modules that share a cluster"
 WITHOUT_CLUSTER = "not ray and not hunt"
 WITH_CLUSTER = "ray and not hunt"
 HUNT = "hunt"
@@ -64,10 +65,17 @@ def modules(tests: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
 
-def each_alone(found: Sequence[str], mark: str, usual_s: Mapping[str, float]) -> list[tuple[Unit, float]]:
+def with_clusters(
+    found: Sequence[str], shared: Collection[str], mark: str, usual_s: Mapping[str, float]
+) -> list[tuple[Unit, float]]:
     """A pytest for each module, the longest first, with the time after which it is cut off.
 
-    Ray keeps state of the last cluster that a process was joined to, so those with clusters cannot share a process.
+    Ray keeps state of the last cluster that a process was joined to, so a module with a pool or Serve has a process of
+    its own. Modules of ``shared`` need neither, and have one process and one cluster together.
     """
-    ordered = sorted(found, key=lambda module: -usual_s.get(module, LEAST_S))
-    return [(Unit(name, ("-q", "-m", mark, name)), max(LEAST_S, PATIENCE * usual_s.get(name, 0.0))) for name in ordered]
+    together = tuple(name for name in found if name in shared)
+    units = [Unit(name, ("-q", "-m", mark, name)) for name in found if name not in shared]
+    if together:
+        units.append(Unit(SHARED, ("-q", "-m", mark, *together)))
+    ordered = sorted(units, key=lambda unit: -usual_s.get(unit.name, LEAST_S))
+    return [(unit, max(LEAST_S, PATIENCE * usual_s.get(unit.name, 0.0))) for unit in ordered]

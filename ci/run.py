@@ -74,7 +74,9 @@ def test(*, limit_s: float, tries: int) -> Part:
 def clusters(*, limit_s: float, tries: int) -> Part:
     """Tests with a real Ray cluster, a process for each module."""
     end_s = time.monotonic() + limit_s
-    units = parts.each_alone(collect(parts.WITH_CLUSTER, "mark.ray"), parts.WITH_CLUSTER, usual.load().modules_s)
+    found = collect(parts.WITH_CLUSTER, "mark.ray")
+    shared = [name for name in found if "mark.shares_cluster" in (ROOT / name).read_text()]
+    units = parts.with_clusters(found, shared, parts.WITH_CLUSTER, usual.load().modules_s)
     return run_part(parts.CLUSTERS, units, until_s=end_s, tries=tries)
 
 

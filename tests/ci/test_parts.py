@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.parts import CHECK, CLUSTERS, SHARES, TEST, each_alone, limit_s, modules
+from ci.part import Unit
+from ci.parts import CHECK, CLUSTERS, SHARED, SHARES, TEST, limit_s, modules, with_clusters
 
 
 @given(st.floats(60, 70 * 60))
@@ -24,6 +25,11 @@ def test_tests_that_hang_leave_the_clusters_their_time() -> None:
 def test_modules_are_taken_once_the_longest_first_and_unknown_ones_before_them() -> None:
     found = modules(["a.py::one", "b.py::two[x::y]", "a.py::three", "c.py::four"])
     assert found == ["a.py", "b.py", "c.py"]
-    units = each_alone(found, "ray", {"a.py": 10.0, "b.py": 200.0})
-    assert [unit.name for unit, _ in units] == ["c.py", "b.py", "a.py"]
-    assert [limit for _, limit in units] == [420.0, 800.0, 420.0]
+    units = with_clusters(found, (), "ray", {"a.py": 10.0, "b.py": 200.0, "c.py": 700.0})
+    assert [(unit.name, limit) for unit, limit in units] == [("c.py", 2800.0), ("b.py", 800.0), ("a.py", 420.0)]
+
+
+def test_modules_that_share_a_cluster_have_one_process() -> None:
+    units = [unit for unit, _ in with_clusters(["a.py", "b.py", "c.py"], ["c.py", "a.py"], "ray", {})]
+    assert units == [Unit("b.py", ("-q", "-m", "ray", "b.py")), Unit(SHARED, ("-q", "-m", "ray", "a.py", "c.py"))]
+    assert [unit.name for unit, _ in with_clusters(["a.py"], [], "ray", {})] == ["a.py"]

@@ -1,4 +1,4 @@
-"""A small cluster with the fake arbiter, for the tests of the Ray shell; one per module."""
+"""A small cluster with the fake arbiter, for the tests of the Ray shell; one for all modules that share it."""
 
 import os
 import secrets
@@ -221,8 +221,8 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
             shutil.rmtree(regions_folder(unique, "any").parent, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePool]:
-    """One for all tests of a module."""
+    """One for all tests of a process; a module that uses it has the mark ``shares_cluster``."""
     with running_pool(tmp_path_factory.mktemp("pool")) as pool:
         yield pool

@@ -13,7 +13,7 @@ from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.step_log import step_lines
 from tests.train_jobs.conftest import FakePool, alive
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.shares_cluster, pytest.mark.timeout(600)]
 
 SETTINGS = json.dumps({"workers": [1, 3], "global_batch": 6, "micro_batch": 2, "checkpoint_every_s": 3600})
 

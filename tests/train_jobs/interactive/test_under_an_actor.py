@@ -1,6 +1,6 @@
 """A training under a Ray actor is put into an image and goes on bit for bit, and the actor lives all the time.
 
-The actor is what a pool's worker is to a session: it has the keeper in it (see `session_rank`). One cluster.
+The actor is what a pool's worker is to a session: it has the keeper in it (see `session_rank`).
 """
 
 import os
@@ -22,7 +22,7 @@ from tests.train_jobs.conftest import FakePool
 from tests.train_jobs.interactive.helped import helped
 from tests.train_jobs.interactive.kept import Kept, lease, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.ray, pytest.mark.shares_cluster, pytest.mark.timeout(200)]
 TRAINING = Path(__file__).parents[2] / "platform" / "helper" / "training.py"
 STEPS = 300
 
