@@ -108,7 +108,8 @@ def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
     Not those whose fence was just refused: somebody holds their GPU, though it may be a stranger.
     """
     told, absent = seen.fences, FenceView.ABSENT
-    # guard: no fence is removed while another GPU of the node is free; a stranger who stays keeps no replica from placing
+    # guard: no fence is removed while another GPU of the node is free
+    # guard: a stranger who stays keeps no replica from placing
     without = [one for slot, one in state.slots.items() if told.get(slot, absent) is absent]
     return [one for one in without if one.state is not SlotState.OPENING]
 

@@ -284,7 +284,6 @@ def begun(disk: RealDisk) -> list[Path]:
     return [one for one in disk.path.iterdir() if not one.name.startswith(".ebbtide-probe")]
 
 
-@pytest.mark.proves("a pause between tries to open the ledger")
 def test_a_directory_that_disappears_is_not_begun_anew(start: Start, disk: RealDisk) -> None:
     """What lies under the mount point looks like an empty shared directory; a pool begun there would forget all."""
     arbiter = start()

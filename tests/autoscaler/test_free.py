@@ -13,14 +13,17 @@ from benchmarks.large_pool import NOW_S, large_pool, with_demand
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide.pool.index import awaited, nodes_with
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler import free as module
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.placement import askable, lendable, packed, placing_nodes
+from ebbtide_autoscaler.placement import askable, lendable, may_lose, packed, placing_nodes
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from tests.autoscaler.closed_loop import a_job
+from tests.autoscaler.test_policy import S0, S1, TRAIN, a_pool, with_job
 
 LARGE = large_pool(128).world.state
 STATES = (SlotState.FREE, SlotState.LEASED, SlotState.RECLAIMING, SlotState.OPENING, SlotState.LOST)

@@ -156,6 +156,7 @@ def test_nothing_is_owed_to_a_released_job_before_it_has_run_again() -> None:
     assert is_owed(ran.jobs[TRAIN])
 
 
+@pytest.mark.proves("a held job's claim keeps nothing from others")
 def test_a_replica_takes_the_slots_of_a_held_job_as_gladly_as_any() -> None:
     n1 = slots(1, "n1")
     state = with_job(a_pool(nodes={"n0": 1, "n1": 1}), a_job(workers_max=1), (S0,))

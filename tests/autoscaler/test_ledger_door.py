@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import list_epochs
-from ebbtide_autoscaler import ledger_door
+from ebbtide_autoscaler import ledger_door, ledger_keeper
+from ebbtide_autoscaler.brake import Brake
 from ebbtide_autoscaler.journal import Journal, Recovered
 from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
+from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
 
 WAIT_S = 60.0
 
@@ -50,6 +53,24 @@ async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_i
     released.set()
     assert (await opened(door)).epoch == 1
     assert list_epochs(tmp_path / "shared" / "ledger") == [1]
+
+
+@pytest.mark.proves("a pause between tries to open the ledger")
+async def test_a_ledger_that_cannot_be_opened_is_tried_again_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_keeper, "REOPEN_S", 0.1)
+    tried_s: list[float] = []
+
+    async def fails(_late: object) -> OpenLedger:
+        tried_s.append(time.monotonic())
+        raise OSError(errno.EIO, "it is broken")
+
+    door = a_door(tmp_path / "shared", tmp_path / "m" / "ledger.json")
+    monkeypatch.setattr(door, "open", fails)
+    keeper = LedgerKeeper(door, tmp_path, Brake(), lambda _: None)
+    await asyncio.wait_for(keeper.open_first(lambda: len(tried_s) == 3), WAIT_S)
+    assert not keeper.opened and tried_s[2] - tried_s[0] > 0.15
 
 
 @pytest.mark.proves("an arbiter remembers its ledger")

@@ -35,7 +35,6 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.placement import may_lose
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
@@ -355,17 +354,6 @@ def test_nobody_steps_aside_in_vain_for_a_replica_that_finds_no_room_anyway(kind
     found = look(state, traffic=HELD, for_s=30.0)
     assert found.moves == ()
     assert "may not step aside" in dict(found.waits)[SEAT0]
-
-
-@pytest.mark.proves(
-    "a non-preemptible job is not counted upon",
-    "a semi-preemptible job is counted upon only above its minimum",
-)
-def test_a_job_is_counted_upon_for_as_much_as_its_class_lets_go() -> None:
-    loses = {WorkloadClass.PREEMPTIBLE: 2, WorkloadClass.SEMI_PREEMPTIBLE: 1, WorkloadClass.NON_PREEMPTIBLE: 0}
-    for kind, least in loses.items():
-        state = with_job(a_pool(), a_job(workers_min=1, workers_max=2, workload_class=kind), (S0, S1))
-        assert may_lose(state.jobs[TRAIN]) == least, kind
 
 
 @pytest.mark.proves("slots of a node where the replica cannot be are of no use to it")

@@ -111,7 +111,7 @@ class SlotWatch:
             return UNKNOWN_HOLDER
         try:
             pids = self._gpu_pids(one.slot.uuid) if one.slot.uuid else None
-        except GpuUnreadable as error:
+        except GpuUnreadable as error:  # guard: a GPU of which the driver does not say who is on it is not free
             if not one.unread_until_s:
                 _log.error("%s", error)
             one.unread_until_s = now_s + _NVML_EVERY_S

@@ -62,17 +62,21 @@ class EpochFile:
         try:
             if expects:
                 _check_identity(directory, expects)
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            os.makedirs(
+                directory,
+                mode=0o700,  # guard: the ledger's directory is its owner's only
+                exist_ok=True,
+            )
             epoch, fd = create_epoch(directory)
         except OSError as error:
             refuse(directory, "make a file in", error)
         try:
-            sync_directory(directory, disk.fsync)
+            sync_directory(directory, disk.fsync)  # guard: the name of an epoch's file is synced
             opening = _take_over(directory, epoch)
             data = frame(epoch, 0, encode_payload(opening.payload(writer)))
             write_all(disk.write, fd, data)
-            disk.fsync(fd)
-            if exists(epoch_path(directory, epoch + 1)):
+            disk.fsync(fd)  # guard: an epoch's first record is synced
+            if exists(epoch_path(directory, epoch + 1)):  # guard: a newer file fences off who is just opening
                 raise LedgerFenced(f"epoch {epoch} of {directory} was overtaken while it was opened")
         except OSError as error:
             os.close(fd)
@@ -101,8 +105,8 @@ class EpochFile:
         data = b"".join(frames)
         try:
             write_all(self._disk.write, self._fd, data)
-            self._disk.fsync(self._fd)
-            self._check_still_mine()
+            self._disk.fsync(self._fd)  # guard: every append is synced
+            self._check_still_mine()  # guard: a newer file is looked for after every fsync
         except OSError as error:
             raise self._broken(error) from error
         self._next_seq, self._end = seq, self._end + len(data)
@@ -118,12 +122,12 @@ class EpochFile:
         """
         epoch, fd = self.epoch + 1, self._next_file(sum(map(len, texts)))
         try:
-            sync_directory(self.directory, self._disk.fsync)
+            sync_directory(self.directory, self._disk.fsync)  # guard: the name of a snapshot's file is synced
             opening = self._successor(len(texts))
             first = encode_payload(opening.payload(f"epoch {self.epoch}, with a snapshot"))
             data = b"".join(frame(epoch, seq, text) for seq, text in enumerate([first, *texts]))
             write_all(self._disk.write, fd, data)
-            self._disk.fsync(fd)
+            self._disk.fsync(fd)  # guard: a snapshot is synced
         except OSError as error:
             os.close(fd)
             raise self._broken(error) from error
@@ -134,7 +138,7 @@ class EpochFile:
         self.epoch, self._fd, self._next_seq, self._end = epoch, fd, len(texts) + 1, len(data)
         self._opening = replace(opening, base=epoch, base_end=len(data))
         try:
-            self._check_still_mine()
+            self._check_still_mine()  # guard: a newer file is looked for after every snapshot
         except OSError as error:
             raise self._broken(error) from error
         self.cost = self._cost()
@@ -156,10 +160,11 @@ class EpochFile:
     def _next_file(self, snapshot_bytes: int) -> int:
         path = epoch_path(self.directory, self.epoch + 1)
         try:
+            # guard: no snapshot is made without room for it
             if free_bytes(self.directory) < SPARE_FACTOR * snapshot_bytes:
                 raise SnapshotDeclined(f"a snapshot of {snapshot_bytes} bytes would nearly fill {self.directory}")
             return create(path)
-        except FileExistsError:
+        except FileExistsError:  # guard: a snapshot takes the very next number
             raise LedgerFenced(f"{self.path} is fenced off: {path.name} exists, another arbiter took over") from None
         except OSError as error:
             why = f"[errno {error.errno}] {error.strerror}"
@@ -176,12 +181,13 @@ class EpochFile:
         """After an fsync: the file that took the data must still be there, and still be the newest one."""
         try:
             there, mine = os.stat(self.path), os.fstat(self._fd)
-        except FileNotFoundError:
+        except FileNotFoundError:  # guard: a file that is gone acknowledges nothing
             raise LedgerBroken(f"{self.path} has disappeared: is its directory still mounted?") from None
+        # guard: another file in the place of ours acknowledges nothing
         if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
             raise LedgerBroken(f"another file lies in the place of {self.path}: what was written is not in the ledger")
         newer = epoch_path(self.directory, self.epoch + 1)  # numbers have no gaps, so this one comes first
-        if exists(newer):
+        if exists(newer):  # guard: a newer file fences the older writer off
             raise LedgerFenced(f"{self.path} is fenced off: {newer.name} exists, another arbiter took over")
 
     def _broken(self, error: OSError) -> LedgerBroken:
@@ -192,7 +198,7 @@ class EpochFile:
 
 def _check_identity(directory: Path, expects: str) -> None:
     found = identity(directory, survey(directory))
-    if found != expects:
+    if found != expects:  # guard: a ledger that is not the expected one is refused
         what = f"holds another ledger ({found})" if found else "holds no ledger"
         raise LedgerUnusable(
             f"{directory} {what}, and not the one that this pool has kept until now ({expects}); is the shared "

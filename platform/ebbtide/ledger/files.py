@@ -25,7 +25,7 @@ def create_epoch(directory: Path) -> tuple[int, int]:
     while True:
         try:
             return epoch, create(epoch_path(directory, epoch))
-        except FileExistsError:
+        except FileExistsError:  # guard: who loses the race for an epoch takes the next one
             epoch += 1
 
 
@@ -41,9 +41,9 @@ def sync_directory(directory: Path, fsync: Callable[[int], None]) -> None:
 def write_all(write: Callable[[int, bytes], int], fd: int, data: bytes) -> None:
     """Write ``data`` whole, however many calls that takes."""
     view = data
-    while view:
+    while view:  # guard: a short write is finished
         written = write(fd, view)
-        if written <= 0:
+        if written <= 0:  # guard: a write that takes nothing fails
             raise OSError(errno.EIO, "write took nothing")
         view = view[written:]
 

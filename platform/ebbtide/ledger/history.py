@@ -30,10 +30,14 @@ def remove_history(directory: Path, *, base: int, bounds: HistoryBounds) -> list
     Raises:
         OSError: the directory fails; some may have been removed.
     """
+    # guard: only what lies before the base is removed
     history = [epoch for epoch in list_epochs(directory) if epoch < base]
     sizes = {epoch: epoch_path(directory, epoch).stat().st_size for epoch in history}
     total, removed = sum(sizes.values()), []
-    while history and (total > bounds.max_bytes or len(history) > bounds.max_files):
+    while history and (
+        total > bounds.max_bytes  # guard: history is bounded in bytes
+        or len(history) > bounds.max_files  # guard: history is bounded in files
+    ):
         oldest = history.pop(0)
         epoch_path(directory, oldest).unlink(missing_ok=True)
         total -= sizes[oldest]

@@ -83,7 +83,7 @@ class LedgerIndex:
         """
         try:
             return self._update()
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError:  # guard: a damaged index is built again
             # Damaged under our hands: nothing in it is worth more than building it again.
             self._db.close()
             self._discard()
@@ -127,7 +127,11 @@ class LedgerIndex:
         found: list[IndexedRecord] = []
         seen: set[str] = set()
         wanted: str | None = record_id
-        while wanted is not None and wanted not in seen:
+        while (
+            wanted is not None
+            # guard: a chain of causes ends where one comes again
+            and wanted not in seen
+        ):
             seen.add(wanted)
             one = self.record(wanted)
             if one is None:
@@ -159,7 +163,11 @@ class LedgerIndex:
                 db.execute("INSERT INTO source VALUES (?)", [self._source()])
                 db.execute(f"PRAGMA user_version={_VERSION}")
                 db.commit()
-            elif version != _VERSION or source != self._source():
+            elif (
+                version != _VERSION
+                # guard: another ledger's index is not taken for this one's
+                or source != self._source()
+            ):
                 raise sqlite3.DatabaseError("of another version, or of another ledger")
         except BaseException:
             db.close()
@@ -195,7 +203,7 @@ class LedgerIndex:
             if not polled.records:
                 if total:
                     with self._db:
-                        self._trim()
+                        self._trim()  # guard: the index is bounded
                 return total
             total += len(polled.records)
 

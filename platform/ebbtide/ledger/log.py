@@ -113,7 +113,7 @@ class EpochLog:
             RecordRefused: a payload is no JSON object, or of a type that is the log's own; nothing was queued.
         """
         for payload in payloads:
-            if payload.get("type") in RESERVED:
+            if payload.get("type") in RESERVED:  # guard: the log's own types cannot be appended
                 raise RecordRefused(f"records of type {payload['type']!r} are written by the log itself")
         return self._queue(_Append([encode_payload(payload) for payload in payloads], time.monotonic()))
 
@@ -152,14 +152,15 @@ class EpochLog:
     def _queue(self, one: _Append) -> Future[int]:
         one.done.set_running_or_notify_cancel()  # what is queued will be written: it cannot be cancelled
         with self._changed:
-            if self._broken is None and self._closing:
+            if self._broken is None and self._closing:  # guard: a closed log says so
                 self._broken = LedgerBroken(f"epoch {self.epoch} of {self.directory} is closed")
+            # guard: what waits for a hung filesystem has a bound
             if self._broken is None and self._queued_bytes > MAX_PENDING_BYTES:
                 self._broken = LedgerBroken(
                     f"{self._queued_bytes} bytes wait for {self._file.path}: "
                     "its filesystem hangs, or takes less than is appended"
                 )
-            if self._broken is not None:
+            if self._broken is not None:  # guard: after a failed write no more is taken
                 one.done.set_exception(self._broken)
                 return one.done
             self._queued.append(one)
@@ -174,7 +175,7 @@ class EpochLog:
             while batch := self._take():
                 self._commit(batch)
         finally:
-            self._end()
+            self._end()  # guard: no caller waits for ever
             self._file.close()
 
     def _end(self) -> None:
@@ -199,14 +200,18 @@ class EpochLog:
         """Group commit: one write and one fsync for all appends up to the next snapshot, or to the end."""
         group: list[_Append] = []
         for one in batch:
-            if one.is_snapshot:
+            if one.is_snapshot:  # guard: a snapshot says what was queued before it
                 self._settle(group, self._append)
                 self._settle([one], self._roll)
                 group = []
             else:
                 group.append(one)
         self._settle(group, self._append)
-        if any(one.is_snapshot for one in batch) and self._broken is None:
+        if (
+            any(one.is_snapshot for one in batch)
+            # guard: a log that is broken removes no file
+            and self._broken is None
+        ):
             self._file.forget(self._history)
 
     def _append(self, group: list[_Append]) -> list[int]:
@@ -230,7 +235,7 @@ class EpochLog:
         with self._changed:
             self._writing = self._writing[len(group) :]
             if isinstance(failed, LedgerBroken):
-                self._broken = self._broken or failed
+                self._broken = self._broken or failed  # guard: after a failed write no more is written to the file
         for place, one in enumerate(group):
             if failed is None:
                 one.done.set_result(numbers[place])

@@ -98,7 +98,7 @@ def survey(directory: Path, *, up_to: int | None = None) -> LedgerView:
             continue
         for record in _read(directory, epoch, Position(), None):
             found = opening_of(record)
-            if found is None:
+            if found is None:  # guard: a file without a valid first record fences no writer off
                 break
             return LedgerView(epoch, found.counts, found.first, found.base, found.base_end, found.parts, found.ledger)
     return LedgerView()
@@ -116,7 +116,7 @@ def whole_snapshot(directory: Path, view: LedgerView) -> tuple[int, int]:
             if record.seq > 0 and record.payload.get("type") != SNAPSHOT:
                 break
             whole = record.seq
-            if whole == view.parts:
+            if whole == view.parts:  # guard: only a whole snapshot is a base
                 return view.top, record.end
     return view.base, view.base_end
 
@@ -214,7 +214,7 @@ class Follower:
             positions[epoch] = reached
             if len(records) >= self._batch:
                 break
-            if limit is not None and reached.offset != limit:
+            if limit is not None and reached.offset != limit:  # guard: a damaged record that must count is damage
                 self._missing(epoch, reached, limit)
                 positions[epoch] = Position(limit)  # removed, so nothing of it can come any more
                 if self._from_snapshot:  # what follows upon a gap means nothing: go on where everything is said again
@@ -236,7 +236,7 @@ class Follower:
         """Raise, unless the file was removed as history."""
         view = survey(self._directory, up_to=self._up_to)
         path, base = epoch_path(self._directory, epoch), whole_snapshot(self._directory, view)[0]
-        if epoch < base and not path.exists():
+        if epoch < base and not path.exists():  # guard: a missing file that a replay needs is damage
             self._from = max(self._from, base) if self._from_snapshot else self._from
             return
         raise _damaged(self._directory, epoch, reached.offset, limit, view.top)
@@ -251,7 +251,7 @@ class Follower:
             for record in _read(self._directory, epoch, Position(), limit) if limit else ():
                 kept = Position(record.end, record.seq + 1)
             positions[epoch] = kept
-            dropped.append((epoch, limit))
+            dropped.append((epoch, limit))  # guard: what turned out not to count is taken back
         return dropped
 
 

@@ -51,9 +51,9 @@ def encode_payload(payload: Mapping[str, JSON]) -> bytes:
     """
     try:
         text = json.dumps(dict(payload), allow_nan=False, separators=(",", ":")).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:  # guard: a record is JSON
         raise RecordRefused(f"a record must be a JSON object: {error}") from error
-    if len(text) > MAX_PAYLOAD_BYTES:
+    if len(text) > MAX_PAYLOAD_BYTES:  # guard: no record is above the limit
         raise RecordRefused(f"a record of {len(text)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
     return text
 
@@ -73,7 +73,11 @@ def scan(file: BinaryIO, *, epoch: int, offset: int, seq: int, limit: int | None
     file.seek(offset)
     while True:
         found = _read_one(file, epoch=epoch, offset=offset, seq=seq)
-        if found is None or (limit is not None and found.end > limit):
+        if (
+            found is None
+            # guard: an older epoch counts up to its limit
+            or (limit is not None and found.end > limit)
+        ):
             return
         yield found
         offset, seq = found.end, seq + 1
@@ -84,11 +88,18 @@ def _read_one(file: BinaryIO, *, epoch: int, offset: int, seq: int) -> LedgerRec
     if len(header) < _HEADER.size:
         return None
     magic, length, found_epoch, found_seq = _HEADER.unpack(header)
-    if (magic, found_epoch, found_seq) != (_MAGIC, epoch, seq) or length > MAX_PAYLOAD_BYTES:
+    if (
+        (magic, found_epoch, found_seq) != (_MAGIC, epoch, seq)  # guard: a record counts by its epoch and number
+        or length > MAX_PAYLOAD_BYTES
+    ):
         return None
     rest = file.read(_HASH_BYTES + length)
     payload = rest[_HASH_BYTES:]
-    if len(payload) < length or rest[:_HASH_BYTES] != _hash(header, payload):
+    if (
+        len(payload) < length
+        # guard: a record counts by its hash
+        or rest[:_HASH_BYTES] != _hash(header, payload)
+    ):
         return None
     try:
         content = json.loads(payload)

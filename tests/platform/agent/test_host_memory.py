@@ -88,7 +88,7 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "u" / "pool" / "machine").symlink_to(tmp_path / "elsewhere")
     hosting = Hosting(tmp_path / "u" / "pool" / "machine")
     hosting.set_budget(PAGE)
-    with pytest.raises(HostMemoryShort, match="not this user's own"):
+    with pytest.raises(HostMemoryShort, match="machine is not this user's own"):
         hosting.lend(A0, PAGE)
 
 

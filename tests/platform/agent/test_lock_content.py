@@ -45,7 +45,8 @@ def test_what_is_written_is_read_and_a_tree_counts_while_its_leader_lives(
     assert read_content(fd) == HOLDER
     assert left_behind(fd) == LockHolder("nb", 7, pid=0, started=0, rank=1), "nobody is killed for it"
     leader.kill()
-    wait_until(lambda: left_behind(fd) is None)  # a zombie holds nothing, though its number is still given
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+    assert left_behind(fd) is None, "a zombie holds nothing, though its number is still given"
     leader.wait()
     assert left_behind(fd) is None
 

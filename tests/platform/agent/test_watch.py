@@ -79,6 +79,7 @@ def test_a_process_without_a_lock_on_a_real_gpu_is_seen(tmp_path: Path) -> None:
     assert watch.observe().holders[1] is None
 
 
+@pytest.mark.proves("a GPU of which the driver does not say who is on it is not free")
 def test_a_gpu_of_which_the_driver_does_not_say_who_is_on_it_is_not_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,7 @@ def test_one_flipped_bit_is_seen(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[raw.index(b'"pid":100') + 7] ^= 1  # another number: still JSON, still a line
     path.write_bytes(raw)
-    with pytest.raises(HelperUnusable, match="the hash does not fit"):
+    with pytest.raises(HelperUnusable, match=r"line 1 is damaged \(the hash does not fit"):
         Journal(path.parent, Disk())
 
 

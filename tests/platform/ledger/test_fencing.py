@@ -57,6 +57,11 @@ def put(log: EpochLog, who: str, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 4], ids=["while opening", "first append", "third append"])
+@pytest.mark.proves(
+    "a newer file fences off who is just opening",
+    "a newer file fences the older writer off",
+    "a newer file is looked for after every fsync",
+)
 def test_a_paused_writer_that_wakes_up_changes_nothing_for_any_reader(tmp_path: Path, stop_at: int) -> None:
     ledger = tmp_path / "ledger"
     first = EpochLog.open(ledger, writer="first")
@@ -130,6 +135,7 @@ def test_what_is_acknowledged_until_the_new_file_exists_is_read_by_its_opener(
     new.close()
 
 
+@pytest.mark.proves("who loses the race for an epoch takes the next one")
 def test_openers_that_race_get_different_epochs_and_only_the_last_goes_on(tmp_path: Path) -> None:
     for turn in range(10):
         ledger = tmp_path / str(turn)
@@ -157,6 +163,7 @@ def test_openers_that_race_get_different_epochs_and_only_the_last_goes_on(tmp_pa
         assert len(set(counting)) == len(counting)
 
 
+@pytest.mark.proves("a file without a valid first record fences no writer off")
 def test_an_epoch_file_without_a_valid_first_record_fences_nothing(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path, writer="first")
     put(log, "first", 1)
@@ -178,6 +185,7 @@ def test_an_epoch_file_without_a_valid_first_record_fences_nothing(tmp_path: Pat
     assert names(tmp_path) == [("first", 1), ("new", 1)]
 
 
+@pytest.mark.proves("an older epoch counts up to its limit")
 def test_what_an_epoch_took_over_stays_what_it_is_for_all_later_ones(tmp_path: Path) -> None:
     for epoch in range(1, 6):
         log = EpochLog.open(tmp_path, writer="w")
@@ -194,6 +202,7 @@ def test_what_an_epoch_took_over_stays_what_it_is_for_all_later_ones(tmp_path: P
     assert as_epoch_3_saw_it == [{"who": "w", "n": 1}, {"who": "w", "n": 2}]
 
 
+@pytest.mark.proves("what turned out not to count is taken back")
 def test_a_reader_takes_back_what_an_overtaken_opener_made_it_believe(tmp_path: Path) -> None:
     """Epoch 2 was made and paused; epoch 3 took over with more of epoch 1; then 2 wrote, and was read too early."""
     ledger = tmp_path / "ledger"

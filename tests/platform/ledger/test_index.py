@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.ledger.errors import LedgerUnusable
-from ebbtide.ledger.index import LedgerIndex
+from ebbtide.ledger.index import IndexedRecord, LedgerIndex
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.record import JSON
 from ebbtide.ledger.subjects import subjects_of
@@ -55,7 +55,10 @@ def test_events_are_found_by_time_number_and_subject(ledger: Path, tmp_path: Pat
         assert [one.id for one in index.events(types=("memory",))] == ["1-3"]
 
 
-def test_a_chain_follows_causes_to_their_root_and_ends_in_a_circle(ledger: Path, tmp_path: Path) -> None:
+@pytest.mark.proves("a chain of causes ends where one comes again")
+def test_a_chain_follows_causes_to_their_root_and_ends_in_a_circle(
+    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with LedgerIndex(ledger, tmp_path / "i.sqlite") as index:
         index.update()
         assert [one.id for one in index.chain("1-5")] == ["1-5", "1-4", "1-2", "1-1"]
@@ -64,6 +67,14 @@ def test_a_chain_follows_causes_to_their_root_and_ends_in_a_circle(ledger: Path,
         log.append([event("2-1", 1.0, "2-2"), event("2-2", 1.0, "2-1"), event("2-3", 1.0, "gone")]).result(20)
         log.close()
         assert index.update() == 3
+        look_up, asked = index.record, list[str]()
+
+        def counted(record_id: str) -> IndexedRecord | None:
+            asked.append(record_id)
+            assert len(asked) < 9, "it goes in a circle"
+            return look_up(record_id)
+
+        monkeypatch.setattr(index, "record", counted)
         assert [one.id for one in index.chain("2-2")] == ["2-2", "2-1"]
         assert [one.id for one in index.chain("2-3")] == ["2-3"]
 
@@ -91,6 +102,7 @@ def test_a_damaged_lost_or_foreign_index_is_built_again(ledger: Path, tmp_path: 
     assert built() == before
 
 
+@pytest.mark.proves("a damaged index is built again")
 def test_an_index_that_is_damaged_while_it_is_open_is_built_again(ledger: Path, tmp_path: Path) -> None:
     database = tmp_path / "i.sqlite"
     with LedgerIndex(ledger, database) as index:
@@ -101,6 +113,7 @@ def test_an_index_that_is_damaged_while_it_is_open_is_built_again(ledger: Path, 
         assert ids(index) == before
 
 
+@pytest.mark.proves("another ledger's index is not taken for this one's")
 def test_another_ledger_in_the_same_place_is_not_taken_for_the_old_one(ledger: Path, tmp_path: Path) -> None:
     database = tmp_path / "i.sqlite"
     with LedgerIndex(ledger, database) as index:

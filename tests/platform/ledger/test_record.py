@@ -56,12 +56,15 @@ def test_damage_never_yields_a_record_that_was_not_written(
     assert found == PAYLOADS[: len(found)]
 
 
+@pytest.mark.proves("a record counts by its hash")
 def test_a_flip_in_one_record_keeps_all_records_before_it(tmp_path: Path) -> None:
     place = FILE.index(b'"n":7')
-    epoch_path(tmp_path, 1).write_bytes(FILE[:place] + b"\x00" + FILE[place + 1 :])
-    assert [record.payload for record in replay(tmp_path)] == PAYLOADS[:7]
+    for at, byte in ((place, b"\x00"), (place + 4, b"8")):  # no JSON any more, and another number
+        epoch_path(tmp_path, 1).write_bytes(FILE[:at] + byte + FILE[at + 1 :])
+        assert [record.payload for record in replay(tmp_path)] == PAYLOADS[:7]
 
 
+@pytest.mark.proves("a damaged record that must count is damage")
 def test_damage_below_a_fixed_offset_is_an_error_and_not_a_shorter_past(tmp_path: Path) -> None:
     epoch_path(tmp_path, 1).write_bytes(FILE)
     EpochLog.open(tmp_path, writer="next").close()
@@ -74,6 +77,7 @@ def test_damage_below_a_fixed_offset_is_an_error_and_not_a_shorter_past(tmp_path
         list(replay(tmp_path))
 
 
+@pytest.mark.proves("a record counts by its epoch and number")
 def test_a_record_of_another_epoch_or_place_does_not_count(tmp_path: Path) -> None:
     good = frame(1, 0, encode_payload({"type": "epoch_opened", "writer": "w", "counts": {}}))
     for stray in (frame(2, 1, b"{}"), frame(1, 2, b"{}"), frame(1, 0, b"{}"), frame(1, 1, b"[]"), frame(1, 1, b"{")):
@@ -81,6 +85,7 @@ def test_a_record_of_another_epoch_or_place_does_not_count(tmp_path: Path) -> No
         assert list(replay(tmp_path)) == []
 
 
+@pytest.mark.proves("a record is JSON", "no record is above the limit")
 def test_payloads_that_are_no_json_objects_are_refused() -> None:
     bad: list[JSON] = [{"x": float("nan")}, {"x": float("inf")}, {"x": "y" * (17 << 20)}]
     for payload in bad:

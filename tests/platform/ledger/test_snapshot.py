@@ -55,6 +55,7 @@ def history(directory: Path) -> list[object]:
     return [record.payload["n"] for record in replay(directory)]
 
 
+@pytest.mark.proves("only a whole snapshot is a base")
 def test_replay_starts_with_the_snapshot_and_history_shows_all_but_it(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path, writer="w")
     put(log, 1, 2)
@@ -77,6 +78,7 @@ def test_replay_starts_with_the_snapshot_and_history_shows_all_but_it(tmp_path: 
     assert folded(tmp_path) == [1, 2, 3, 4] == history(tmp_path)
 
 
+@pytest.mark.proves("a snapshot says what was queued before it")
 def test_what_is_queued_around_a_snapshot_lies_before_and_behind_it(tmp_path: Path) -> None:
     entered, go = threading.Event(), threading.Event()
     held = False
@@ -102,6 +104,7 @@ def test_what_is_queued_around_a_snapshot_lies_before_and_behind_it(tmp_path: Pa
     assert folded(tmp_path) == [1, 2, 3, 4]
 
 
+@pytest.mark.proves("history is bounded in bytes", "history is bounded in files")
 def test_history_is_bounded_by_bytes_and_files_and_needs_no_removed_file(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path, writer="w", history=HistoryBounds(max_bytes=1 << 20, max_files=2))
     for n in range(1, 8):
@@ -123,6 +126,7 @@ def test_history_is_bounded_by_bytes_and_files_and_needs_no_removed_file(tmp_pat
     assert folded(tmp_path) == list(range(1, 10)) and history(tmp_path) == []
 
 
+@pytest.mark.proves("only what lies before the base is removed")
 def test_only_what_lies_before_the_base_is_ever_removed(tmp_path: Path) -> None:
     for n in range(1, 5):
         log = EpochLog.open(tmp_path, writer="w")
@@ -132,6 +136,7 @@ def test_only_what_lies_before_the_base_is_ever_removed(tmp_path: Path) -> None:
     assert list_epochs(tmp_path) == [3, 4]
 
 
+@pytest.mark.proves("a missing file that a replay needs is damage")
 def test_a_missing_file_that_replay_needs_is_damage(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path, writer="w")
     put(log, 1)
@@ -181,6 +186,7 @@ def test_a_reader_whose_file_is_removed_under_it_goes_on_with_the_snapshot(tmp_p
     assert follows.poll().records == ()
 
 
+@pytest.mark.proves("a snapshot takes the very next number")
 def test_two_writers_that_race_for_a_snapshot_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old writer was about to go over when a new one opened: its snapshot lacks what the new one wrote."""
     old = EpochLog.open(tmp_path, writer="old", history=NONE)
@@ -206,6 +212,7 @@ def test_two_writers_that_race_for_a_snapshot_lose_nothing(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("paused_at", ["write", "fsync"])
+@pytest.mark.proves("a log that is broken removes no file", "a newer file is looked for after every snapshot")
 def test_a_writer_paused_over_its_snapshot_is_fenced_and_removes_nothing(tmp_path: Path, paused_at: str) -> None:
     rolling, go = threading.Event(), threading.Event()
     armed = False
@@ -247,6 +254,7 @@ def test_a_writer_paused_over_its_snapshot_is_fenced_and_removes_nothing(tmp_pat
     assert folded(tmp_path) == [1, 2, 3]
 
 
+@pytest.mark.proves("no snapshot is made without room for it")
 def test_a_snapshot_for_which_there_is_no_room_is_declined_and_the_log_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +272,7 @@ def test_a_snapshot_for_which_there_is_no_room_is_declined_and_the_log_goes_on(
 
 
 @pytest.mark.parametrize("fails_at", ["directory", "write", "short", "fsync"])
+@pytest.mark.proves("a snapshot is synced", "the name of a snapshot's file is synced")
 def test_a_snapshot_that_fails_on_the_way_breaks_the_log_and_loses_nothing(tmp_path: Path, fails_at: str) -> None:
     armed, syncs = False, 0
 
@@ -319,6 +328,7 @@ def test_an_index_keeps_what_it_knows_of_removed_files(tmp_path: Path) -> None:
         assert [one.type for one in index.events(types=("snapshot",))] == []
 
 
+@pytest.mark.proves("the index is bounded")
 def test_an_index_keeps_no_more_than_its_bound(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path / "ledger", writer="w")
     put(log, *range(50))
@@ -337,6 +347,9 @@ def test_an_index_keeps_no_more_than_its_bound(tmp_path: Path) -> None:
     db.close()
 
 
+@pytest.mark.proves(
+    "a file that is gone acknowledges nothing", "another file in the place of ours acknowledges nothing"
+)
 def test_a_file_that_disappears_or_is_replaced_acknowledges_nothing_more(tmp_path: Path) -> None:
     for replaced in (False, True):
         ledger = tmp_path / str(replaced)
@@ -350,6 +363,7 @@ def test_a_file_that_disappears_or_is_replaced_acknowledges_nothing_more(tmp_pat
         log.close()
 
 
+@pytest.mark.proves("a ledger that is not the expected one is refused")
 def test_an_expected_ledger_that_is_not_there_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path / "ledger", writer="w")
     put(log, 1)
@@ -384,6 +398,7 @@ def test_a_ledger_of_before_snapshots_replays_and_goes_on(tmp_path: Path) -> Non
     again.close()
 
 
+@pytest.mark.proves("the log's own types cannot be appended")
 def test_the_logs_own_types_cannot_be_appended(tmp_path: Path) -> None:
     log = EpochLog.open(tmp_path, writer="w")
     for kind in ("snapshot", "epoch_opened"):

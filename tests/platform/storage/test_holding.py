@@ -128,7 +128,6 @@ def test_whoever_was_overtaken_learns_it_from_the_next_beat_and_touches_nothing(
         second.check()
 
 
-@pytest.mark.proves("a file is written over only by who wrote it")
 def test_anothers_file_in_the_place_of_ones_own_is_left_alone(tmp_path: Path) -> None:
     with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
         path = tmp_path / str(holding.file)

@@ -1,4 +1,4 @@
-"""Calls that may hang: bounded, one thread at a time, and one error where no thread can be had."""
+"""Who may write over a file; and calls that may hang: bounded, one at a time, one error where no thread can be had."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import TransferFailed, TransferTimeout
-from ebbtide.storage.shared_files import Bounded
+from ebbtide.storage.shared_files import Bounded, Overwrite, perform
 
 LONG_S = 60.0
 
@@ -24,6 +24,16 @@ def no_threads() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         yield patch.undo
+
+
+@pytest.mark.proves("a file is written over only by who wrote it")
+def test_a_file_is_written_over_only_by_who_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.write_bytes(b"another's")
+    assert not perform(Overwrite(path, b"new", expected=b"mine"))
+    assert path.read_bytes() == b"another's"
+    assert perform(Overwrite(path, b"newer one", expected=b"another's"))
+    assert path.read_bytes() == b"newer one"
 
 
 def test_without_a_thread_it_is_one_error_and_the_next_call_works(

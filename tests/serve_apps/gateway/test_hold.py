@@ -181,7 +181,9 @@ async def test_a_newcomer_does_not_overtake_those_who_wait_when_a_shunned_replic
     assert first.done() and not newcomer.done()
     hold.release("m", first.result().seat)
     hold.release("m", (await newcomer).seat)
-    assert (await asyncio.wait_for(hold.seat("m", 1), 5)).seat == SEATS[0], "where no one waits it has its place at once"
+    assert (await asyncio.wait_for(hold.seat("m", 1), 5)).seat == SEATS[0], (
+        "where no one waits it has its place at once"
+    )
 
 
 @pytest.mark.proves("requests go where the table says")

@@ -422,7 +422,6 @@ def tree_that_the_lock_speaks_for(kept: Kept) -> dict[str, Any] | None:
 @pytest.mark.proves(
     "a tree is named in its slot's lock before it is revived",
     "a tree is named in its slot's lock before it runs",
-    "a tree that is gone is not named in the lock",
     "a tree that was revived is named in its slot's lock as it is now",
 )
 def test_a_lock_speaks_for_the_tree_from_before_it_runs_until_it_is_gone(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def edges() -> list[object]:
     ]
 
 
+@pytest.mark.proves("a tree that is gone is not named in the lock")
 @pytest.mark.parametrize("edge", edges())
 def test_killed_at_this_edge(tmp_path: Path, edge: tuple[KeeperState, KeeperState]) -> None:
     orders, then = KILLS[edge]

@@ -95,7 +95,7 @@ def test_the_second_one_waits_for_the_first() -> None:
     background, door = saver(), Door()
     order: list[str] = []
     first = background.begin({"x": torch.ones(2)}, door)
-    assert door.entered.wait(PATIENCE_S) and background.busy
+    assert not first.done and door.entered.wait(PATIENCE_S) and background.busy
 
     def let_go() -> None:
         order.append("first may end")

@@ -160,9 +160,11 @@ def test_another_type_is_converted_as_torch_does_it(tmp_path: Path, stored: torc
 
 @pytest.mark.proves("the bits of a chunk are copied as bits")
 def test_bits_that_are_no_number_stay_as_they_are(tmp_path: Path) -> None:
-    """A signalling NaN would become a quiet one in a conversion."""
+    """A signalling NaN would become a quiet one in a conversion, and every truth value 0 or 1 in a copy."""
     tensor = torch.tensor([0x7F800001, -0x400001, 0x7FC12345], dtype=torch.int32).view(torch.float32)
     checkpoints = make_run(tmp_path)
-    checkpoints.save({"w": tensor}, epoch=1, step=1)
+    truths = torch.tensor([0, 1, 2], dtype=torch.uint8).view(torch.bool)
+    checkpoints.save({"w": tensor, "truths": truths}, epoch=1, step=1)
     with checkpoints.open(at("e1/step-1")) as opened:
-        assert same(opened.read_state()["w"], tensor)
+        found = opened.read_state()
+    assert same(found["w"], tensor) and found["truths"].view(torch.uint8).tolist() == [0, 1, 2]
