@@ -25,7 +25,10 @@ from evidence.family import adopt_orphans, end_descendants
 from evidence.guards.comments import ROOMS
 
 LIMIT_S = 120.0  # the slowest test that proves a guard takes some 20 s; without its guard one may wait for ever
-LIBRARIES = ("hypothesis", "numpy", "psutil", "pydantic", "aiohttp", "httpx", "yaml", "torch", "ray", "pytest_asyncio")
+LIBRARIES = (
+    *("hypothesis", "numpy", "psutil", "pydantic", "yaml", "aiohttp", "httpx", "openai", "fastapi", "uvicorn"),
+    *("schemathesis", "torch", "torch.distributed.tensor", "ray", "pytest_asyncio"),
+)
 LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of plugins among the libraries
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
