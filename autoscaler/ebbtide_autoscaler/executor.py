@@ -104,7 +104,8 @@ class Executor:
                 case DropFence(slot):
                     self._start(("drop", slot), partial(self._drop, slot))
                 case OpenSeat(seat):
-                    # guard: a seat without any actor is opened again soon; and one that has an actor is not
+                    # guard: a seat without any actor is opened again soon
+                    # guard: a seat that has an actor is not opened again soon
                     again_s = RESEND_S if self._hands.lives(seat) else REOPEN_S
                     self._once(("seat", seat), "open", again_s, partial(self._open, seat))
                 case CloseSeat(seat):

@@ -78,7 +78,7 @@ class KeyDesk:
         return await self._change(lambda book, now_s: revoke(book, name))
 
     async def _change(self, change: Callable[[KeyBook, float], MadeKey]) -> dict[str, Any]:
-        async with self._changing:  # guard: changes at the same time lose none
+        async with self._changing:  # guard: changes of keys at the same time lose none
             if self._endpoints is None:
                 raise ValueError("no file is in force yet; run `ebbtide up FILE`")
             now_s = time.time()

@@ -69,7 +69,7 @@ class LedgerDoor:
         Raises:
             LedgerError, OSError, ValueError, PoolError: it cannot be opened now; try again.
         """
-        if self._attempt is None:  # guard: one attempt at a time
+        if self._attempt is None:  # guard: one attempt to open the ledger at a time
             self._attempt, self._since_s = Future(), time.monotonic()
             work = threading.Thread(target=self._try, args=(self._attempt,), name="ledger-door", daemon=True)
             work.start()
@@ -123,7 +123,7 @@ class LedgerDoor:
         self._memory.parent.mkdir(parents=True, exist_ok=True)
         draft = self._memory.with_suffix(".new")
         draft.write_text(json.dumps({"cluster": self._cluster, "ledger": ledger}))
-        os.replace(draft, self._memory)  # guard: the memory is replaced whole
+        os.replace(draft, self._memory)  # guard: the memory of the ledger is replaced whole
 
 
 def internal_token(shared_dir: Path) -> str:

@@ -123,7 +123,10 @@ async def test_a_wish_is_sent_once_and_again_when_it_may_have_been_lost(scene: S
     assert len(scene.serve.calls) == 4
 
 
-@pytest.mark.proves("a seat without any actor is opened again soon", "and one that has an actor is not")
+@pytest.mark.proves(
+    "a seat that has an actor is not opened again soon",
+    "a seat without any actor is opened again soon",
+)
 async def test_a_seat_that_got_no_actor_at_all_is_opened_again_sooner(scene: Scene) -> None:
     scene.living.clear()
     await scene.tick(OpenSeat(SEAT))

@@ -161,3 +161,14 @@ def test_four_times_the_pool_and_the_replicas_cost_four_times_the_looks(small: i
     many, looks_of_many = looks(large)
     assert many >= 3 * few > 0
     assert looks_of_many <= 1.3 * (large / small) * looks_of_few
+
+
+@pytest.mark.proves(
+    "a non-preemptible job is not counted upon",
+    "a semi-preemptible job is counted upon only above its minimum",
+)
+def test_a_job_is_counted_upon_for_as_much_as_its_class_lets_go() -> None:
+    loses = {WorkloadClass.PREEMPTIBLE: 2, WorkloadClass.SEMI_PREEMPTIBLE: 1, WorkloadClass.NON_PREEMPTIBLE: 0}
+    for kind, least in loses.items():
+        state = with_job(a_pool(), a_job(workers_min=1, workers_max=2, workload_class=kind), (S0, S1))
+        assert may_lose(state.jobs[TRAIN]) == least, kind

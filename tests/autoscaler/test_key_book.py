@@ -177,7 +177,7 @@ async def test_changes_at_the_same_time_lose_none() -> None:
     assert len(journal.records) == 20
 
 
-@pytest.mark.proves("changes at the same time lose none")
+@pytest.mark.proves("changes of keys at the same time lose none")
 async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -> None:
     """Both were told that it is theirs otherwise, and only the last secret would open anything."""
     records: list[Mapping[str, Any]] = []

@@ -32,7 +32,7 @@ async def opened(door: LedgerDoor) -> OpenLedger:
     return found
 
 
-@pytest.mark.proves("one attempt at a time")
+@pytest.mark.proves("one attempt to open the ledger at a time")
 async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +100,7 @@ async def test_a_cluster_remembers_its_ledger_and_not_that_of_another(tmp_path: 
     await opened(a_door(tmp_path / "fourth", memory))
 
 
-@pytest.mark.proves("the memory is replaced whole")
+@pytest.mark.proves("the memory of the ledger is replaced whole")
 async def test_a_crash_while_the_ledger_is_remembered_leaves_the_memory_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

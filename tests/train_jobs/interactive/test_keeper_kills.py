@@ -14,14 +14,15 @@ import psutil
 import pytest
 
 from ebbtide.agent.errors import SlotBusy
-from ebbtide.agent.slot_lock import SlotLock, probe
+from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import Want
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.keeper import End
 from ebbtide_train.interactive.leader import me
+from ebbtide_train.interactive.occupation import Occupation
 from ebbtide_train.interactive.post import Post
 from ebbtide_train.interactive.states import TABLE, KeeperState
-from tests.train_jobs.interactive.kept import SLOT, Kept, chain, members, until
+from tests.train_jobs.interactive.kept import SLOT, Kept, chain, lease, members, until
 
 ROOT = Path(__file__).parents[3]
 S = KeeperState
@@ -65,7 +66,6 @@ def edges() -> list[object]:
     ]
 
 
-@pytest.mark.proves("a tree that is gone is not named in the lock")
 @pytest.mark.parametrize("edge", edges())
 def test_killed_at_this_edge(tmp_path: Path, edge: tuple[KeeperState, KeeperState]) -> None:
     orders, then = KILLS[edge]
@@ -167,6 +167,26 @@ def test_where_the_leader_is_killed_too_the_slot_is_taken_as_long_as_its_process
         psutil.Process(pid).kill()
     lock.acquire(5.0)
     lock.release()
+
+
+@pytest.mark.proves("a tree that is gone is not named in the lock")
+def test_a_tree_that_is_gone_is_not_named_in_a_lock_that_is_still_held(tmp_path: Path) -> None:
+    place = ImagePlace(tmp_path / "run")
+    place.make()
+    place.write("spec", {"command": ["sleep", "100"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}})
+    lock = SlotLock(tmp_path / "locks", SLOT, workload="s", epoch=2, ledger="l")
+
+    def named() -> int | None:
+        tree = json.loads(lock_file(tmp_path / "locks", SLOT).read_bytes()).get("tree")
+        return None if tree is None else int(tree["pid"])
+
+    occupation = Occupation(place, lambda _lease: lock)
+    occupation.take(lease(2))
+    leader = occupation.start()
+    assert named() == leader.pid
+    occupation.end(0.0)
+    assert named() is None, "its number may be another process's before the lock is released"
+    occupation.release()
 
 
 @pytest.mark.proves("a leader that was not named runs nothing")
