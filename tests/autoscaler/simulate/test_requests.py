@@ -75,6 +75,9 @@ class Stepped:
         while now_s < until_s:
             while todo and rows[todo[0]][0] <= now_s:
                 held.append(todo.pop(0))
+            if not (held or self.waiting or self.left):
+                now_s += step_s  # there is nothing to do, in most of the steps
+                continue
             while held and len(self.waiting) + len(self.left) < AT_ONCE:
                 one = held.pop(0)
                 self.waiting.append(one)
