@@ -14,8 +14,10 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
+from tests.examples import USUAL, examples
+
 # A deadline of hypothesis' (200 ms by default) fails tests on a machine that is busy, and says nothing about the code.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=examples(USUAL))
 hypothesis.settings.load_profile("unhurried")
 
 

@@ -32,6 +32,7 @@ from tests.autoscaler.test_policy import (
     with_job,
     with_ready,
 )
+from tests.examples import examples
 
 TICK_S = 5.0
 LONG_S = 1e6  # of work: for ever, as these tests go
@@ -135,7 +136,7 @@ def test_a_quota_holds_whatever_is_free_and_who_waits_for_it_is_told() -> None:
     assert "its quota is 6" in day.waits[waiting] and "needs 2 slots" in day.waits[waiting]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(1, 3), st.integers(0, 100))
 def test_endless_lines_share_by_weight_within_a_gang(weights: list[int], gang: int, seed: int) -> None:
     random = Random(seed)
@@ -152,7 +153,7 @@ def test_endless_lines_share_by_weight_within_a_gang(weights: list[int], gang: i
         assert abs(day.held(team.name) - fair) <= 2 * gang, "one that has just come, one that has just gone"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 4), st.floats(0.0, 900.0)),

@@ -22,7 +22,7 @@ import torch
 from tests.platform.storage.shim import checkpoint_trials, store_trials
 from tests.platform.storage.shim.store_trials import Trial
 
-FEW = 3  # kinds of which there are no more calls, as renames, are always whole
+FEW = 2  # kinds of which there are no more calls, as renames, are always whole
 TRIALS = store_trials.TRIALS | checkpoint_trials.TRIALS
 
 
