@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import click
 
+from ci import parts, usual
 from ci import run as ci
-from ci import usual
 from ci.part import Part
 from ci.summary import Result
 
@@ -82,7 +82,12 @@ def remember() -> None:
     for part in told["parts"]:
         target = {"clusters": known.modules_s, "hunts": known.hunts_s}.get(part["name"], {})
         target.update(part["units_s"])
-    usual.save(usual.Usual(told["hardware"], known.parts_s, known.modules_s, known.hunts_s))
+        if part["name"] == parts.TEST:
+            known.files_s.clear()
+            for test, seconds in part["seconds"].items():
+                file = test.partition("::")[0]
+                known.files_s[file] = known.files_s.get(file, 0.0) + seconds
+    usual.save(usual.Usual(told["hardware"], known.parts_s, known.modules_s, known.hunts_s, known.files_s))
     click.echo(f"written: {os.path.relpath(usual.PATH)}")
 
 

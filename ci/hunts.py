@@ -1,7 +1,8 @@
 """Which hunts a run begins with, and whether there is still time for one. Pure.
 
-Hunts are the long forms of tests. A run has no time for all of them; which come first follows from a hash of the commit
-and the hunt, so that each has its turn within a few commits, and the same commit hunts the same again.
+Hunts are the long forms of tests: those that are marked so, and properties with many examples. A run has no time for
+all of them; which come first follows from a hash of the commit and the hunt, so that each has its turn within a few
+commits, and the same commit hunts the same again.
 """
 
 import hashlib
@@ -9,10 +10,15 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ci.part import Unit
+
 UNKNOWN_S = 120.0  # of a hunt that has no duration on record yet: about the median of those that have one
 SLOWEST = 5.0  # a machine that is slower than this runs no hunt to its end
 PATIENCE = 2.0  # a hunt that takes so many times its usual duration, as slow as the machine is today, is cut off
 LEAST_S = 60.0  # and none is cut off before
+
+PROPERTIES = "properties: "  # before the module, in the name of a hunt with many examples
+MARKED, OF_PROPERTIES = "hunt", "hypothesis and not ray and not gpu and not hunt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,14 @@ class Budget:
     def limit_s(self, usual_s: float) -> float:
         """After which time a hunt is cut off."""
         return min(self.left_s, max(LEAST_S, usual_s * self.slowness * PATIENCE))
+
+
+def unit(name: str) -> Unit:
+    """The pytest of a hunt."""
+    module = name.removeprefix(PROPERTIES)
+    if module == name:
+        return Unit(name, ("-q", "-m", MARKED, module))
+    return Unit(name, ("-q", "-m", OF_PROPERTIES, module), always=("-p", "ci.many_examples"))
 
 
 def in_turn(commit: str, hunts: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ was listed and did not end is never silently left out: its part fails.
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,10 +24,15 @@ SHARE_AGAIN = 0.1  # or more than this part of the tests
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One pytest process: a name for people, and its arguments."""
+    """One pytest process: a name for people, and its arguments.
+
+    Attributes:
+        always: of the arguments, those that each of its tests needs when it runs alone, too.
+    """
 
     name: str
     arguments: tuple[str, ...]
+    always: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -98,22 +103,22 @@ def run_part(
     """
     part = Part(name)
     began_s = clock()
-    again: dict[str, list[str]] = {}
+    again: dict[str, tuple[str, ...]] = {}
     for unit, limit_s in units:
         left_s = until_s - clock()
         if left_s <= 0:
             part.untested.append(unit.name)
             continue
         progress = _first(part, unit, min(limit_s, left_s), run)
-        again[unit.name] = [*progress.failed, *progress.untested, *progress.running]
+        again |= dict.fromkeys([*progress.failed, *progress.untested, *progress.running], unit.always)
     if tries > 1:
-        _again(part, [test for tests in again.values() for test in tests], until_s, run, clock)
+        _again(part, again, until_s, run, clock)
     part.took_s = clock() - began_s
     return part
 
 
 def _first(part: Part, unit: Unit, limit_s: float, run: Run) -> Progress:
-    ended, progress = _told(unit.arguments, limit_s, run)
+    ended, progress = _told([*unit.always, *unit.arguments], limit_s, run)
     part.outcomes |= progress.outcomes
     part.seconds |= progress.seconds
     part.units_s[unit.name] = ended.seconds
@@ -136,17 +141,19 @@ def _told(arguments: Sequence[str], limit_s: float, run: Run) -> tuple[Ended, Pr
         return run(arguments, limit_s, told), read(told)
 
 
-def _again(part: Part, tests: list[str], until_s: float, run: Run, clock: Callable[[], float]) -> None:
-    """Each of ``tests`` alone, if they are few."""
+def _again(
+    part: Part, tests: Mapping[str, Sequence[str]], until_s: float, run: Run, clock: Callable[[], float]
+) -> None:
+    """Each of ``tests`` alone, with its arguments, if they are few."""
     if len(tests) > max(MOST_AGAIN, SHARE_AGAIN * len(part.outcomes)):
         part.troubles.append(f"{len(tests)} tests failed or did not end: too many for a second try")
         return
-    for test in tests:
+    for test, always in tests.items():
         left_s = until_s - clock()
         if left_s <= 0:
             return
         print(f"\nFAILED OR CUT OFF, AND TRIED AGAIN ALONE: {test}", flush=True)
-        ended, progress = _told(["-q", test], min(left_s, AGAIN_S), run)
+        ended, progress = _told([*always, "-q", test], min(left_s, AGAIN_S), run)
         if ended.code == 0 and progress.outcomes.get(test) in ("passed", "skipped"):
             if test not in part.untested:
                 part.flakes.append(test)

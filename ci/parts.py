@@ -15,7 +15,6 @@ CHECK, TEST, CLUSTERS, HUNTS = "check", "test", "clusters", "hunts"
 SHARED = "modules that share a cluster"
 WITHOUT_CLUSTER = "not ray and not hunt"
 WITH_CLUSTER = "ray and not hunt"
-HUNT = "hunt"
 
 # On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled.
 TOGETHER = 4
@@ -57,7 +56,7 @@ def checks(bin_dir: str) -> tuple[tuple[str, ...], ...]:
 
 def without_cluster() -> Unit:
     """All tests that need no Ray cluster, in one pytest."""
-    return Unit(TEST, ("-n", str(TOGETHER), "--dist", "loadfile", "-m", WITHOUT_CLUSTER))
+    return Unit(TEST, ("-n", str(TOGETHER), "-p", "ci.deal", "-m", WITHOUT_CLUSTER))
 
 
 def modules(tests: Sequence[str]) -> list[str]:

@@ -84,14 +84,15 @@ def hunt(*, until_s: float, tries: int, commit: str, slowness: float) -> tuple[P
     """Hunts, in the turn of this commit; those for which there was no time."""
     not_begun: list[str] = []
     usual_s = usual.load().hunts_s
-    found = collect(parts.HUNT, "mark.hunt", "hunts import")
+    found = collect(hunts.MARKED, "mark.hunt", "hunts import", "turns import")
+    found += [hunts.PROPERTIES + name for name in collect(hunts.OF_PROPERTIES, "hypothesis import")]
 
     def that_fit() -> Iterator[tuple[Unit, float]]:
         for name in hunts.in_turn(commit, found):
             budget = hunts.Budget(until_s - time.monotonic(), slowness)
             takes_s = usual_s.get(name, hunts.UNKNOWN_S)
             if budget.allows(takes_s):
-                yield Unit(name, ("-q", "-m", parts.HUNT, name)), budget.limit_s(takes_s)
+                yield hunts.unit(name), budget.limit_s(takes_s)
             else:
                 not_begun.append(name)
 

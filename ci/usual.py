@@ -7,6 +7,7 @@ from pathlib import Path
 
 PATH = Path(__file__).with_name("usual.json")
 DIGITS = 1
+LEAST_S = 2.0  # files that take less are not kept: the order of those does not matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Usual:
     parts_s: dict[str, float] = field(default_factory=dict)
     modules_s: dict[str, float] = field(default_factory=dict)
     hunts_s: dict[str, float] = field(default_factory=dict)
+    files_s: dict[str, float] = field(default_factory=dict)  # of tests without a cluster, those that count
 
 
 def load(path: Path = PATH) -> Usual:
@@ -31,6 +33,7 @@ def save(usual: Usual, path: Path = PATH) -> None:
         "parts_s": _rounded(usual.parts_s),
         "modules_s": _rounded(usual.modules_s),
         "hunts_s": _rounded(usual.hunts_s),
+        "files_s": _rounded({name: s for name, s in usual.files_s.items() if s >= LEAST_S}),
     }
     path.write_text(json.dumps(text, indent=1) + "\n")
 

@@ -2,21 +2,38 @@
 
 A process that a shell starts in the background ignores SIGINT from birth. What a test prints in a worker of xdist is
 lost; what it records (``record_property("table", text)``) comes with its report, and is shown at the end.
+
+What is collected stays until the end. The garbage collector would look through all of it again and again, while it is
+made and in each test after it: so it rests meanwhile, and then leaves that alone.
 """
 
+import gc
 import signal
+from collections.abc import Generator
 
 import hypothesis
 import pytest
 
+from tests.examples import USUAL, examples
+
 # A deadline of hypothesis' (200 ms by default) fails tests on a machine that is busy, and says nothing about the code.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=examples(USUAL))
 hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

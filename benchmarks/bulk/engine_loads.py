@@ -17,19 +17,18 @@ Bytes are told twice: by our load formats (*bytes read*), and for all by the ker
 counts for the rank that needed it first.
 """
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from benchmarks.bulk.starts import Started, StartFailed, Starts, Wanted
 from benchmarks.progress import Progress
 from benchmarks.record import Gap, Measured
 from benchmarks.rows import Bar, row
-from ebbtide_serve.examples.tiny_model import make_model
 
 ROUNDS, QUICK_ROUNDS = 3, 1
 TP2_ROUNDS = 2
@@ -110,7 +109,8 @@ def measure(folder: Path, *, quick: bool) -> Measured:
     layers, rounds = (QUICK_LAYERS, QUICK_ROUNDS) if quick else (LAYERS, ROUNDS)
     model = folder / "model"
     print("  making a model", flush=True)
-    make_larger(model, layers=layers)
+    command = [sys.executable, "-m", "benchmarks.bulk.larger_model", str(model), "--layers", str(layers)]
+    subprocess.run(command, check=True)
     steps = plan(rounds)
     outcomes = run(steps, Starts(folder, model).start)
     measured = measured_of(outcomes)
@@ -180,16 +180,6 @@ def measured_of(outcomes: Outcomes) -> Measured:
         found.gaps.append(Gap(case or "set-up", f"first token, {name}" if name else "starts", gap))
     found.bars += [_tp2(outcomes, found), _artefacts(outcomes, found)]
     return found
-
-
-def make_larger(out: Path, *, layers: int) -> None:
-    """The tiny model's tokenizer with a larger model: see the module. Layers are of 122 MB each."""
-    if not make_model(out):
-        return
-    config = LlamaConfig.from_pretrained(out)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 2048, 8192, layers
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 32, 8, 64
-    LlamaForCausalLM(config).bfloat16().save_pretrained(out)
 
 
 def _turned(steps: list[Step], number: int) -> Iterable[Step]:

@@ -57,6 +57,7 @@ from tests.autoscaler.test_policy import (
     with_ready,
 )
 from tests.autoscaler.test_quiet import aside, pools
+from tests.examples import examples
 
 HOUR_S = 3600.0
 STARVES = replace(CONFIG, starve_after_s=HOUR_S)
@@ -249,7 +250,7 @@ def test_no_job_is_given_the_reserve_however_long_it_has_waited() -> None:
     assert [getattr(move, "job", "") for move in small.moves] == ["small"], "nor is anything kept for it in vain"
 
 
-@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, database=None, derandomize=True)
 @given(pools(), st.integers(0, 2), st.sampled_from([1.0, 50.0]))
 def test_whoever_starves_what_is_decided_can_be_done_and_leaves_the_reserve(
     state: PoolState, reserve: int, starve_s: float

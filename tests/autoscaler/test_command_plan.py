@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ebbtide_autoscaler import command_plan
 from ebbtide_autoscaler.command_plan import AHEAD_MAX_S, plan
+from tests.examples import examples
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -58,7 +59,7 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_berlin")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(300))
 @given(st.sampled_from([SPRING_S, AUTUMN_S]), st.integers(-26 * 3600, 26 * 3600), st.integers(0, 24 * 60 - 1))
 def test_a_time_of_day_is_when_clocks_show_it_next_also_when_they_are_set(
     set_s: int, before_s: int, minutes: int

@@ -54,6 +54,7 @@ from tests.autoscaler.test_policy import (
     with_job,
 )
 from tests.autoscaler.test_policy_properties import random_states, traffics
+from tests.examples import examples
 
 ASIDE = JobHeld(TRAIN, "ann", "new data")
 SAID = "held by ann since 1970-01-01 00:16:40 UTC (new data); `ebbtide resume train` lets it go on"
@@ -207,7 +208,7 @@ def test_status_says_who_holds_a_job_also_where_nobody_decides() -> None:
     assert job["held"] is None and job["waits"] is None
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, database=None, derandomize=True)
 @given(random_states(), traffics(), st.integers(0, 2), st.sampled_from([0.0, 30.0]))
 def test_no_decision_ever_gives_a_held_job_slots_and_it_leaves_those_it_has(
     state: PoolState, traffic: EndpointSignals, reserve: int, for_s: float

@@ -42,6 +42,7 @@ from tests.autoscaler.test_policy import (
     with_ready,
 )
 from tests.autoscaler.test_referee import a_case
+from tests.examples import examples
 
 GROWS, ASIDE = JobName("grows"), JobName("aside")
 S0 = slots(1)[0]
@@ -143,7 +144,7 @@ def test_who_was_put_aside_meanwhile_was_promised_nothing() -> None:
     assert given_to(state) == {ASIDE: 3, GROWS: 1}
 
 
-@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, database=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.integers(1, 4),

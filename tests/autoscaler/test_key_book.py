@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ebbtide.client.messages import KeyGrant
 from ebbtide_autoscaler.key_book import KeyBook, create, key_record, recovered_key, revoke, rotate
 from ebbtide_autoscaler.key_desk import KeyDesk
+from tests.examples import examples
 
 ENDPOINTS = frozenset({"chat", "code"})
 
@@ -127,7 +128,7 @@ def desk_of(journal: Journal) -> KeyDesk:
 
 
 @pytest.mark.proves("a new arbiter's version of the keys is higher")
-@hypothesis_settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis_settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["create", "rotate", "revoke"]), st.sampled_from(["a", "b", "ops"])), max_size=12

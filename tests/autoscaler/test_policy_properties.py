@@ -56,6 +56,7 @@ from tests.autoscaler.test_policy import (
     with_job,
     with_ready,
 )
+from tests.examples import examples
 
 
 def random_states() -> st.SearchStrategy[PoolState]:
@@ -117,7 +118,7 @@ def traffics() -> st.SearchStrategy[EndpointSignals]:
     )
 
 
-@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, database=None, derandomize=True)
 @given(random_states(), traffics(), st.integers(0, 2), st.sampled_from([0.0, 2.0, 30.0]))
 def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
     state: PoolState, traffic: EndpointSignals, reserve: int, for_s: float
@@ -151,7 +152,7 @@ def test_every_decision_can_be_carried_out_and_nobody_waits_in_silence(
         assert not any(isinstance(move, GrantSeat | DrainSeat | ParkJob) for move in found.moves)
 
 
-@settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, database=None, derandomize=True)
 @given(random_states(), traffics(), st.sampled_from([0.0, 2.0, 30.0]))
 def test_deciding_twice_gives_the_same(state: PoolState, traffic: EndpointSignals, for_s: float) -> None:
     assert look(state, traffic=traffic, for_s=for_s) == look(state, traffic=traffic, for_s=for_s)
@@ -177,7 +178,7 @@ def test_other_names_change_nothing_but_names(traffic: EndpointSignals) -> None:
     assert renamed(story("zz-endpoint", "aa-job"), names) == repr(story("chat", "train"))
 
 
-@settings(max_examples=50, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, database=None, derandomize=True)
 @given(st.permutations(["a", "b", "c", "d"]))
 def test_jobs_of_one_tick_have_their_turn_as_they_were_submitted(names: list[str]) -> None:
     """First to run, last to be asked aside; whatever they are called."""

@@ -47,6 +47,7 @@ from tests.autoscaler.test_closed_loop import training
 from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, SEAT0, a_pool, fold, parked, signals, slots
 from tests.autoscaler.test_policy import with_job as running
 from tests.autoscaler.test_policy import with_ready as ready
+from tests.examples import examples
 
 decide = policy.decide
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -208,7 +209,7 @@ def some_traffic(draw: Draw, state: PoolState) -> Any:
     return signals(inflight=inflight, held=held, last_arrival_s=NOW - 1000.0, known=known)
 
 
-@settings(max_examples=400, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, database=None, derandomize=True)
 @given(pools(), CONFIGS, CONFIGS, AFTER_S, st.data())
 def test_in_pools_of_all_kinds_as_time_passes(
     state: PoolState, config: PolicyConfig, other: PolicyConfig, after_s: list[float], data: st.DataObject
@@ -286,7 +287,7 @@ def with_one_that_waits_for_all(draw: Draw) -> PoolState:
     return fold(state, JobSubmitted(large, "i"), at_s=NOW - draw(st.sampled_from([0.5, 100.0])))
 
 
-@settings(max_examples=400, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, database=None, derandomize=True)
 @given(st.one_of(pools(), with_one_that_waits_for_all()), CONFIGS, st.lists(ASKED_AT_S, min_size=2), st.data())
 def test_whoever_asked_before_and_for_whatever_time(
     state: PoolState, config: PolicyConfig, asked_at_s: list[float], data: st.DataObject

@@ -20,6 +20,7 @@ from ebbtide_autoscaler.recovered import (
     snapshot_of,
 )
 from ebbtide_autoscaler.signals import EndpointMemory, Memory
+from tests.examples import examples
 from tests.platform.pool.builder import JOB, RUNNING, after, pool
 from tests.platform.pool.test_machine import Pool
 
@@ -55,7 +56,7 @@ class SnapshotAnywhere(Pool):
 
 TestSnapshotAnywhere = SnapshotAnywhere.TestCase
 TestSnapshotAnywhere.settings = settings(
-    max_examples=30, stateful_step_count=50, deadline=None, database=None, derandomize=True
+    max_examples=examples(30), stateful_step_count=50, deadline=None, database=None, derandomize=True
 )
 
 

@@ -65,8 +65,8 @@ def test_a_replica_that_still_starts_stands_in_for_none_that_serves() -> None:
     assert look(third, traffic=signals(inflight=7, last_arrival_s=NOW), for_s=30.0).moves == (), "nor is one added"
     both = fold(state, SeatReady(SEAT1, ()), at_s=NOW - 4.0)
     assert kinds(look(both, traffic=one_is_enough, for_s=30.0)) == ["DrainSeat"]
-    third = seat_id(CHAT, 2)
-    two_start = fold(state, GrantSeat(third, (S2,), "r"), SeatLanded(third, "b"), at_s=NOW - 5.0)
+    last = seat_id(CHAT, 2)
+    two_start = fold(state, GrantSeat(last, (S2,), "r"), SeatLanded(last, "b"), at_s=NOW - 5.0)
     two_are_enough = signals(inflight=7, last_arrival_s=NOW)
     _, memory = aims(two_start, [(-30.0, two_are_enough)])
     (want,), _ = wants(NOW, Snapshot(two_start, {CHAT: two_are_enough}), memory, CONFIG)

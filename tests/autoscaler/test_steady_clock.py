@@ -11,6 +11,7 @@ from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
 from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.test_policy import S0, a_pool, with_job
+from tests.examples import examples
 
 
 class Machine:
@@ -26,7 +27,7 @@ class Machine:
         return SteadyClock(self.wall, lambda: self.passed_s)
 
 
-@settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, database=None, derandomize=True)
 @given(st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(-1e4, 1e4)), max_size=20))
 def test_it_goes_on_at_least_as_time_does(steps: list[tuple[float, float]]) -> None:
     machine = Machine()

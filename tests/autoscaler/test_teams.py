@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,6 +33,7 @@ from tests.autoscaler.test_policy import (
     with_job,
     with_ready,
 )
+from tests.examples import examples
 
 TICK_S = 5.0
 LONG_S = 1e6  # of work: for ever, as these tests go
@@ -136,7 +138,7 @@ def test_a_quota_holds_whatever_is_free_and_who_waits_for_it_is_told() -> None:
     assert "its quota is 6" in day.waits[waiting] and "needs 2 slots" in day.waits[waiting]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(1, 3), st.integers(0, 100))
 def test_endless_lines_share_by_weight_within_a_gang(weights: list[int], gang: int, seed: int) -> None:
     random = Random(seed)
@@ -153,7 +155,7 @@ def test_endless_lines_share_by_weight_within_a_gang(weights: list[int], gang: i
         assert abs(day.held(team.name) - fair) <= 2 * gang, "one that has just come, one that has just gone"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 4), st.floats(0.0, 900.0)),
@@ -231,10 +233,12 @@ def test_who_is_within_a_guarantee_goes_first() -> None:
 @pytest.mark.proves("no job of a higher priority lends", "only preemptible jobs lend")
 def test_preemptible_jobs_of_no_higher_priority_lend_and_no_others() -> None:
     state = fold(a_pool(nodes={"n0": 8}), JobSubmitted(a_job("asks", team="a", workers_max=1), "i"))
-    semi = WorkloadClass.SEMI_PREEMPTIBLE
-    for slot, (name, changes) in zip(
-        slots(3), (("lends", {}), ("semi", {"workload_class": semi}), ("urgent", {"priority": 5})), strict=True
-    ):
+    those: dict[str, dict[str, Any]] = {
+        "lends": {},
+        "semi": {"workload_class": WorkloadClass.SEMI_PREEMPTIBLE},
+        "urgent": {"priority": 5},
+    }
+    for slot, (name, changes) in zip(slots(3), those.items(), strict=True):
         state = with_job(state, a_job(name, team="b", workers_max=1, **changes), (slot,))
     asks, *running = state.jobs.values()
     lent = Shares((Team("a", 8), Team("b")), state.jobs).lenders(asks, running)

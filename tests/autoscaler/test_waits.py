@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from ebbtide.pool.events import Decision
 from ebbtide_autoscaler.waiting_line import Line
 from ebbtide_autoscaler.waits import Alike, Waits
+from tests.examples import examples
 
 NAMES = tuple("abcdefgh")
 PAIRS = st.tuples(st.sampled_from(NAMES), st.sampled_from(["waits", "held"]))
@@ -17,7 +18,7 @@ def alike(draw: st.DrawFn) -> Alike:
     return Alike(NAMES, begin, end, "too few", draw(st.frozensets(st.sampled_from(NAMES))))
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 @given(st.lists(PAIRS | alike(), max_size=6), PAIRS)
 def test_pieces_are_as_pairs_one_by_one(pieces: list[tuple[str, str] | Alike], other: tuple[str, str]) -> None:
     plain: list[tuple[str, str]] = []
@@ -35,7 +36,7 @@ def test_pieces_are_as_pairs_one_by_one(pieces: list[tuple[str, str] | Alike], o
     assert found != (*plain, other) and found != "waits"
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(-1, 10), st.data())
 def test_who_starves_next_is_the_first_one_that_waits_as_long(
     since: list[int], before: int, data: st.DataObject

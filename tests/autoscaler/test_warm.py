@@ -48,6 +48,7 @@ from tests.autoscaler.test_policy import (
     signals,
     with_job,
 )
+from tests.examples import examples
 
 WARMS = an_endpoint(warm_replicas=1)
 
@@ -177,7 +178,7 @@ def test_the_fence_stays_and_comes_back_whoever_of_those_that_may_park_is_there(
 STATES = list(way(SEAT0, S0))
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(STATES), min_size=1, max_size=3),
     st.lists(st.sampled_from(ReplicaPhase), min_size=3, max_size=3),
@@ -206,7 +207,7 @@ def test_only_ready_replicas_that_say_so_are_ever_sent_requests(
         assert told.lease_epoch == record.epoch
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, database=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(STATES), min_size=0, max_size=3),
     st.integers(0, 3),

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from evidence import again
+from evidence import again, carried
 from evidence.results import Case
-from evidence.stamps import Stamp, with_stamps
+from evidence.stamps import Stamp, stamps_of, with_stamps
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def cases(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     found = [Case(f"case {number}", ("gateway",), 60.0) for number in range(5)]
     monkeypatch.setattr(again, "cases_of", lambda name: found)
     monkeypatch.setattr(again, "digest_of", lambda processes: "now")
-    monkeypatch.setattr(again.carried, "same", lambda: {})
+    monkeypatch.setattr(carried, "same", lambda: {})
     return found
 
 
@@ -34,7 +34,7 @@ class Measuring:
         for name in self._turn(minutes, chosen):
             self.now_s += 60.0
             done.append(name)
-            stamps = {**again.stamps_of(self.document), name: STAMP}
+            stamps = {**stamps_of(self.document), name: STAMP}
             self.document = with_stamps(self.document, stamps)
         return done
 

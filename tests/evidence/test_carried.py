@@ -54,7 +54,7 @@ def evidence(top: Path, *words: str, **more: Any) -> str:
     command = [sys.executable, "-m", "evidence", *words]
     done = subprocess.run(command, cwd=top, env=env, capture_output=True, text=True, **more)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def test_a_rename_is_carried_over_and_a_change_after_it_is_not(clone: Path) -> None:

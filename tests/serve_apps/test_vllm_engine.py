@@ -20,13 +20,13 @@ from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.engine import EngineSettings
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.examples.tiny_model import VOCABULARY
 from tests.serve_apps.odd_bodies import odd_bodies
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
 CONTEXT_TOKENS = 4096
+VOCABULARY = 8192  # of the tiny model, whose module would import transformers
 ENGINE = "ebbtide_serve.vllm_engine:VllmEngine"
 ARGS = {
     "max_model_len": CONTEXT_TOKENS,
@@ -44,6 +44,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replica(work_dir: Path, tiny_model: Path) -> AsyncIterator[ReplicaUnderTest]:
+    assert json.loads((tiny_model / "config.json").read_text())["vocab_size"] == VOCABULARY
     replica = ReplicaUnderTest(ENGINE, work_dir, model_dir=str(tiny_model), args=ARGS)
     children = []
     try:

@@ -17,6 +17,7 @@ from ebbtide.snapshot.host_memory import OwnMemory
 from ebbtide_train.session.errors import ParkedStateUnusable
 from ebbtide_train.session.portable import Owner, Portable, read_note, read_state
 from ebbtide_train.session.ref import Ref
+from tests.examples import examples
 
 OWNER = Owner("job", "ledger", 7)
 REF = Ref(step=5, epoch=9, world=2, seed=3, global_batch=6, dataset_len=97)
@@ -73,7 +74,7 @@ def same(a: object, b: object) -> bool:
 
 
 @pytest.mark.proves("tensors that are not evicted are copied behind the storages")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STATES, st.randoms(use_true_random=False))
 def test_a_state_comes_back_from_host_memory(state: dict[str, Any], chance: Any) -> None:
     """Whichever of its tensors were evicted; the others are copied behind them."""
@@ -120,7 +121,7 @@ def test_memory_that_is_too_short_is_told() -> None:
         Portable(state, OWNER, REF).put(plan([]), torch.empty(4 << 16, dtype=torch.uint8))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_damaged_description_is_never_taken_for_a_state(data: st.DataObject) -> None:
     _, note, payload = parked({"a": torch.arange(10), "b": [1, 2]}, [])
@@ -143,7 +144,7 @@ def test_a_description_that_reads_well_is_not_taken_for_one_that_was_noted() -> 
         read_state(noted, payload)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.one_of(st.binary(max_size=50), st.recursive(PLAIN.filter(lambda v: type(v) is not bytes), st.lists)))
 def test_a_note_of_something_else_is_told_apart(given: object) -> None:
     note = given if isinstance(given, bytes) else json.dumps(given).encode()

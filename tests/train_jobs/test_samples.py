@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide_train.session.samples import all_permuted, micro_batches, permuted, sample_ids, share
+from tests.examples import examples
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 64, 97, 1000])
@@ -28,7 +29,7 @@ def test_the_order_never_changes_between_versions() -> None:
 
 
 @given(st.integers(1, 2**40), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 100))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_whole_arrays_are_permuted_as_one_by_one(length: int, key: int, first: int, count: int) -> None:
     indexes = [(first + n) % length for n in range(count)]
     expected = [permuted(index, length=length, key=key) for index in indexes]
@@ -36,7 +37,7 @@ def test_whole_arrays_are_permuted_as_one_by_one(length: int, key: int, first: i
 
 
 @given(st.integers(0, 50), st.integers(1, 90), st.integers(1, 200), st.integers(1, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_rank_reckons_its_own_share_only(step: int, length: int, global_batch: int, world: int) -> None:
     everyone = sample_ids(step, seed=3, length=length, global_batch=global_batch)
     for rank in range(world):

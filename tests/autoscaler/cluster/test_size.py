@@ -28,6 +28,7 @@ from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.test_policy import CHAT, a_pool, fold, signals, slots, with_job, with_ready
+from tests.examples import examples
 
 NOW = 10_000.0
 GROW_S, IDLE_S = 30.0, 600.0
@@ -311,7 +312,7 @@ def lasting(state: PoolState, aims: Aims, config: SizeConfig) -> list[SizeWish]:
     return found
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, database=None, derandomize=True)
 @given(pools(), configs())
 def test_no_wish_is_outside_the_bounds_and_none_takes_away_who_is_there(
     pool: tuple[PoolState, dict[EndpointName, int]], config: SizeConfig
@@ -326,7 +327,7 @@ def test_no_wish_is_outside_the_bounds_and_none_takes_away_who_is_there(
         assert str(config.nodes_max) in wish.reason
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, database=None, derandomize=True)
 @given(pools(), configs())
 def test_what_goes_is_needed_by_nobody(pool: tuple[PoolState, dict[EndpointName, int]], config: SizeConfig) -> None:
     """Once it is gone and nothing else has changed, nothing is asked for and nothing called back."""
@@ -339,7 +340,7 @@ def test_what_goes_is_needed_by_nobody(pool: tuple[PoolState, dict[EndpointName,
             assert (wish.new, wish.back) == (0, ())
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, database=None, derandomize=True)
 @given(pools(), configs())
 def test_a_pool_in_which_nothing_changes_gets_a_wish_that_stays(
     pool: tuple[PoolState, dict[EndpointName, int]], config: SizeConfig
@@ -350,7 +351,7 @@ def test_a_pool_in_which_nothing_changes_gets_a_wish_that_stays(
     assert len(changes) <= 1, numbers
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, database=None, derandomize=True)
 @given(pools(), configs(), st.integers(1, 4), st.integers(0, 2))
 def test_more_lack_never_gives_fewer_nodes(
     pool: tuple[PoolState, dict[EndpointName, int]], config: SizeConfig, replicas: int, which: int
@@ -392,7 +393,7 @@ def stays(job: JobRecord) -> int:
     return len(job.gang) if always else job.spec.workers_min if job.spec.workload_class is SEMI else 0
 
 
-@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, database=None, derandomize=True)
 @given(with_jobs_everywhere())
 def test_a_replica_gets_a_node_where_no_node_can_come_to_have_its_slots(state: PoolState) -> None:
     """Or where all of them are too few; not where the policy places it at once."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
 from ebbtide_autoscaler.forecast.experts import DAY, Array, guesses, mixed
 from ebbtide_autoscaler.forecast.outlook import ENOUGH, LEADS, Expected, Outlook, outlook
+from tests.examples import examples
 
 
 def made(means: Array, peak: float = 1.0) -> Demand:
@@ -31,7 +32,7 @@ def test_with_no_history_nothing_is_expected() -> None:
 
 
 @given(level=st.floats(0.01, 1e6), peak=st.floats(1.0, 5.0), share=st.floats(0.0, 1.0))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_what_never_changes_is_expected_to_stay(level: float, peak: float, share: float) -> None:
     one = outlook(made(np.full(2 * DAY, level), peak))
     assert [expected.lead_s for expected in one.expected] == [lead * BIN_S for lead in LEADS]
@@ -40,7 +41,7 @@ def test_what_never_changes_is_expected_to_stay(level: float, peak: float, share
 
 
 @given(scale=st.floats(1e-3, 1e3), share=st.sampled_from([0.1, 0.5, 0.9, 0.99]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_the_unit_does_not_matter(scale: float, share: float) -> None:
     means = a_day(2.5, noise=0.1)
     one, other = outlook(made(means, 1.3)), outlook(made(means * scale, 1.3))
@@ -86,7 +87,7 @@ def test_bursts_within_a_bin_count_as_far_as_they_came() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.9))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_gaps_make_it_wider_or_silent_and_never_zero_or_endless(seed: int, missing: float) -> None:
     rng = np.random.default_rng(seed)
     means = a_day(2.2, noise=0.1, seed=seed)
@@ -107,7 +108,7 @@ def test_an_hour_of_silence_is_bridged_and_a_longer_one_is_not() -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, 1e-12, 1.0, 1e9]), min_size=30, max_size=400))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_whatever_demand_there_was_there_is_a_number(values: list[float]) -> None:
     for expected in outlook(made(np.array(values))).expected:
         assert 0.0 <= expected.quantile(0.0) <= expected.quantile(1.0) < math.inf
@@ -115,7 +116,7 @@ def test_whatever_demand_there_was_there_is_a_number(values: list[float]) -> Non
 
 
 @given(st.integers(1, 287), st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_no_guess_knows_what_came_later(lead: int, seed: int) -> None:
     """Else errors would be told too small: each guess of the past must be as it was made then."""
     logs = np.log(a_day(2.3, noise=0.3, seed=seed))

@@ -11,6 +11,7 @@ from ebbtide_autoscaler.forecast.record import demand_record, with_record
 from ebbtide_autoscaler.forecast.surge import ENOUGH, SAMPLE_S
 from ebbtide_autoscaler.forecast.watch import SURGES_EVERY, Closed, Watch
 from ebbtide_autoscaler.signals import EndpointSignals
+from tests.examples import examples
 
 CHAT = EndpointName("chat")
 START_S = 1000 * BIN_S
@@ -48,7 +49,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 @given(st.lists(st.tuples(STEP, st.integers(1, 40)), max_size=12))
 def test_records_come_to_what_was_heard_however_clocks_jump(steps: list[tuple[tuple[float, bool], int]]) -> None:
     """However far the clock is set ahead: what is written is no more than was heard, and is read back as it was."""

@@ -29,6 +29,7 @@ from ebbtide_autoscaler.simulate.traces import (
     read_serving,
 )
 from tests.autoscaler.simulate.test_traces import Columns, written
+from tests.examples import examples
 
 KINDS = (
     ("t_s", "in_tok", "out_tok"),
@@ -101,7 +102,7 @@ def assert_sound(found: Serving | Jobs) -> None:
 
 
 @given(tables(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_table_is_sound_or_refused(columns: dict[str, list[Any]], as_csv: bool) -> None:
     with TemporaryDirectory() as folder:
         path = written(Path(folder), columns)
@@ -115,7 +116,7 @@ def test_a_table_is_sound_or_refused(columns: dict[str, list[Any]], as_csv: bool
 
 
 @given(tables(), st.sampled_from([1e-6, 0.3, 1.0, 50.0, 1e6]), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_is_read_can_be_played_or_is_refused_with_numbers(
     columns: dict[str, list[Any]], factor: float, seed: int
 ) -> None:
@@ -168,7 +169,7 @@ GOOD = _bytes_of(
 
 
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(GOOD)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @example([], 0)
 @example([], len(GOOD) - 1)
 def test_a_parquet_file_with_wrong_bytes_is_sound_or_refused(changes: list[tuple[int, int]], length: int) -> None:
@@ -189,7 +190,7 @@ def test_a_parquet_file_with_wrong_bytes_is_sound_or_refused(changes: list[tuple
         st.binary(max_size=200), st.text(st.sampled_from('t_s,rpm_mid\n0123.e+-" nai\r'), max_size=80).map(str.encode)
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @example(b"t_s,rpm_mid\n0,1\n")
 @example(b"t_s,t_s,rpm_mid\n0,0,1\n")
 @example(b"t_s,rpm_mid\n0,\n")

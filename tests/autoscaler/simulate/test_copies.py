@@ -21,6 +21,12 @@ TINY = Requests(np.arange(500, dtype=np.float64), np.full(500, 1.0), np.full(500
 BLOCKS = replace(TINY, blocks=np.arange(5000), blocks_from=np.arange(501) * 10)
 
 
+@pytest.fixture(autouse=True)
+def tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To try out a replica takes ten seconds each time, and says nothing about copies; `test_scene.py` does it."""
+    monkeypatch.setattr(scenes, "at_full", lambda *_: 20)
+
+
 @pytest.mark.parametrize("ways", WAYS)
 def test_demand_beyond_the_pool_is_refused_before_a_request_is_repeated(ways: dict[str, Any]) -> None:
     tracemalloc.start()

@@ -16,6 +16,7 @@ from ebbtide_autoscaler.simulate.failures import STORM_FROM_S, Failure, failures
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene
 from tests.autoscaler.simulate.scenes import HOUR_S, jobs_of, load_of, scene_of, tide
+from tests.examples import examples
 
 
 def drawn(seed: int, *, nodes: int = 1000, each: float | None = 10_000.0, storm: bool = True) -> tuple[Failure, ...]:
@@ -95,7 +96,7 @@ def test_replicas_of_a_node_that_failed_are_replaced_elsewhere_and_it_is_used_ag
     assert sum(found.slot_s.values()) == pytest.approx(8 * 2 * HOUR_S)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.sampled_from(sorted(CONTENDERS)),
     st.lists(st.tuples(st.floats(0.0, 5300.0), st.integers(0, 1), st.floats(0.5, 900.0)), min_size=1, max_size=8),

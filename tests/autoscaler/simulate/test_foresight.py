@@ -9,6 +9,7 @@ from ebbtide_autoscaler.simulate.draws import Load
 from ebbtide_autoscaler.simulate.foresight import DIP_S, STRETCH_S, plan
 from ebbtide_autoscaler.simulate.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, load_of, tide
+from tests.examples import examples
 
 SLO_S = 2.0
 
@@ -21,7 +22,7 @@ def late_share(load: Load, slo_s: float, lead_s: float = 0.0) -> float:
     return late / max(1e-9, float(load.requests.sum()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.2, 30.0), st.floats(1.0, 60.0), st.sampled_from([0.0, 15.0]))
 def test_with_it_nobody_waits_too_long(seed: int, mean: float, dispersion: float, lead_s: float) -> None:
     work_s = np.random.default_rng(seed).gamma(mean / dispersion, dispersion, 900)

@@ -13,6 +13,7 @@ from ebbtide_autoscaler.simulate.leaner import late_with, leaner
 from ebbtide_autoscaler.simulate.queue import Queue
 from ebbtide_autoscaler.simulate.run import Service, endpoint_spec
 from tests.autoscaler.simulate.scenes import ENGINE, load_of
+from tests.examples import examples
 
 LARGE = replace(ENGINE, slots=4)
 WARM_S = 40
@@ -29,7 +30,7 @@ def asked(services: list[Service]) -> float:
     return sum(float(one.load.requests[WARM_S:].sum()) for one in services)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(some=PARTS, others=PARTS, late_share=st.sampled_from([0.0, 0.001, 0.02, 0.3]))
 def test_it_has_no_more_replicas_and_no_more_late_requests_than_it_may(
     some: list[tuple[float, int]], others: list[tuple[float, int]], late_share: float

@@ -25,6 +25,7 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.measured import Durations
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.simulate.ledgers import an_event, pool_of
+from tests.examples import examples
 
 JOB = JobName("train")
 GANG = tuple(slot_id(NodeId("n"), number) for number in range(2))
@@ -50,7 +51,7 @@ def leaves(at_s: float) -> list[tuple[float, Body]]:
     return [(at_s, SlotFreed(slot)) for slot in GANG]
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, database=None, derandomize=True)
 @given(trains_s=st.integers(1, 1000), parks_s=st.integers(0, 100), stops_s=st.integers(1, 100))
 def test_a_job_that_cannot_park_and_stops_was_told_to_go_when_it_was_to_park(
     trains_s: int, parks_s: int, stops_s: int

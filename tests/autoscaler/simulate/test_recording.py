@@ -28,6 +28,7 @@ from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.simulate.ledgers import CHAT, Life, an_event, nothing, pool_file, pool_of, tide, written
+from tests.examples import examples
 from tests.platform.pool.builder import NODE, S0, a_slot
 
 
@@ -92,7 +93,7 @@ def test_slot_seconds_of_all_uses_are_the_seconds_of_all_slots_whatever_happened
     assert one.slot_s[Use.TRAINING] + one.slot_s[Use.LOST] == pytest.approx(sum(job.trained_s for job in one.jobs))
 
 
-@settings(max_examples=25, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, database=None, derandomize=True)
 @given(cut=st.floats(0.0, 1.0), seed=st.integers(0, 3))
 def test_two_stretches_of_a_ledger_are_together_the_whole(
     life: Life, tmp_path_factory: pytest.TempPathFactory, cut: float, seed: int
@@ -141,7 +142,7 @@ def test_times_that_go_back_take_nothing_away(life: Life, tmp_path: Path) -> Non
 # ---- where a recording begins and ends
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, database=None, derandomize=True)
 @given(
     declared_s=st.integers(1, 500),
     gone_s=st.integers(501, 998),
@@ -175,7 +176,7 @@ def test_an_endpoint_that_is_taken_out_is_played_as_it_was_before(tmp_path: Path
     assert read_recording(written(tmp_path, events), Stretch(begins_s=100.0)).endpoints[CHAT].replicas_max == 3
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, database=None, derandomize=True)
 @given(
     quiet_s=st.integers(1, 20_000),
     begins_s=st.integers(400, 80_000).map(lambda quarters: quarters / 4),  # its sums are exact

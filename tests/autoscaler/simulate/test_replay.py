@@ -47,6 +47,7 @@ from ebbtide_autoscaler.simulate.run import Outcome, Run
 from ebbtide_autoscaler.simulate.traces import BadTrace
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.simulate.ledgers import CHAT, an_event, nothing, pool_file, pool_of, tide, tides, written
+from tests.examples import examples
 
 AS_IT_WAS = ReplayFile()
 
@@ -241,7 +242,7 @@ def test_demand_that_is_multiplied_was_as_much_more_on_the_days_before(tidal: Re
 # ---- endpoints that come and go
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, database=None, derandomize=True)
 @given(times=st.lists(st.integers(0, 24), min_size=1, max_size=6, unique=True).map(sorted), early=st.integers(0, 8))
 def test_an_endpoint_is_asked_for_as_much_as_it_was_and_for_nothing_while_it_was_not_there(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], early: int
@@ -321,7 +322,7 @@ def comings(draw: st.DrawFn) -> Mapping[str, list[tuple[float, float]]]:
     return found
 
 
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
 @given(comings())
 def test_a_simulated_pool_has_as_many_slots_at_each_time_as_there_were(
     nodes: Mapping[str, list[tuple[float, float]]],

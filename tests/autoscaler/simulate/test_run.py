@@ -19,6 +19,7 @@ from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, job_s
 from ebbtide_autoscaler.simulate.score import figures
 from ebbtide_autoscaler.simulate.standing import Standing
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
+from tests.examples import examples
 
 
 def played(scene: Scene, name: str) -> Outcome:
@@ -86,7 +87,7 @@ def test_lending_trains_more_than_a_partition_and_is_as_good_to_users() -> None:
     assert figures(scene, static)["slo_attainment"] > 0.99
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.sampled_from(sorted(CONTENDERS)),
     st.integers(0, 10_000),

@@ -16,6 +16,7 @@ from ebbtide.agent.epoch_memory import LEDGERS_KEPT, highest_epoch, memory_file,
 from ebbtide.agent.errors import SlotBusy, StaleLease
 from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import SlotRef
+from tests.examples import examples
 from tests.platform.agent.conftest import WAIT_S, StartHolder, ask
 
 SLOT = SlotRef("node0", 0, "m-0")
@@ -153,7 +154,7 @@ def test_a_lower_epoch_of_a_ledger_does_not_lower_what_is_remembered_of_it(tmp_p
 uses = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(1, 12)), max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(uses)
 def test_for_any_order_of_leases_the_lock_obeys_the_highest_of_the_last_ledgers(order: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

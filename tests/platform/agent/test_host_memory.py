@@ -16,6 +16,7 @@ from ebbtide.snapshot.regions.look import RegionView, look
 from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from tests.examples import examples
 
 PAGE = 4096
 A0 = RegionKey("a", 1, 0)
@@ -264,5 +265,5 @@ class Lending(RuleBasedStateMachine):
         self.tmp.cleanup()
 
 
-Lending.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+Lending.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)
 TestLending = Lending.TestCase

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load import load_text
 from ebbtide.config.root import PoolFile
+from tests.examples import examples
 
 FILE = Path("/some/where/pool.yaml")
 TEXT = (Path(__file__).parents[3] / "configs" / "serve_llama8b_and_pretrain_8xh200.yaml").read_text()
@@ -67,13 +68,13 @@ def load_or_report(text: str) -> None:
 
 
 @given(broken_files())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_random_mistakes_in_a_file_never_raise_anything_else(text: str) -> None:
     load_or_report(text)
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_random_damage_to_the_text_never_raises_anything_else(data: st.DataObject) -> None:
     text = TEXT
     for _ in range(data.draw(st.integers(1, 3))):
@@ -88,6 +89,6 @@ def test_random_damage_to_the_text_never_raises_anything_else(data: st.DataObjec
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_random_text_never_raises_anything_else(text: str) -> None:
     load_or_report(text)

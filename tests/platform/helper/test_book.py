@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ebbtide.helper.book import Book, Line
 from ebbtide.helper.steps import ENDS, FIRST, NEXT, STANDING, Op, Standing, Step, edges
+from tests.examples import examples
 
 NAMES = ("a", "b")
 
@@ -17,7 +18,7 @@ def line(name: str, op: Op, step: Step, operation: str, generation: int = 1) -> 
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_whatever_happened_the_short_journal_says_the_same(data: st.DataObject) -> None:
     book, number = Book(), 0

@@ -11,6 +11,7 @@ from ebbtide.ledger.errors import LedgerCorrupt, LedgerError, RecordRefused
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import epoch_path, replay
 from ebbtide.ledger.record import JSON, encode_payload, frame, scan
+from tests.examples import examples
 
 PAYLOADS: list[dict[str, JSON]] = [{"n": n, "pad": "x" * (n * 37 % 200), "text": "Ünïcode \ud800"} for n in range(12)]
 FILE = frame(1, 0, encode_payload({"type": "epoch_opened", "writer": "w", "counts": {}})) + b"".join(
@@ -28,7 +29,7 @@ json_objects = st.dictionaries(
 
 
 @given(payloads=st.lists(json_objects, max_size=5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_is_framed_is_read_back(payloads: list[dict[str, JSON]]) -> None:
     data = b"".join(frame(7, n, encode_payload(payload)) for n, payload in enumerate(payloads))
     found = list(scan(io.BytesIO(data), epoch=7, offset=0, seq=0, limit=None))
@@ -41,7 +42,7 @@ def test_what_is_framed_is_read_back(payloads: list[dict[str, JSON]]) -> None:
     flips=st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 7)), max_size=4),
     extra=st.binary(max_size=100),
 )
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_never_yields_a_record_that_was_not_written(
     tmp_path: Path, cut: int, flips: list[tuple[int, int]], extra: bytes
 ) -> None:

@@ -40,6 +40,7 @@ from ebbtide.pool.retention import LOST_KEPT, LOST_KEPT_MAX, LOST_SPARED_S, node
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.view import LOST_SHOWN_S
+from tests.examples import examples
 from tests.platform.pool.builder import JOB, JOB_IN, NODE, S0, S1, S2, SEAT, SEAT_IN, SPEC, a_slot, after, pool
 
 LATE_S = 10_000.0
@@ -289,7 +290,7 @@ class Churn:
         assert len(found) <= KEPT or set(old) <= busy or len(found) - len(busy) <= KEPT
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(120), deadline=None, derandomize=True, database=None)
 @given(STEPS)
 def test_whatever_happens_only_what_is_gone_is_forgotten_and_what_is_left_is_bounded(
     steps: list[tuple[NodeId, str, float]],

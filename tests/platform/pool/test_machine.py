@@ -62,6 +62,7 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, OCCUPIED, JobState, SlotState
+from tests.examples import examples
 from tests.platform.pool.builder import ENDPOINT, SPEC, a_slot
 
 NODES = (NodeId("n"), NodeId("m"))
@@ -415,4 +416,6 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=60, deadline=None, database=None, derandomize=True)
+TestPool.settings = settings(
+    max_examples=examples(60), stateful_step_count=60, deadline=None, database=None, derandomize=True
+)

@@ -15,6 +15,7 @@ from ebbtide.pool.promises import violations, violations_since
 from ebbtide.pool.retention import ENDED_KEPT, ENDED_KEPT_MAX, SPARED_S, to_forget
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
+from tests.examples import examples
 from tests.platform.pool.builder import JOB, JOB_IN, RUNNING, S0, S1, SPEC, after, pool
 
 LATE_S = 10_000.0
@@ -137,7 +138,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(80), deadline=None, derandomize=True, database=None)
 @given(STEPS, st.frozensets(st.sampled_from(NAMES)))
 def test_whatever_happens_only_what_is_over_goes_and_what_is_left_is_bounded(
     steps: list[tuple[JobName, str, float]], restorable: frozenset[JobName]

@@ -17,6 +17,7 @@ from ebbtide.snapshot.regions.look import look
 from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.states import EDGES, RegionKey, RegionState
+from tests.examples import examples
 
 KEY = RegionKey("job", 1, 0)
 
@@ -101,5 +102,5 @@ class Using(RuleBasedStateMachine):
         self.tmp.cleanup()
 
 
-Using.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+Using.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=20, deadline=None)
 TestUsing = Using.TestCase

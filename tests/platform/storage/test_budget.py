@@ -17,6 +17,7 @@ from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.garbage import Fate, Verdict
 from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import Kind
+from tests.examples import examples
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     CHUNK,
@@ -66,7 +67,7 @@ def test_what_is_to_be_changed_is_named(room: Room, budget: Budget, what: str) -
     assert what_to_change(room, budget, "models_max") == what
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.builds(Room, SIZES, SIZES, SIZES, SIZES), st.builds(Budget, st.none() | SIZES, SIZES), SIZES)
 def test_more_room_never_lacks_more_and_what_lacks_is_enough(room: Room, budget: Budget, more: int) -> None:
     lack = lack_bytes(room, budget)

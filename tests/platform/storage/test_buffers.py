@@ -14,6 +14,7 @@ from ebbtide.storage import buffers
 from ebbtide.storage.buffers import Buffer, BufferPool, process_pool
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.transport import CHUNK_BYTES
+from tests.examples import examples
 
 # Python 3.12 warns of forking beside threads; that is what these tests are about.
 FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -209,4 +210,4 @@ class Lending(RuleBasedStateMachine):
 
 
 TestLending = Lending.TestCase
-TestLending.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLending.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

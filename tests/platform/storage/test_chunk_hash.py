@@ -17,6 +17,7 @@ from ebbtide.storage.chunk_hash import (
     word_keys,
 )
 from ebbtide.storage.device_hash import DeviceHasher
+from tests.examples import examples
 
 SALT = bytes(range(16))
 
@@ -48,7 +49,7 @@ def test_published_hashes_never_change() -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1))
 def test_the_device_hash_is_what_its_description_says_on_host_and_device(data: bytes, seed: int) -> None:
     assert device_hash(data, seed) == by_the_book(data, seed)
@@ -70,7 +71,7 @@ def test_the_keys_are_odd_and_fill_the_largest_chunk() -> None:
     assert (keys & 1).all() and len(np.unique(keys[:100_000])) == 100_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(min_size=4, max_size=64), st.data())
 def test_any_error_within_one_word_changes_the_device_hash(content: bytes, data: st.DataObject) -> None:
     wrong = bytearray(content)
@@ -104,7 +105,7 @@ def test_length_counts_even_where_zeros_are_added(data: bytes) -> None:
         assert hashed(data, 1) != hashed(data + b"\0", 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.tuples(st.binary(min_size=16, max_size=16), st.text(max_size=9), st.integers(0, 2**63)), st.data())
 def test_the_same_bytes_elsewhere_have_other_hashes(place: tuple[bytes, str, int], data: st.DataObject) -> None:
     other = data.draw(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.concurrency import LONGEST_PAUSE_REQUESTS, Concurrency
+from tests.examples import examples
 
 CHUNK = 16 << 20
 SEEDS = st.integers(0, 2**32)  # with statistics, the same ones in every run
@@ -60,7 +61,7 @@ class Device:
         return [limit for _, limit in self.history[-last:]]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(st.integers(2, 60), st.booleans(), SEEDS)
 def test_it_finds_the_knee_of_a_steady_device_and_stays_there(knee: int, thrashes: bool, seed: int) -> None:
     device = Device(lambda served: knee, noise=0.1, seed=seed, thrashes=thrashes)
@@ -69,7 +70,7 @@ def test_it_finds_the_knee_of_a_steady_device_and_stays_there(knee: int, thrashe
     assert knee / 1.7 - 1 <= min(device.limits(2000)) and max(device.limits(2000)) <= 1.9 * knee + 2
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(st.integers(1, 60), st.booleans(), SEEDS)
 def test_it_keeps_the_throughput_of_a_device_whose_requests_differ_by_thirty_per_cent(
     knee: int, thrashes: bool, seed: int
@@ -81,7 +82,7 @@ def test_it_keeps_the_throughput_of_a_device_whose_requests_differ_by_thirty_per
     assert sum(limits) / len(limits) <= 2.2 * knee + 5
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=examples(20), deadline=None, derandomize=True)
 @given(st.sampled_from([(4, 16), (16, 4), (2, 32), (32, 2), (8, 40)]), st.sampled_from([0.0, 0.1]), SEEDS)
 def test_it_follows_a_knee_that_moves(knees: tuple[int, int], noise: float, seed: int) -> None:
     before, after = knees
@@ -159,7 +160,7 @@ def test_after_a_long_calm_a_lower_throughput_is_judged_at_once() -> None:
     assert min(device.limits(200)) <= 13
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.integers(1, 8),
     st.integers(0, 8),

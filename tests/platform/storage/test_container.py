@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.storage.container import DTYPE_BITS, MAX_HEADER_BYTES, TensorEntry, header_bytes, parse_header, read_header
 from ebbtide.storage.errors import Corrupt
+from tests.examples import examples
 from tests.platform.storage.stores import stock_tensors
 
 PATH = Path("model.safetensors")
@@ -143,7 +144,7 @@ ENTRIES = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "é"]), ENTRIES, max_size=3), st.binary(max_size=32))
 def test_nothing_that_stock_safetensors_refuses_is_accepted(header: dict[str, object], data: bytes) -> None:
     content = file_of(header, data)
@@ -154,7 +155,7 @@ def test_nothing_that_stock_safetensors_refuses_is_accepted(header: dict[str, ob
     assert stock_tensors(content).keys() == {one.name for one in parsed.entries}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_no_bytes_whatever_raise_anything_else(noise: bytes, framed: bool) -> None:
     content = file_of(None, raw=b'{"a":' + noise) if framed else noise
@@ -165,7 +166,7 @@ def test_no_bytes_whatever_raise_anything_else(noise: bytes, framed: bool) -> No
     stock_tensors(content)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_a_good_header_with_one_byte_changed_is_refused_or_still_sound(data: st.DataObject) -> None:
     content = bytearray(file_of({"a": entry(), "b": entry("F32", [2], [4, 12])}, bytes(12), pad=3))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.container import DTYPE_BITS, header_bytes, parse_header
 from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, filling, from_buffers, plan_container, specs_of
 from ebbtide.storage.errors import Refused
+from tests.examples import examples
 from tests.platform.storage.stores import stock_tensors
 
 PATH = Path("model.safetensors")
@@ -40,7 +41,7 @@ def buffers_for(specs: list[TensorSpec]) -> dict[str, bytes]:
     return {spec.name: rng.bytes(spec.length) for spec in specs}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SPECS, METADATA, st.sampled_from([4096, 8192, 1 << 16]))
 def test_stock_safetensors_reads_what_we_lay_out(
     specs: list[TensorSpec], metadata: dict[str, str] | None, chunk: int
@@ -54,7 +55,7 @@ def test_stock_safetensors_reads_what_we_lay_out(
     assert ours.metadata == (metadata or {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SPECS)
 def test_every_tensor_is_aligned_without_pads(specs: list[TensorSpec]) -> None:
     plan = plan_container(specs)

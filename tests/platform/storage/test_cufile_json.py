@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.storage import cufile_json
 from ebbtide.storage.errors import Refused
+from tests.examples import examples
 
 STOCK = """{
     // NOTE : Application can override custom configuration via export CUFILE_ENV_PATH_JSON=<filepath>
@@ -53,7 +54,7 @@ def test_the_file_that_libcufile_ships_is_understood() -> None:
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(value=OBJECTS, comments=st.lists(COMMENTS, max_size=20))
 def test_comments_change_no_value(value: dict[str, Any], comments: list[str]) -> None:
     lines = json.dumps(value, indent=1).splitlines(keepends=True)  # strings hold no line break once they are dumped
@@ -61,7 +62,7 @@ def test_comments_change_no_value(value: dict[str, Any], comments: list[str]) ->
     assert cufile_json.parse(mixed, "f") == value
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(text=st.text(alphabet='ab"\\/* \n{}:,[]', max_size=60))
 def test_any_text_keeps_its_places(text: str) -> None:
     kept = cufile_json.without_comments(text)
@@ -90,7 +91,7 @@ def test_what_is_no_settings_file_is_refused_with_its_place(text: str, told: str
     assert told in str(caught.value)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(config=OBJECTS, addresses=st.lists(st.ip_addresses(v=4).map(str), min_size=1, max_size=4))
 def test_only_lists_of_addresses_change(config: dict[str, Any], addresses: list[str]) -> None:
     if not isinstance(config.get("properties", {}), dict):

@@ -21,6 +21,7 @@ from ebbtide.storage.placements import Placement, place
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import Mode, TransferReport
 from ebbtide.storage.transport import Consume, Pending, Range
+from tests.examples import examples
 from tests.platform.storage.device_fakes import CHUNK, CPU, LONG_S, LateQueue, content_of, flip, indexed, whole
 from tests.platform.storage.stores import random_bytes
 
@@ -71,7 +72,7 @@ def test_the_callers_earlier_work_comes_first(path: Path) -> None:
     assert queue.began == 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     spots=st.lists(
         st.tuples(st.integers(0, len(CONTENT)), st.sampled_from([0, 1, 2, 63, 4096, CHUNK, 3 * CHUNK + 1])), max_size=8

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.chunk_hash import device_hash
 from ebbtide.storage.device_hash import DeviceHasher
 from ebbtide.storage.transport import CHUNK_BYTES
+from tests.examples import examples
 
 HASHER = DeviceHasher("cpu")
 SMALL_BLOCKS = [DeviceHasher("cpu", block_words=words) for words in (1, 3, 64)]
@@ -46,7 +47,7 @@ def test_a_chunk_of_the_largest_size_agrees_and_a_larger_one_does_not_pass_for_i
         HASHER(torch.zeros(CHUNK_BYTES + 4, dtype=torch.uint8), 7)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.binary(min_size=1, max_size=400), st.data())
 def test_any_changed_byte_is_seen(content: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(content) - 1))

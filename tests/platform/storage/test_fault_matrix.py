@@ -12,6 +12,7 @@ import pytest
 
 from ebbtide.storage.residency import resident_share
 from tests.platform.storage.shim.faults import NOT_THERE, RIGHT, Fault, Row, build, run, table
+from tests.turns import SHORT_AND_WHOLE, every, said
 
 READS = ("read cold", "read cached", "read in place")
 COLUMNS = (*READS, "write")
@@ -19,6 +20,7 @@ PROGRAM = Path(__file__).parent / "shim" / "transport_cells.py"
 # A call that hangs does so for much longer than the transfer may take, and than a busy machine needs to notice.
 DEADLINE_S, HANG_MS, IN_TIME_S = 1.0, 10_000, 8.0
 ALWAYS = 0
+LOST = "sync: EIO once, all lost"
 
 
 def reading(name: str, expected: str, *faults: Fault, deadline_s: float = 60, **other: str) -> Row:
@@ -101,7 +103,7 @@ WRITE_ROWS = [
         for op, nth in (("allocate", 1), ("write", 2), ("sync", 1), ("close", 1))
         for name, code in (("ENOSPC", ENOSPC), ("EDQUOT", EDQUOT))
     ),
-    writing("sync: EIO once, all lost", RIGHT, Fault("sync", "lose", EIO)),
+    writing(LOST, RIGHT, Fault("sync", "lose", EIO)),
     writing("sync: EIO always", "TransferFailed EIO", Fault("sync", "lose", EIO, times=ALWAYS)),
     writing("sync: EINTR", RIGHT, errno("sync", EINTR)),
     writing("sync: hangs", "TransferTimeout ETIMEDOUT", hang("sync"), deadline_s=DEADLINE_S),
@@ -128,18 +130,19 @@ def evicts(folder: Path) -> bool:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("share", SHORT_AND_WHOLE)
+@pytest.mark.parametrize("column", COLUMNS)
 def test_every_fault_ends_in_right_bytes_or_in_one_error_that_says_where(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, record_property: Callable[[str, object], None], column: str, share: int
 ) -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert all(set(row.expected) == set(COLUMNS) for row in ROWS), "a cell that nobody thought about"
     if not evicts(tmp_path):
         pytest.skip("files here cannot be read past the page cache: set TMPDIR to a directory on a disk")
-    shim = build(tmp_path)
-    outcomes = [
-        one for column in COLUMNS for one in run(PROGRAM, shim, tmp_path / column.replace(" ", "-"), ROWS, column)
-    ]
-    record_property("table", table(ROWS, COLUMNS, outcomes))
+    always = [row for row in ROWS if row.name in ("no fault", LOST)]
+    rows = [row for row in every(share, ROWS, always=always) if row.expected[column] != NOT_THERE]
+    outcomes = run(PROGRAM, build(tmp_path), tmp_path / column.replace(" ", "-"), rows, column)
+    record_property("table", f"{said(share)}\n{table(rows, [column], outcomes)}")
     assert [one for one in outcomes if not one.holds] == []
     for one in outcomes:
         if one.got != RIGHT:
@@ -156,5 +159,6 @@ def test_every_fault_ends_in_right_bytes_or_in_one_error_that_says_where(
         elif one.row.startswith("O_DIRECT refused") and "later" not in one.row:
             assert "O_DIRECT was refused" in str(one.detail["why_not_better"])
             assert list(one.detail["modes"]) == ["posix buffered"], one
-    again = {one.row: one for one in outcomes if one.column == "write"}["sync: EIO once, all lost"]
-    assert again.detail["filled"] == 6, "each of three chunks is filled again"
+    if column == "write":
+        again = {one.row: one for one in outcomes}[LOST]
+        assert again.detail["filled"] == 6, "each of three chunks is filled again"

@@ -32,6 +32,7 @@ from ebbtide.storage.flight_words import (
     Work,
     Worked,
 )
+from tests.examples import examples
 from tests.platform.storage.flight_model import Participant, Story
 from tests.platform.storage.shared_model import Directory, World
 
@@ -207,7 +208,7 @@ def judge(story: Story) -> None:
     assert len(story.published) <= 1
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(SEEDS)
 @example(4555874)
 def test_one_publishes_and_nobody_waits_for_ever_whoever_dies_or_sleeps_and_whatever_caches_say(seed: int) -> None:
@@ -218,7 +219,7 @@ def test_one_publishes_and_nobody_waits_for_ever_whoever_dies_or_sleeps_and_what
     assert {number: story.ended.get(number) for number in living} == dict.fromkeys(living, "Return")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_an_error_of_the_input_ends_it_for_all(seed: int) -> None:
     story, participants = chaos(seed, lambda attempt: "refused")
@@ -239,7 +240,7 @@ def test_without_deaths_and_pauses_an_error_of_the_input_is_met_once() -> None:
     assert sorted(story.ended.values()) == ["RaiseOwn"] + ["RaiseTold"] * 5
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_work_that_fails_a_few_times_is_done_in_the_end(seed: int) -> None:
     story, participants = chaos(seed, lambda attempt: "failed" if attempt <= 3 else "", deaths=False)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.garbage import Fate, FoundAside, FoundObject, FoundWork, Grace, Survey, Verdict, plan
 from ebbtide.storage.leases import of_object, of_work
 from ebbtide.storage.names import Attempt, ObjectId
+from tests.examples import examples
 
 GRACE = Grace(object_s=100, work_s=200, trash_s=20, quarantine_s=300, temporary_s=100)
 IDS = [ObjectId(digit * 64) for digit in "0123456"]
@@ -193,7 +194,7 @@ SURVEYS = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(SURVEYS)
 def test_nothing_that_is_needed_ever_goes(survey: Survey) -> None:
     verdicts = plan(survey, GRACE)
@@ -214,7 +215,7 @@ def test_nothing_that_is_needed_ever_goes(survey: Survey) -> None:
         assert not gone - {None}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(SURVEYS)
 def test_of_what_is_needed_a_copy_that_can_be_read_stays_if_there_is_one(survey: Survey) -> None:
     copies: list[FoundObject | FoundAside] = [*survey.objects, *survey.trash]
@@ -224,7 +225,7 @@ def test_of_what_is_needed_a_copy_that_can_be_read_stays_if_there_is_one(survey:
     assert stay == {verdict.object for verdict in good}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(SURVEYS)
 def test_a_plan_depends_on_nothing_but_what_was_found(survey: Survey) -> None:
     assert plan(survey, GRACE) == plan(survey, GRACE)

@@ -20,6 +20,7 @@ from ebbtide.storage.gds import GdsSettings, GdsTransport
 from ebbtide.storage.placements import Placement
 from ebbtide.storage.report import Mode
 from ebbtide.storage.transport import Range
+from tests.examples import examples
 from tests.platform.storage.device_fakes import (
     CHUNK,
     INTERRUPTED,
@@ -104,7 +105,7 @@ def test_scratch_memory_is_taken_in_the_order_of_the_queue(path: Path, monkeypat
     assert taken == [["queue"]]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     spots=st.lists(
         st.tuples(st.integers(0, len(CONTENT)), st.sampled_from([0, 1, 63, 4096, CHUNK, 3 * CHUNK + 1])), max_size=6

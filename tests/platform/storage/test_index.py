@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.chunk_hash import ContentHash, content_hash, device_hash, place_seed, quick_hash
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.index import ChunkHashes, Hashing, Index, IndexBuilder, check_chunk_bytes, parse_index
+from tests.examples import examples
 from tests.platform.storage.stores import random_bytes
 
 PATH = Path("model.safetensors.idx")
@@ -52,7 +53,7 @@ def test_any_change_is_corrupt(index: Index, data: st.DataObject) -> None:
         parse_index(bytes(raw), PATH)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(indexes(), st.data())
 def test_fields_that_make_no_sense_are_refused_even_with_the_right_hash_at_the_end(
     index: Index, data: st.DataObject
@@ -104,7 +105,7 @@ def test_each_field_is_checked_even_with_the_right_hash_at_the_end(field: int, v
         parse_index(written((*GOOD[:field], value, *GOOD[field + 1 :])), PATH)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_noise_is_refused(noise: bytes, framed: bool) -> None:
     raw = b"EBBTIDX\0\1\0" + noise if framed else noise

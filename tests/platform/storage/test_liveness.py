@@ -14,6 +14,7 @@ from ebbtide.storage.errors import StorageError
 from ebbtide.storage.lease import LeaseFile, Pace, Record
 from ebbtide.storage.liveness import Sighting, Tenancy
 from ebbtide.storage.shared_files import Operation
+from tests.examples import examples
 from tests.platform.storage.shared_model import Directory, Process, Sleep, World
 
 FILE = LeaseFile("object", token="a" * 32)
@@ -164,7 +165,7 @@ def someone_pauses(world: World, process: Process) -> None:
         world.at(world.random.uniform(0.0, 100.0), lambda pause_s=pause_s: process.pause(pause_s))  # type: ignore[misc]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(0, 2**32))
 def test_whoever_is_condemned_has_stopped_believing_before(seed: int) -> None:
     pair = Pair(seed)
@@ -177,7 +178,7 @@ def test_whoever_is_condemned_has_stopped_believing_before(seed: int) -> None:
         assert pair.believed_s < pair.condemned_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32))
 def test_whoever_dies_is_condemned_in_the_end(seed: int) -> None:
     pair = Pair(seed)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.chunk_hash import ContentHash
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.manifest import FileEntry, Kind, Manifest, commit_bytes, hashing_for, make_manifest, parse_manifest
+from tests.examples import examples
 
 PATH = Path("manifest.json")
 HEX = "0123456789abcdef" * 4
@@ -103,7 +104,7 @@ def test_what_cannot_be_published_is_refused(changes: dict[str, Any]) -> None:
         made(**changes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_any_byte_changed_is_corrupt_or_another_object(data: st.DataObject) -> None:
     manifest = made()

@@ -18,6 +18,7 @@ from ebbtide.storage.errors import FileTruncated, NoRoom, StorageError, Transfer
 from ebbtide.storage.memory import Arena
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.transport import Pending, Range
+from tests.examples import examples
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 
 PATH = Path("made-up")
@@ -26,7 +27,7 @@ ARENA = Arena(1 << 20)
 MOST = 200_000
 UNTOUCHED = 0xA5
 
-SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,6 +21,7 @@ from ebbtide.storage.rate_book import (
     leave,
     take,
 )
+from tests.examples import examples
 
 MIB = 1 << 20
 LOAD, WRITE, PREFETCH, SCRUB = TrafficClass
@@ -121,14 +122,14 @@ def clients(kinds: st.SearchStrategy[TrafficClass]) -> st.SearchStrategy[list[Cl
     return st.lists(some, min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(clients(st.sampled_from(TrafficClass)), st.sampled_from([5e7, 1e9, 5e9]), st.integers(0, 9))
 def test_the_budget_is_never_exceeded_by_more_than_a_burst(some: list[Client], rate: float, seed: int) -> None:
     budget = Budget(rate)
     check_budget(play(budget, some, 3.0, seed), rate, budget.burst_bytes)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.lists(st.sampled_from([WRITE, PREFETCH, SCRUB]), min_size=1, max_size=3, unique=True),
     st.sampled_from([4 * MIB, 16 * MIB]),
@@ -173,7 +174,7 @@ def test_pauses_between_the_chunks_of_a_load_let_nobody_in() -> None:
     assert its <= SHARES[PREFETCH] * RATE * 20.0 + 2 * Budget(RATE).burst_bytes
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.sampled_from(TrafficClass), st.integers(1, 16), st.sampled_from([4 * MIB, 16 * MIB]), st.integers(0, 9))
 def test_two_transfers_of_a_class_get_the_same_whatever_their_threads_and_chunks(
     kind: TrafficClass, threads: int, nbytes: int, seed: int
@@ -259,7 +260,7 @@ def test_without_a_budget_everything_goes_until_a_higher_class_asks() -> None:
     assert answer.why == "SERVE_LOAD comes first: 2% of its bytes are left for SCRUB"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.sampled_from([WRITE, PREFETCH, SCRUB]), st.sampled_from([4 * MIB, 16 * MIB]), st.sampled_from([0.02, 0.1, 0.9])
 )

@@ -17,6 +17,7 @@ import pytest
 
 from tests.platform.storage.shim.faults import NOT_THERE, ROOT, build, environment
 from tests.platform.storage.stores import quick_directory
+from tests.turns import SHORT_AND_WHOLE, said, turn
 
 quick = pytest.fixture(quick_directory)
 
@@ -30,13 +31,15 @@ NONE = {("move ref", op) for op in ("allocate", "mkdir", "unlink")}
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("share", SHORT_AND_WHOLE)
+@pytest.mark.parametrize("column", COLUMNS)
 def test_a_kill_at_any_call_leaves_a_whole_store_in_which_the_same_succeeds(
-    tmp_path: Path, quick: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, quick: Path, record_property: Callable[[str, object], None], column: str, share: int
 ) -> None:
-    cells = [(column, op, action) for column in COLUMNS for op in OPS for action in MOMENTS]
     orders = [
-        {"column": column, "folder": str(quick), "op": op, "action": action}
-        for column, op, action in cells
+        {"column": column, "folder": str(quick), "op": op, "action": action, "share": share, "turn": turn()}
+        for op in OPS
+        for action in MOMENTS
         if (column, op) not in NONE
     ]
     ran = subprocess.run(
@@ -49,16 +52,15 @@ def test_a_kill_at_any_call_leaves_a_whole_store_in_which_the_same_succeeds(
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    found = {(one["column"], one["op"], one["action"]): one for one in map(json.loads, ran.stdout.splitlines())}
-    lines = [f"{'':18}" + "".join(f"{column:22}" for column in COLUMNS)]
+    found = {(one["op"], one["action"]): one for one in map(json.loads, ran.stdout.splitlines())}
+    lines = [f"{column}: {said(share)}"]
     for op in OPS:
         for action, moment in MOMENTS.items():
-            told = [found.get((column, op, action)) for column in COLUMNS]
-            texts = [NOT_THERE if one is None else f"{one['kills']} kills, {one['there']} done" for one in told]
-            lines.append(f"{f'{moment} {op}':18}" + "".join(f"{text:22}" for text in texts))
-    record_property("table", "\n".join(line.rstrip() for line in lines))
+            one = found.get((op, action))
+            text = NOT_THERE if one is None else f"{one['kills']} kills, {one['there']} done"
+            lines.append(f"{f'{moment} {op}':18}{text}")
+    record_property("table", "\n".join(lines))
     assert len(found) == len(orders)
     assert [one for one in found.values() if not one["kills"]] == [], "a kill that did not happen"
-    for column in COLUMNS:
-        renames = found[column, "rename", "kill"], found[column, "rename", "after"]
-        assert renames[0]["there"] < renames[1]["there"] <= renames[1]["kills"], "the rename makes it visible"
+    renames = found["rename", "kill"], found["rename", "after"]
+    assert renames[0]["there"] < renames[1]["there"] <= renames[1]["kills"], "the rename makes it visible"

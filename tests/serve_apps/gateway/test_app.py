@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ebbtide.client.messages import GatewayOrders, KeyGrant
 from ebbtide_serve.gateway.app import build_app
+from tests.examples import examples
 from tests.serve_apps.gateway.fakes import MODEL, FakeArbiter, Scene, chat, running_gateway, settings, until
 
 CHAT = "/v1/chat/completions"
@@ -291,7 +292,7 @@ _NEARLY_RIGHT = st.builds(
 
 
 @hypothesis_settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -1,14 +1,19 @@
 """Requests through a real gateway on a real port, by the unmodified OpenAI client and a plain one."""
 
+from __future__ import annotations
+
 import asyncio
 import json
+from typing import TYPE_CHECKING
 
 import httpx
-import openai
 import pytest
 
 from ebbtide_serve.gateway.exchange import SHUN_LOST_S
 from tests.serve_apps.gateway.fakes import MODEL, TOKEN, Scene, chat, running_gateway, until
+
+if TYPE_CHECKING:
+    import openai
 
 HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 
@@ -31,6 +36,8 @@ async def test_the_openai_client_gets_chat_and_completions_streamed_and_not(
 
 
 async def test_the_synchronous_openai_client_works_too(scene: Scene) -> None:
+    import openai
+
     await scene.route(await scene.replica())
 
     def ask() -> str | None:
@@ -236,6 +243,8 @@ async def test_a_replica_that_takes_nothing_now_is_passed_by(scene: Scene, http:
 async def test_a_begun_stream_that_breaks_ends_with_an_error_event_and_no_done(
     scene: Scene, http: httpx.AsyncClient, client: openai.AsyncOpenAI
 ) -> None:
+    import openai
+
     await scene.route(await scene.replica("die_mid"), await scene.replica("die_mid"))
     response = await http.post("/v1/chat/completions", json=chat(stream=True))
     events = [event for event in response.text.split("\n\n") if event]

@@ -14,6 +14,7 @@ from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.errors import Refusal
 from ebbtide_serve.gateway.hold import Hold, HoldLimits, Seated
 from ebbtide_serve.gateway.routes import Routes
+from tests.examples import examples
 
 SEATS = [SeatRoute(f"m/{number}", "r", f"http://127.0.0.1:{number}") for number in range(3)]
 LIMITS = HoldLimits(max_requests=4, max_bytes=1000, max_age_s=60, retry_after_s=5)
@@ -39,7 +40,7 @@ _EVENTS = st.lists(
     "no seat gets more requests than its share",
     "what still runs at a seat that left the table is told until it ends",
 )
-@hypothesis_settings(max_examples=150, deadline=None, derandomize=True)
+@hypothesis_settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(events=_EVENTS)
 def test_seats_are_never_overfilled_or_leaked_and_waiters_go_in_order(events: list[tuple[str, Any]]) -> None:
     asyncio.run(_play(events))

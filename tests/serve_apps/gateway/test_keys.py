@@ -13,6 +13,7 @@ from ebbtide.client.messages import KeyGrant, LimitShare
 from ebbtide_serve.gateway.bucket import Bucket
 from ebbtide_serve.gateway.errors import Refusal
 from ebbtide_serve.gateway.keys import Admission, KeyRing, duration
+from tests.examples import examples
 
 
 @dataclass
@@ -267,7 +268,7 @@ def test_another_place_among_as_many_gateways_leaves_buckets_as_they_are() -> No
     assert "requests_per_minute=4" in refusal(keys, key).message, "two of the four were its own"
 
 
-@hypothesis_settings(max_examples=300, deadline=None, derandomize=True)
+@hypothesis_settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(
     limit=st.integers(1, 200),
     sharers=st.integers(1, 3),

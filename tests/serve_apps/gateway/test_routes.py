@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway.routes import Routes
+from tests.examples import examples
 
 SEATS = tuple(SeatRoute(f"m/{number}", f"r{number}", f"http://{number}") for number in range(3))
 
@@ -74,4 +75,6 @@ class Book(RuleBasedStateMachine):
 
 
 TestBook = Book.TestCase
-TestBook.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, database=None, derandomize=True)
+TestBook.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None, database=None, derandomize=True
+)

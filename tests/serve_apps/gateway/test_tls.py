@@ -9,7 +9,6 @@ import ssl
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -65,6 +64,8 @@ def common_name(port: int, context: ssl.SSLContext | None = None) -> str:
 
 
 async def test_the_unmodified_openai_client_speaks_https_with_it(tmp_path: Path) -> None:
+    import openai
+
     cert, key = make_certificate(tmp_path, "first")
     async with running_gateway(tls_cert=str(cert), tls_key=str(key)) as scene:
         assert scene.url.startswith("https://") and scene.arbiter.reports[-1].url.startswith("https://")

@@ -1,6 +1,7 @@
 """Starts vLLM engines one after the other in one process, and tells what they said: ``engine_process.py '<json>'``.
 
-Prints one JSON object a line for each engine of ``runs``. Not a test itself.
+Prints one JSON object a line for each engine of ``runs``. Not a test itself. Before them, each of ``programs`` runs in
+a fork that has vLLM imported: a program's text, and its ``argument``.
 
 Each run has ``name``, ``format``, ``extra``, ``model`` and ``then``, a list of ``publish`` (the flat form), ``reload``
 and ``damage`` (a byte of the newest flat form).
@@ -10,6 +11,7 @@ import gc
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,31 @@ def main() -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CACHE_ROOT": told["cache_dir"],
     }
+    for code, argument in told.get("programs", ()):
+        _in_a_fork(code, argument)
     for run in told["runs"]:
         print(json.dumps({"name": run["name"]} | _run(told, run)), flush=True)
+
+
+def _in_a_fork(code: str, argument: object) -> None:
+    """What a program changes is not seen by the next, nor by the engines."""
+    import vllm.model_executor.model_loader.default_loader
+    import vllm.v1.worker.cpu_worker
+    import vllm.v1.worker.gpu_worker  # noqa: F401 - once for all forks
+
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        ended = 1
+        try:
+            exec(code, {"argument": argument})
+            ended = 0
+        except BaseException:  # noqa: BLE001 - the outermost of a process
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(ended)
+    assert os.waitpid(child, 0)[1] == 0, "a program failed"
 
 
 def _run(told: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """The load formats inside real vLLM (CPU build): the same tokens and logprobs, whichever way the weights came.
 
 One process for all engines of one tensor-parallel degree: importing vLLM takes longer than all that is done with it.
+What needs vLLM and no engine is forked from that process.
 """
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,11 @@ for ours, theirs in ((PoolCPUWorker, CPUWorker), (PoolGPUWorker, Worker)):
 
 # What vLLM does with a model that names secondary weights (as Ultravox), without an engine around it.
 SOURCES = """
-import json, sys
+import json
 from vllm.config import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from ebbtide_serve.loading.vllm_formats import CheckpointLoader
-extra, model, other = json.loads(sys.argv[1])
+extra, model, other = argument
 loader = CheckpointLoader(LoadConfig(load_format="ebbtide", model_loader_extra_config=extra))
 for place in (model, other):
     source = DefaultModelLoader.Source(place, revision=None)
@@ -62,18 +64,27 @@ def stored(model: Path, root: Path) -> tuple[str, str]:
     return str(store.paths.object(found)), found
 
 
-def engines(tp: int, runs: list[dict[str, Any]], log: Path) -> Runs:
-    """Start them one after the other; what each told, by name."""
-    told = {"tp": tp, "runs": runs, "cache_dir": str(MODEL_CACHE)}
+@dataclass(frozen=True)
+class Told:
+    """What engines told, by name, and what programs that were forked beside them printed."""
+
+    engines: Runs
+    programs: list[dict[str, Any]]
+
+
+def engines(tp: int, runs: list[dict[str, Any]], log: Path, programs: Sequence[tuple[str, object]] = ()) -> Told:
+    """Run the programs, each with its argument, then start the engines one after the other."""
+    told = {"tp": tp, "runs": runs, "cache_dir": str(MODEL_CACHE), "programs": programs}
     script = Path(__file__).with_name("engine_process.py")
     with log.open("wb") as errors:
         done = subprocess.run(
             [sys.executable, str(script), json.dumps(told)], stdout=subprocess.PIPE, stderr=errors, text=True
         )
     assert done.returncode == 0, log.read_text()[-4000:]
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
-    assert [one["name"] for one in found] == [run["name"] for run in runs], log.read_text()[-4000:]
-    return {one["name"]: one for one in found}
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    found = {one["name"]: one for one in lines if "name" in one}
+    assert list(found) == [run["name"] for run in runs], log.read_text()[-4000:]
+    return Told(found, [one for one in lines if "name" not in one])
 
 
 def run(name: str, load_format: str, model: str, extra: dict[str, Any], *then: str) -> dict[str, Any]:
@@ -81,8 +92,8 @@ def run(name: str, load_format: str, model: str, extra: dict[str, Any], *then: s
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """TP=1."""
+def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Of the process for TP=1."""
     root = tmp_path_factory.mktemp("one")
     model, found = stored(tiny_model, root / "store")
     extra = {"store": str(root / "store"), "object": found}
@@ -95,7 +106,15 @@ def alone(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         run("elsewhere", "ebbtide_flat", str(tiny_model), extra),
         run("no store", "ebbtide", str(tiny_model), {}),
     ]
-    return engines(1, runs, root / "log")
+    other_model, other = stored(tiny_model, root / "other")
+    sources = [{"store": str(root / "other"), "object": other, "capture": True}, other_model, str(tiny_model)]
+    return engines(1, runs, root / "log", [(WORKERS, None), (SOURCES, sources)])
+
+
+@pytest.fixture(scope="module")
+def alone(told: Told) -> Runs:
+    """TP=1."""
+    return told.engines
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +128,7 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         run("checkpoint", "ebbtide", model, extra, "publish"),
         run("flat", "ebbtide_flat", model, extra),
     ]
-    return engines(2, runs, root / "log")
+    return engines(2, runs, root / "log").engines
 
 
 def used(told: dict[str, Any]) -> list[str]:
@@ -137,12 +156,9 @@ def test_no_format_says_by_itself_that_the_weights_are_done(alone: Runs) -> None
     assert all(moments[name] == {"weights"} for name in moments if name != "own")
 
 
-def test_the_weights_are_done_when_the_workers_load_of_the_model_has_ended() -> None:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(MODEL_CACHE)}
-    done = subprocess.run([sys.executable, "-c", WORKERS], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"during"')]
-    assert told == [{"during": [False], "after": True}] * 2
+def test_the_weights_are_done_when_the_workers_load_of_the_model_has_ended(told: Told) -> None:
+    found = [one for one in told.programs if "during" in one]
+    assert found == [{"during": [False], "after": True}] * 2
 
 
 def test_weights_that_are_loaded_again_say_the_same(alone: Runs) -> None:
@@ -181,13 +197,5 @@ def test_two_ranks_read_half_each_and_say_the_same(pair: Runs, tiny_model: Path)
     assert [record["rank"] for record in pair["flat"]["records"]] == [0, 1]
 
 
-def test_secondary_weights_of_another_directory_make_it_a_load_of_vllms_own(tiny_model: Path, tmp_path: Path) -> None:
-    model, found = stored(tiny_model, tmp_path / "store")
-    told = [{"store": str(tmp_path / "store"), "object": found, "capture": True}, model, str(tiny_model)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(MODEL_CACHE)}
-    done = subprocess.run(
-        [sys.executable, "-c", SOURCES, json.dumps(told)], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    lines = [json.loads(line)["used"] for line in done.stdout.splitlines() if line.startswith('{"used"')]
-    assert lines == ["ebbtide", "vllm"]
+def test_secondary_weights_of_another_directory_make_it_a_load_of_vllms_own(told: Told) -> None:
+    assert [one["used"] for one in told.programs if "used" in one] == ["ebbtide", "vllm"]

@@ -20,9 +20,7 @@ from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.notices import Mail, Webhook
 from ebbtide_train.interactive.pool_wishes import PoolWishes
 from ebbtide_train.interactive.request import Request
-from ebbtide_train.interactive.service import job_settings, plan_of
 from ebbtide_train.interactive.session_env import base_env, slot_env
-from ebbtide_train.pool_trainer import job_section
 from ebbtide_train.submit import Submitted
 from tests.train_jobs.fake_link import FakeLink
 
@@ -78,6 +76,8 @@ def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, object], said:
 
 
 def test_the_pools_file_completes_the_plan_and_the_command_goes_before_it() -> None:
+    from ebbtide_train.interactive.service import plan_of  # with Ray Train: a second, and only here
+
     text = '{"idle_after_s": 600, "webhook": "http://h/x", "smtp": {"host": "m", "sender": "p@q"}}'
     pool = SessionsSection.model_validate_json(text)
     plan = plan_of(REQUEST, pool)
@@ -90,6 +90,9 @@ def test_the_pools_file_completes_the_plan_and_the_command_goes_before_it() -> N
 
 
 def test_to_the_pool_it_is_a_job_of_one_worker_that_parks_in_place() -> None:
+    from ebbtide_train.interactive.service import job_settings
+    from ebbtide_train.pool_trainer import job_section
+
     spec = job_section(**job_settings(REQUEST)).spec()
     assert (spec.workers_min, spec.workers_max, spec.in_place, spec.owner) == (1, 1, True, "ann@example.org")
     assert (spec.grace_s, spec.min_runtime_s, spec.host_bytes_per_worker) == (120.0, 0.0, 1 << 20)

@@ -20,6 +20,7 @@ from ebbtide.snapshot.driver.gang_plan import WAYS, Verb
 from ebbtide.snapshot.driver.none import NoDriver
 from ebbtide.snapshot.driver.port import GpuMap
 from ebbtide.snapshot.driver.states import STEADY, Call, ProcessState
+from tests.examples import examples
 from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers
 
@@ -89,7 +90,7 @@ def rules(faults: list[Fault], pids: tuple[int, ...]) -> list[Rule]:
 STEADY_STATES = st.sampled_from([RUNNING, LOCKED, CHECKPOINTED])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(Verb), STEADY_STATES, FAULTS)
 def test_whatever_goes_wrong_a_verb_ends_with_all_or_back_or_the_truth(
     pids: tuple[int, ...], verb: Verb, began: ProcessState, faults: list[Fault]
@@ -98,7 +99,7 @@ def test_whatever_goes_wrong_a_verb_ends_with_all_or_back_or_the_truth(
 
 
 @pytest.mark.hunt
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.sampled_from(Verb), STEADY_STATES, FAULTS)
 def test_whatever_goes_wrong_many_times_over(
     pids: tuple[int, ...], verb: Verb, began: ProcessState, faults: list[Fault]

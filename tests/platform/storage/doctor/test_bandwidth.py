@@ -16,6 +16,7 @@ from ebbtide.storage.errors import NoRoom, TransferTimeout
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import Mode, TransferReport
 from ebbtide.storage.transport import CHUNK_BYTES, Consume, Fill, Range
+from tests.examples import examples
 
 
 class SlowTransport:
@@ -89,7 +90,7 @@ def test_a_slow_filesystem_gets_a_smaller_file(tmp_path: Path) -> None:
     assert reading.written is not None and reading.written.gb_per_s == pytest.approx(0.1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.integers(1, 1 << 12),
     st.integers(1, 8),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.doctor.findings import Verdict
 from ebbtide.storage.doctor.gpu import Flavour, GpuReading, judge_gpu, parse_version, read_gpu
 from ebbtide.storage.doctor.nvml import NvmlReading
+from tests.examples import examples
 from tests.platform.storage.doctor.machines import GPU, OPEN, PROPRIETARY, Tree, machine
 
 
@@ -26,7 +27,7 @@ def test_version_and_kind_of_module(text: str, version: str | None, flavour: Fla
     assert parse_version(text) == (version, flavour)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.text(max_size=100))
 def test_no_text_breaks_the_parser(text: str) -> None:
     parse_version(text)

@@ -12,6 +12,7 @@ from ebbtide.storage.doctor.findings import Verdict
 from ebbtide.storage.doctor.gpu import GpuReading
 from ebbtide.storage.doctor.iommu import IommuReading, judge_iommu, read_iommu, redirects
 from ebbtide.storage.doctor.machine import Uname
+from tests.examples import examples
 from tests.platform.storage.doctor.machines import BRIDGE, DRIVE, GPU, NIC, Tree, machine
 
 WITH_GPU = GpuReading(models=("NVIDIA H200",))
@@ -49,7 +50,7 @@ def test_capabilities_that_point_in_a_circle_end() -> None:
     assert redirects(bytes(data)) is False
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.binary(min_size=0x100, max_size=0x200))
 def test_no_space_breaks_the_reader(data: bytes) -> None:
     redirects(data)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.doctor.mount import Device, Kind, Mount, find_mount, read_mount
+from tests.examples import examples
 from tests.platform.storage.doctor.machines import Tree, machine
 
 TABLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -55,7 +56,7 @@ def test_a_table_without_it_gives_nothing(table: str) -> None:
     assert find_mount(table, PurePosixPath("/data")) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.text(max_size=200), st.text(alphabet="/ab.\\0 -", max_size=20))
 def test_no_table_breaks_the_reader(table: str, directory: str) -> None:
     find_mount(table, PurePosixPath("/" + directory))

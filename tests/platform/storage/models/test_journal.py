@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.errors import TransferFailed
 from ebbtide.storage.index import ChunkHashes
 from ebbtide.storage.models.journal import _RECORD, _TITLE_BYTES, Journal, journal_path, read_journal
+from tests.examples import examples
 
 
 def hashes(number: int) -> ChunkHashes:
@@ -46,7 +47,7 @@ def test_a_journal_of_another_layout_is_not_believed_and_begun_anew(tmp_path: Pa
     assert read_journal(tmp_path / "j", "t") == {}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_however_it_is_cut_off_what_is_whole_counts_and_later_records_are_found(data: st.DataObject) -> None:
     import tempfile
@@ -62,7 +63,7 @@ def test_however_it_is_cut_off_what_is_whole_counts_and_later_records_are_found(
         assert read_journal(path, "t") == {number: hashes(number) for number in [*range(whole), 50, 51]}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_a_flipped_bit_costs_at_most_its_record_and_makes_no_other(data: st.DataObject) -> None:
     import tempfile

@@ -11,6 +11,7 @@ from safetensors.numpy import save
 
 from ebbtide.storage.container import header_bytes, parse_header
 from ebbtide.storage.models.relayout import Relayout, natural_order, relayout
+from tests.examples import examples
 from tests.platform.storage.stores import stock_tensors
 
 NAMES = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12).filter(
@@ -36,7 +37,7 @@ def rewritten(content: bytes, piece_bytes: int) -> bytes:
     return bytes(result)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(TENSORS, st.integers(1, 9000))
 def test_the_reference_library_reads_the_same_tensors(
     shapes: dict[str, tuple[type, list[int]]], piece_bytes: int
@@ -52,7 +53,7 @@ def test_the_reference_library_reads_the_same_tensors(
     assert int.from_bytes(found[:8], "little") % 4096 == 4088
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(TENSORS, st.integers(0, 1 << 30))
 def test_no_byte_is_asked_for_twice_and_none_is_left_out(shapes: dict[str, tuple[type, list[int]]], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -91,7 +92,7 @@ def test_layers_follow_each_other_as_numbers_not_as_text() -> None:
     ]  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(NAMES, unique=True))
 def test_any_names_have_one_order(names: list[str]) -> None:
     in_order = sorted(names, key=natural_order)

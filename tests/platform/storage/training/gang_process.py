@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 import torch
+import torch._dynamo  # DTensor imports it when it is first used, which would be in each rank anew: over a second each
 
 from tests.platform.storage.training import gang_scenarios
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.training.plain_state import pack, unpack
+from tests.examples import examples
 from tests.platform.storage.training.runs import same
 
 SCALARS = (
@@ -46,7 +47,7 @@ def there_and_back(state: object) -> tuple[object, Mapping[str, torch.Tensor]]:
     return unpack(json.loads(text), tensors), tensors
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(STATES)
 def test_a_state_comes_back_as_it_was(state: object) -> None:
     assert same(there_and_back(state)[0], state)

@@ -18,6 +18,7 @@ from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
 from ebbtide.storage.training.scatter import Wanted
 from ebbtide.storage.training.tree_leaves import Json
 from ebbtide.storage.transport import Range
+from tests.examples import examples
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, same
 
 
@@ -53,7 +54,7 @@ def wanted_of(checkpoint_tensor: object, box: Box, target: torch.Tensor) -> list
     return found
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_box_comes_back_from_any_cut(tmp_path: Path, data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 24), min_size=1, max_size=3).map(tuple))

@@ -13,6 +13,7 @@ from ebbtide.storage.manifest import FileEntry
 from ebbtide.storage.training.about import About, parse_about
 from ebbtide.storage.training.rank_entry import Piece, RankEntry
 from ebbtide.storage.training.tensor_index import gather_index, parse_index
+from tests.examples import examples
 
 PATH = Path("state.json")
 
@@ -111,7 +112,7 @@ def test_a_newer_index_is_refused() -> None:
         parse_index(edited(lambda f: f.update(schema=2)), PATH, SIZES)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.binary(max_size=30) | st.integers(0, 400).map(lambda cut: whole_index()[:-2][:cut]))
 def test_rubbish_is_corrupt_and_nothing_else(raw: bytes) -> None:
     for parse in (lambda: parse_index(raw, PATH, SIZES), lambda: parse_about(raw, PATH)):
@@ -119,7 +120,7 @@ def test_rubbish_is_corrupt_and_nothing_else(raw: bytes) -> None:
             parse()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.data())
 def test_one_changed_value_never_leads_out_of_the_files(data: st.DataObject) -> None:
     fields = json.loads(whole_index())

@@ -13,6 +13,7 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflat
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.training.plain_state import pack, unpack
 from ebbtide.storage.training.tree_leaves import Leaf, leaves, nested, tensors_in
+from tests.examples import examples
 from tests.platform.storage.training.runs import same
 
 SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=True) | st.text("ab.$", max_size=3)
@@ -28,7 +29,7 @@ STATES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.dictionaries(KEYS, STATES, max_size=4))
 def test_leaves_are_those_of_pytorch(state: dict[Any, Any]) -> None:
     tensors: dict[str, torch.Tensor] = {}
@@ -46,7 +47,7 @@ def test_leaves_are_those_of_pytorch(state: dict[Any, Any]) -> None:
         assert same(unpack(leaf.value, tensors), flat[name])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.dictionaries(KEYS, STATES, max_size=4))
 def test_a_tree_of_leaves_is_what_pytorch_makes_of_them(state: dict[Any, Any]) -> None:
     try:
