@@ -234,8 +234,8 @@ class EpochLog:
                 failed = error
         with self._changed:
             self._writing = self._writing[len(group) :]
-            if isinstance(failed, LedgerBroken):
-                self._broken = self._broken or failed  # guard: after a failed write no more is written to the file
+            if isinstance(failed, LedgerBroken):  # guard: after a failed write no more is written to the file
+                self._broken = self._broken or failed
         for place, one in enumerate(group):
             if failed is None:
                 one.done.set_result(numbers[place])

@@ -242,7 +242,7 @@ class Unsynced(Disk):
     on = False
 
 
-@pytest.mark.proves("a dump is settled by its image", "the rename is durable before a process is killed")
+@pytest.mark.proves("the rename is durable before a process is killed")
 def test_nothing_is_killed_before_its_image_would_survive_a_power_cut(folder: Path) -> None:
     disk = Unsynced()
     with counting(folder) as tree:
@@ -339,6 +339,7 @@ def test_a_tree_that_runs_again_counts_whatever_became_of_its_image(folder: Path
         assert (found.standing, found.pid, found.generation) == (Standing.LIVE, tree.pid, 4)
 
 
+@pytest.mark.proves("a dump is settled by its image")
 def test_a_criu_that_is_still_at_work_is_waited_for(folder: Path) -> None:
     (folder / "criu").mkdir()
     with counting(folder) as tree, counting(folder / "criu") as criu:

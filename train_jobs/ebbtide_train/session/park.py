@@ -67,7 +67,7 @@ def park(member: Member, number: int) -> Want:
     member.durability.wait_for_spill()  # guard: a park waits for the spill before it, which reads the same memory
     state, why = _copy_out(member)
     member.hindered(why)
-    if why:
+    if why:  # guard: if one rank cannot park none does
         member.carried_out(number, 0, park_refused=why)
         return Want.RUN
     member.occupancy.vacate(member.prepared)
@@ -106,7 +106,7 @@ def _copy_out(member: Member) -> tuple[dict[str, object], str]:
     # Asked for before anything leaves, since objects may look into their tensors when they are asked for their state.
     portable, why = _ask(member, rng_states(member))
     why = saving or why
-    if refused := _together(group, why):  # guard: if one rank cannot park none does
+    if refused := _together(group, why):
         return {}, refused
     note = json.dumps({"job": member.settings.job, "rank": group.rank, "step": member.finished}).encode()
     state, why = member.occupancy.copy_out(tracked, portable, note, step=member.finished)
