@@ -53,7 +53,7 @@ def run(only: str, minutes: float | None, out: Path | None, verbose: bool) -> No
     guards = {guard.name: guard for guard in guards_of(ROOT)}
     chosen = [name for name, one in guards.items() if (only in one.file or only in name) and name in tests]
     old = json.loads(out.read_text()) if out is not None and out.exists() else {}
-    trial.load_libraries()
+    trial.load_libraries(ROOT)
     missed: list[str] = []
     for name in in_turn("guards", old, chosen, minutes, tell=lambda _: None):
         guard, begun = guards[name], Begun.now((module_of(guards[name].file),))

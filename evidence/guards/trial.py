@@ -5,6 +5,7 @@ has loaded the libraries and none of the product: a run costs the test and no se
 started is ended after it.
 """
 
+import compileall
 import faulthandler
 import importlib
 import os
@@ -56,9 +57,16 @@ class Outcome:
     seconds: float
 
 
-def load_libraries() -> None:
-    """Load what most tests import, once for all runs; and adopt what they leave behind."""
+def load_libraries(root: Path) -> None:
+    """Load what most tests import and compile the rooms of ``root``, once for all runs; adopt what they leave behind.
+
+    Where bytecode may not be written, each run would compile what it imports: some 3 s of CPU instead of 0.2.
+    """
     os.environ.update(ONE_THREAD)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    for room in ROOMS:
+        compileall.compile_dir(root / room, quiet=1)
     for name in LIBRARIES:
         with suppress(ImportError):
             importlib.import_module(name)

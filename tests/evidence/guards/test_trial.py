@@ -18,7 +18,7 @@ from pathlib import Path
 from evidence.guards import trial
 root = Path(sys.argv[1])
 trial.LIBRARIES = ()
-trial.load_libraries()
+trial.load_libraries(root)
 with trial.product_with(root, {"platform/ebbtide_small.py": sys.argv[2]}) as product:
     print(trial.run(product, root, ["tests/test_small.py"], limit_s=float(sys.argv[3])).verdict.name)
 """
