@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.family import adopt_orphans, end_descendants
+from evidence.family import adopt_orphans, end_descendants, wait_for
 
 GRACE_S = 10.0  # for a pytest that is told to stop: to end its fixtures; a cluster goes within five seconds
 
@@ -45,12 +45,11 @@ def run(
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
+        code = None
         try:
-            code: int | None = process.wait(max(0.0, limit_s))
-        except subprocess.TimeoutExpired:
-            code = None
+            code = wait_for(process.pid, limit_s)
         finally:
             seconds = time.monotonic() - began_s
-            left = end_descendants(grace_s=0.0 if process.poll() is not None else GRACE_S)
-            process.returncode = 0 if process.returncode is None else process.returncode  # reaped among the others
+            left = end_descendants(grace_s=GRACE_S if code is None else 0.0)
+            process.returncode = code or 0  # it was reaped here, so Popen must not look for it
     return Ended(code, seconds, tuple(left) if code is not None else ())

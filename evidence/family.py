@@ -13,6 +13,7 @@ from contextlib import suppress
 import psutil
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+LOOK_S = 0.02
 ROUNDS = 50
 ROUND_S = 0.1  # a killed process is gone within milliseconds, unless the kernel still writes for it
 
@@ -22,6 +23,25 @@ def adopt_orphans() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def wait_for(pid: int, limit_s: float) -> int | None:
+    """The exit code of a child, negative for a signal; None if it has not ended within ``limit_s``.
+
+    Orphans that end meanwhile are reaped as init would have done: a test that waits for one to vanish must see it go.
+    """
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        try:
+            done, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if done == pid:
+            return os.waitstatus_to_exitcode(status)
+        if not done:
+            if time.monotonic() >= deadline_s:
+                return None
+            time.sleep(LOOK_S)
 
 
 def descendants() -> list[psutil.Process]:

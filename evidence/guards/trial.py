@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.family import adopt_orphans, end_descendants
+from evidence.family import adopt_orphans, end_descendants, wait_for
 from evidence.guards.comments import ROOMS
 
 LIMIT_S = 120.0  # the slowest test that proves a guard takes some 20 s; without its guard one may wait for ever
@@ -93,7 +93,7 @@ def run(product: Path, root: Path, tests: Sequence[str], *, limit_s: float = LIM
         pid = os.fork()
         if pid == 0:
             _be_pytest(printed.fileno(), product, root, tests)
-        code = _wait(pid, limit_s)
+        code = wait_for(pid, limit_s)
         end_descendants()
         seconds = time.monotonic() - began_s
         printed.seek(0)
@@ -102,17 +102,6 @@ def run(product: Path, root: Path, tests: Sequence[str], *, limit_s: float = LIM
         return Outcome(Verdict.HUNG, text, seconds)
     verdicts = {pytest.ExitCode.OK: Verdict.PASSED, pytest.ExitCode.TESTS_FAILED: Verdict.CAUGHT}
     return Outcome(verdicts.get(code, Verdict.BROKEN), text, seconds)  # type: ignore[call-overload]
-
-
-def _wait(pid: int, limit_s: float) -> int | None:
-    """The exit code; None if there is none in time."""
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    return None
 
 
 def _be_pytest(printed: int, product: Path, root: Path, tests: Sequence[str]) -> None:

@@ -76,6 +76,24 @@ def test_what_a_command_leaves_behind_is_ended_and_told(tmp_path: Path) -> None:
     assert daemon_is_gone(tmp_path)
 
 
+def test_an_orphan_that_ends_vanishes_while_the_command_runs(tmp_path: Path) -> None:
+    code, left = run(
+        tmp_path,
+        """
+        import os, subprocess, sys, time
+        orphan = "import os, sys; os.fork() and os._exit(0); open('pid', 'w').write(str(os.getpid()))"
+        subprocess.run([sys.executable, "-c", orphan])
+        deadline_s = time.monotonic() + 20
+        while not os.path.exists("pid") or not open("pid").read():
+            time.sleep(0.01)
+        while os.path.exists("/proc/" + open("pid").read()):
+            assert time.monotonic() < deadline_s, "it stays as a zombie"
+            time.sleep(0.01)
+        """,
+    )
+    assert (code, left) == (0, [])
+
+
 def test_what_hangs_is_cut_off_with_its_descendants(tmp_path: Path) -> None:
     began_s = time.monotonic()
     code, left = run(
