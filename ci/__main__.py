@@ -10,7 +10,6 @@ import click
 
 from ci import parts, usual
 from ci import run as ci
-from ci.part import Part
 from ci.summary import Result
 
 DEFAULT_MIN = 70.0
@@ -46,20 +45,20 @@ def run(minutes: float, began_s: float | None, tries: int) -> None:
 @TRIES
 def test(tries: int) -> None:
     """All tests that need neither a GPU nor a Ray cluster."""
-    _alone(lambda limit_s: (ci.test(limit_s=limit_s, tries=tries), []))
+    _alone(ci.test, tries)
 
 
 @main.command()
 @TRIES
 def clusters(tries: int) -> None:
     """Tests with a real Ray cluster, a process for each module."""
-    _alone(lambda limit_s: (ci.clusters(limit_s=limit_s, tries=tries), []))
+    _alone(ci.clusters, tries)
 
 
 @main.command()
 def check() -> None:
     """Formats, lint, types, import contracts, guards, layout."""
-    _alone(lambda limit_s: (ci.check(limit_s=limit_s), []))
+    _alone(ci.check, 1)
 
 
 @main.command()
@@ -67,10 +66,7 @@ def check() -> None:
 @TRIES
 def hunts(minutes: float, tries: int) -> None:
     """The long forms of tests, in the turn of this commit."""
-    commit = ci.head()
-    _alone(
-        lambda limit_s: ci.hunt(until_s=time.monotonic() + limit_s, tries=tries, commit=commit, slowness=1.0), minutes
-    )
+    _alone(ci.hunt, tries, minutes)
 
 
 @main.command()
@@ -91,15 +87,11 @@ def remember() -> None:
     click.echo(f"written: {os.path.relpath(usual.PATH)}")
 
 
-def _alone(part: Callable[[float], tuple[Part, list[str]]], minutes: float = ONE_PART_MIN) -> None:
+def _alone(part: Callable[..., None], tries: int, minutes: float = ONE_PART_MIN) -> None:
     began_s = time.time()
     result = Result(ci.head(), minutes, ci.hardware())
-    with ci.interruptible():
-        try:
-            found, result.not_begun = part(60 * minutes)
-            result.parts.append(found)
-        except ci.Interrupted:
-            result.interrupted = True
+    with ci.interrupted_into(result):
+        part(result, limit_s=60 * minutes, tries=tries)
     result.took_s = time.time() - began_s
     ci.tell(result)
     sys.exit(not result.clean)

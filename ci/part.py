@@ -86,44 +86,55 @@ def pytest_with_all_it_starts(arguments: Sequence[str], limit_s: float, told: Pa
 
 
 def run_part(
-    name: str,
+    part: Part,
     units: Iterable[tuple[Unit, float]],
     *,
     until_s: float,
     tries: int,
     run: Run = pytest_with_all_it_starts,
     clock: Callable[[], float] = time.monotonic,
-) -> Part:
-    """Run all units, one after the other.
+) -> None:
+    """Run all units, one after the other, and put into ``part`` what comes of them, also when it is interrupted.
 
     Args:
         units: each with the seconds after which it is cut off.
         until_s: when the part must have ended, by ``clock``.
-        tries: 2 for a second try of what failed.
+        tries: 2 for a second try, of what failed after its unit, and of what hung after all units.
     """
-    part = Part(name)
     began_s = clock()
-    again: dict[str, tuple[str, ...]] = {}
-    for unit, limit_s in units:
-        left_s = until_s - clock()
-        if left_s <= 0:
-            part.untested.append(unit.name)
-            continue
-        progress = _first(part, unit, min(limit_s, left_s), run)
-        again |= dict.fromkeys([*progress.failed, *progress.untested, *progress.running], unit.always)
-    if tries > 1:
-        _again(part, again, until_s, run, clock)
-    part.took_s = clock() - began_s
-    return part
+    hung: list[str] = []
+    always: dict[str, tuple[str, ...]] = {}
+    try:
+        for unit, limit_s in units:
+            left_s = until_s - clock()
+            if left_s <= 0:
+                part.untested.append(unit.name)
+                continue
+            progress = _first(part, unit, min(limit_s, left_s), run)
+            hung += progress.running
+            again = [*progress.failed, *progress.untested]
+            always |= dict.fromkeys([*again, *progress.running], unit.always)
+            if tries > 1:
+                _again(part, again, always, until_s, run, clock)
+        if tries > 1:
+            _again(part, hung, always, until_s, run, clock)
+    finally:
+        part.took_s = clock() - began_s
 
 
 def _first(part: Part, unit: Unit, limit_s: float, run: Run) -> Progress:
-    ended, progress = _told([*unit.always, *unit.arguments], limit_s, run)
-    part.outcomes |= progress.outcomes
-    part.seconds |= progress.seconds
+    progress, ended = Progress(), None
+    with tempfile.TemporaryDirectory(prefix="told-") as folder:
+        told = Path(folder) / "told.jsonl"
+        try:
+            ended = run([*unit.always, *unit.arguments], limit_s, told)
+        finally:
+            progress = read(told)
+            part.outcomes |= progress.outcomes
+            part.seconds |= progress.seconds
+            part.untested += progress.untested
+            part.cut_off += progress.running
     part.units_s[unit.name] = ended.seconds
-    part.untested += progress.untested
-    part.cut_off += progress.running
     part.left += ended.left
     unexplained = not (progress.failed or progress.running or progress.untested)
     if ended.code is None:
@@ -135,28 +146,30 @@ def _first(part: Part, unit: Unit, limit_s: float, run: Run) -> Progress:
     return progress
 
 
-def _told(arguments: Sequence[str], limit_s: float, run: Run) -> tuple[Ended, Progress]:
-    with tempfile.TemporaryDirectory(prefix="told-") as folder:
-        told = Path(folder) / "told.jsonl"
-        return run(arguments, limit_s, told), read(told)
-
-
 def _again(
-    part: Part, tests: Mapping[str, Sequence[str]], until_s: float, run: Run, clock: Callable[[], float]
+    part: Part,
+    tests: Sequence[str],
+    always: Mapping[str, Sequence[str]],
+    until_s: float,
+    run: Run,
+    clock: Callable[[], float],
 ) -> None:
-    """Each of ``tests`` alone, with its arguments, if they are few."""
+    """Each of ``tests`` alone, with the arguments that it needs ``always``, if they are few."""
     if len(tests) > max(MOST_AGAIN, SHARE_AGAIN * len(part.outcomes)):
         part.troubles.append(f"{len(tests)} tests failed or did not end: too many for a second try")
         return
-    for test, always in tests.items():
+    for test in tests:
         left_s = until_s - clock()
         if left_s <= 0:
             return
         print(f"\nFAILED OR CUT OFF, AND TRIED AGAIN ALONE: {test}", flush=True)
-        ended, progress = _told([*always, "-q", test], min(left_s, AGAIN_S), run)
-        if ended.code == 0 and progress.outcomes.get(test) in ("passed", "skipped"):
+        with tempfile.TemporaryDirectory(prefix="told-") as folder:
+            told = Path(folder) / "told.jsonl"
+            ended = run([*always[test], "-q", test], min(left_s, AGAIN_S), told)
+            outcome = read(told).outcomes.get(test, "failed")
+        if ended.code == 0 and outcome != "failed":
             if test not in part.untested:
                 part.flakes.append(test)
-            part.outcomes[test] = progress.outcomes[test]
+            part.outcomes[test] = outcome
             part.cut_off = [name for name in part.cut_off if name != test]
             part.untested = [name for name in part.untested if name != test]

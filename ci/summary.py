@@ -30,6 +30,11 @@ class Result:
     took_s: float = 0.0
     interrupted: bool = False
 
+    def begin(self, name: str) -> Part:
+        """A part that begins now; what comes of it is put into it as it comes."""
+        self.parts.append(Part(name))
+        return self.parts[-1]
+
     @property
     def clean(self) -> bool:
         """Whether everything that ran held, and no process was left by accident."""

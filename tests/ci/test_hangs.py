@@ -37,9 +37,10 @@ def test_after():
 RUN = """
 import json, sys, time
 from dataclasses import asdict
-from ci.part import Unit, run_part
+from ci.part import Part, Unit, run_part
 units = [(Unit("hangs", ("-q", "test_hangs.py")), 6.0), (Unit("good", ("-q", "test_good.py")), 60.0)]
-part = run_part("clusters", units, until_s=time.monotonic() + 120, tries=int(sys.argv[1]))
+part = Part("clusters")
+run_part(part, units, until_s=time.monotonic() + 120, tries=int(sys.argv[1]))
 print("\\n" + json.dumps(asdict(part) | {"clean": part.clean}))
 """
 

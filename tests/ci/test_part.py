@@ -30,7 +30,9 @@ class Pytest:
 
     def part(self, *units: Unit, tries: int = 2, until_s: float = 1e6, limit_s: float = 1e6) -> Part:
         limited = [(unit, limit_s) for unit in units]
-        return run_part("test", limited, until_s=until_s, tries=tries, run=self.run, clock=lambda: self.now_s)
+        part = Part("test")
+        run_part(part, limited, until_s=until_s, tries=tries, run=self.run, clock=lambda: self.now_s)
+        return part
 
 
 def listed(*ids: str) -> dict[str, object]:
@@ -124,3 +126,17 @@ def test_when_too_many_fail_nothing_is_tried_again() -> None:
     pytest_ = Pytest(lambda *_: (1, [listed(*names), *(end(name, "failed") for name in names)]))
     part = pytest_.part(UNIT)
     assert len(pytest_.calls) == 1 and part.failed == names and "too many" in part.troubles[0]
+
+
+def test_what_is_interrupted_has_told_what_it_tested() -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def run(arguments: Sequence[str], limit_s: float, told: Path) -> Ended:
+        told.write_text("".join(json.dumps(line) + "\n" for line in [listed("a", "b"), end("a"), {"start": "b"}]))
+        raise Interrupted
+
+    part = Part("test")
+    with pytest.raises(Interrupted):
+        run_part(part, [(UNIT, 10.0)], until_s=1e9, tries=2, run=run)
+    assert part.outcomes == {"a": "passed"} and part.cut_off == ["b"] and not part.clean
