@@ -2,7 +2,8 @@
 
 The tests of a file go to one worker, one after the other: they share its imports and fixtures. A file that takes long
 would keep one worker busy while the others have nothing left to do, so its tests are dealt singly, unless they share a
-fixture of the whole module. How long files take is on record (`ci.usual`); a new one counts as short.
+fixture of the whole module or what a function remembers. How long files take is on record (`ci.usual`); a new one
+counts as short.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from ci import usual
 
 ROOT = Path(__file__).parents[1]
 LONG_S = 10.0  # on a quiet machine
-SHARED = 'scope="module"'
+SHARED = ('scope="module"', "@cache")
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without types
@@ -41,7 +42,10 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc] # xdist comes wit
 
 
 def _shares(path: Path) -> bool:
-    return not path.exists() or SHARED in path.read_text()
+    if not path.exists():
+        return True
+    text = path.read_text()
+    return any(word in text for word in SHARED)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst:
