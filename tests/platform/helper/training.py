@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+import torch._dynamo  # the first optimizer imports it: here once for all that are forked, over a second each
 
 
 def average(parameters: list[torch.nn.Parameter], peer: socket.socket, rank: int) -> None:
