@@ -18,40 +18,12 @@ from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
+from tests.serve_apps.loading.vllm_programs import LOADS, SOURCES, WORKERS
 from tests.serve_apps.replica_under_test import MODEL_CACHE
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 Runs = dict[str, dict[str, Any]]
-
-# Whatever fills the parameters in it: when the weights count as done is the workers' to say.
-WORKERS = """
-import json
-from vllm.v1.worker.cpu_worker import CPUWorker
-from vllm.v1.worker.gpu_worker import Worker
-from ebbtide_serve.loading.record import RECORD
-from ebbtide_serve.vllm_worker import PoolCPUWorker, PoolGPUWorker
-for ours, theirs in ((PoolCPUWorker, CPUWorker), (PoolGPUWorker, Worker)):
-    RECORD.__init__()
-    during = []
-    theirs.load_model = lambda self, *args, **kwargs: during.append("weights_done" in RECORD.moments_s)
-    ours.__new__(ours).load_model()
-    print(json.dumps({"during": during, "after": "weights_done" in RECORD.moments_s}))
-"""
-
-# What vLLM does with a model that names secondary weights (as Ultravox), without an engine around it.
-SOURCES = """
-import json
-from vllm.config import LoadConfig
-from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from ebbtide_serve.loading.vllm_formats import CheckpointLoader
-extra, model, other = argument
-loader = CheckpointLoader(LoadConfig(load_format="ebbtide", model_loader_extra_config=extra))
-for place in (model, other):
-    source = DefaultModelLoader.Source(place, revision=None)
-    assert list(loader._get_weights_iterator(source))
-    print(json.dumps({"used": loader._read.outcome()[0]}))
-"""
 
 
 def stored(model: Path, root: Path) -> tuple[str, str]:
@@ -108,7 +80,8 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Told:
     ]
     other_model, other = stored(tiny_model, root / "other")
     sources = [{"store": str(root / "other"), "object": other, "capture": True}, other_model, str(tiny_model)]
-    return engines(1, runs, root / "log", [(WORKERS, None), (SOURCES, sources)])
+    turns = [{"store": str(root / "other"), "object": other, "loaders": 3}, [other_model, str(tiny_model)]]
+    return engines(1, runs, root / "log", [(WORKERS, None), (SOURCES, sources), (LOADS, turns)])
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +172,9 @@ def test_two_ranks_read_half_each_and_say_the_same(pair: Runs, tiny_model: Path)
 
 def test_secondary_weights_of_another_directory_make_it_a_load_of_vllms_own(told: Told) -> None:
     assert [one["used"] for one in told.programs if "used" in one] == ["ebbtide", "vllm"]
+
+
+def test_a_load_and_a_reload_take_one_turn_each_whoever_reads(told: Told) -> None:
+    """Whatever way weights are read in by a loader of ours, it takes one turn of the pool's, and never two at once."""
+    found = [one for one in told.programs if "turns" in one]
+    assert found == [{"turns": 1, "at once": [1], "open": 0}] * 4, "ours and vLLM's own, loaded and loaded again"

@@ -1,21 +1,37 @@
-"""Whatever way weights are read in by a loader of ours, it takes one turn of the pool's, and never two at once."""
+"""What is tried inside vLLM without an engine: programs for `engine_process.py`, each with its ``argument``."""
 
+# Whatever fills the parameters in it: when the weights count as done is the workers' to say.
+WORKERS = """
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu_worker import Worker
+from ebbtide_serve.loading.record import RECORD
+from ebbtide_serve.vllm_worker import PoolCPUWorker, PoolGPUWorker
+for ours, theirs in ((PoolCPUWorker, CPUWorker), (PoolGPUWorker, Worker)):
+    RECORD.__init__()
+    during = []
+    theirs.load_model = lambda self, *args, **kwargs: during.append("weights_done" in RECORD.moments_s)
+    ours.__new__(ours).load_model()
+    print(json.dumps({"during": during, "after": "weights_done" in RECORD.moments_s}))
+"""
 
-import pytest
-
-from tests.serve_apps.loading.test_vllm_formats import stored
-from tests.serve_apps.replica_under_test import MODEL_CACHE
-
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
+# What vLLM does with a model that names secondary weights (as Ultravox), without an engine around it.
+SOURCES = """
+import json
+from vllm.config import LoadConfig
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from ebbtide_serve.loading.vllm_formats import CheckpointLoader
+extra, model, other = argument
+loader = CheckpointLoader(LoadConfig(load_format="ebbtide", model_loader_extra_config=extra))
+for place in (model, other):
+    source = DefaultModelLoader.Source(place, revision=None)
+    assert list(loader._get_weights_iterator(source))
+    print(json.dumps({"used": loader._read.outcome()[0]}))
+"""
 
 # vLLM's own loading of a model, without an engine around it; says how many had a turn whenever a tensor came.
 LOADS = """
-import contextlib, json, sys
+import contextlib, json
 from types import SimpleNamespace
 import torch
 from vllm.config import LoadConfig
@@ -44,7 +60,7 @@ class Model(torch.nn.Module):
     def load_weights(self, weights):
         seen.extend(taken - ended for _ in weights)
 
-extra, places = json.loads(sys.argv[1])
+extra, places = argument
 for place in places:
     config = SimpleNamespace(model=place, revision=None, quantization=None)
     for again in (False, True):
@@ -57,14 +73,3 @@ for place in places:
             loader.load_weights(Model(), config)
         print(json.dumps({"turns": taken - before, "at once": sorted(set(seen)), "open": taken - ended}))
 """
-
-
-def test_a_load_and_a_reload_take_one_turn_each_whoever_reads(tiny_model: Path, tmp_path: Path) -> None:
-    model, found = stored(tiny_model, tmp_path / "store")
-    extra = {"store": str(tmp_path / "store"), "object": found, "loaders": 3}
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(MODEL_CACHE)}
-    command = [sys.executable, "-c", LOADS, json.dumps([extra, [model, str(tiny_model)]])]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"turns"')]
-    assert told == [{"turns": 1, "at once": [1], "open": 0}] * 4, "ours and vLLM's own, loaded and loaded again"
