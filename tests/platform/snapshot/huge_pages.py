@@ -1,4 +1,4 @@
-"""``python -m tests.platform.snapshot.huge_pages MIB``: by how much evicting and restoring adds to a process's huge pages.
+"""``python -m tests.platform.snapshot.huge_pages MIB``: what evicting and restoring adds to a process's huge pages.
 
 48 MiB in blocks of MIB each. A process of its own: what other tests have left in the allocator may be huge already, and
 what is restored into it adds nothing. Prints kibibytes.
