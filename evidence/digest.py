@@ -56,6 +56,9 @@ def _says(body: list[ast.stmt]) -> bool:
 
 
 def _path(module: str) -> Path:
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None, f"{module} has no source"
-    return Path(spec.origin)
+    """Of its source. Nothing is imported: `find_spec` would load the packages that a module is in."""
+    top, *below = module.split(".")
+    spec = find_spec(top)
+    assert spec is not None and spec.submodule_search_locations, f"{top} is no package here"
+    place = Path(spec.submodule_search_locations[0]).joinpath(*below)
+    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")

@@ -112,6 +112,8 @@ def _be_pytest(printed: int, product: Path, root: Path, tests: Sequence[str]) ->
         os.dup2(printed, 2)
         faulthandler.enable()
         rooms = [str(product / room) for room in ROOMS]
+        loaded = {path.name for room in ROOMS for path in (product / room).iterdir()} & sys.modules.keys()
+        assert not loaded, f"{loaded} of the product as it is are loaded already: nothing would be taken out"
         sys.path[:0] = rooms
         os.environ["PYTHONPATH"] = os.pathsep.join([*rooms, str(root)])
         os.chdir(root)

@@ -1,5 +1,8 @@
 """A digest of code: comments, docstrings and layout do not change it, anything else does."""
 
+import subprocess
+import sys
+
 import pytest
 
 from evidence.digest import plain
@@ -46,3 +49,11 @@ def test_everything_else_counts(source: str) -> None:
 
 def test_a_function_with_a_docstring_alone_stays_one() -> None:
     assert plain('def f():\n    """One."""') == plain("def f():\n    pass")
+
+
+def test_no_module_is_loaded_for_its_digest() -> None:
+    """Guards are taken out in forks of a process that has made digests: what it had loaded would stay as it is."""
+    code = "import sys\nfrom evidence.digest import digest_of\ndigest_of(['gateway', 'simulated arbiter'])\n"
+    code += "print(*(name for name in sys.modules if name.startswith('ebbtide')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
