@@ -56,7 +56,7 @@ def checks(bin_dir: str) -> tuple[tuple[str, ...], ...]:
 
 def without_cluster() -> Unit:
     """All tests that need no Ray cluster, in one pytest."""
-    return Unit(TEST, ("-n", str(TOGETHER), "-p", "ci.deal", "-m", WITHOUT_CLUSTER))
+    return Unit(TEST, ("-n", str(TOGETHER), "-p", "ci.deal", "-p", "ci.no_cluster", "-m", WITHOUT_CLUSTER))
 
 
 def modules(tests: Sequence[str]) -> list[str]:
