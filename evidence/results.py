@@ -102,7 +102,7 @@ def _seeds(seeds: range, usual_s: float) -> Iterator[Case]:
 
 def _sim() -> Iterator[Case]:
     for first in range(0, SIM_SEEDS, SIM_BLOCK):
-        yield Case(sim_case(first), ("simulated arbiter",), 60.0)
+        yield Case(sim_case(first), ("simulated arbiter",), 40.0)
 
 
 def _line() -> Iterator[Case]:
