@@ -14,7 +14,7 @@ from ci.part import Unit
 
 UNKNOWN_S = 120.0  # of a hunt that has no duration on record yet: about the median of those that have one
 SLOWEST = 5.0  # a machine that is slower than this runs no hunt to its end
-PATIENCE = 2.0  # a hunt that takes so many times its usual duration, as slow as the machine is today, is cut off
+PATIENCE = 2.0  # times its usual duration on a machine as slow as today: then a hunt is cut off
 LEAST_S = 60.0  # and none is cut off before
 
 PROPERTIES = "properties: "  # before the module, in the name of a hunt with many examples

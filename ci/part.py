@@ -75,7 +75,7 @@ class Part:
 
 
 Run = Callable[[Sequence[str], float, Path], Ended]
-"""Runs pytest with arguments, for at most so many seconds, telling into a file."""
+"""Runs pytest with arguments, for at most that many seconds, telling into a file."""
 
 
 def pytest_with_all_it_starts(arguments: Sequence[str], limit_s: float, told: Path) -> Ended:

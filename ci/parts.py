@@ -19,7 +19,7 @@ WITH_CLUSTER = "ray and not hunt"
 # On 2 cores: tests of processes wait more than they work, with 2 at a time half of the machine idled.
 TOGETHER = 4
 
-PATIENCE = 4.0  # a module that takes so many times its usual duration is cut off
+PATIENCE = 4.0  # times its usual duration: then a module is cut off
 LEAST_S = 420.0  # and none before: pytest ends a test after 300 s, a cluster starts within 60 on a slow machine
 
 

@@ -13,7 +13,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def commit(where: Path = SOURCES) -> str:
-    """Of the sources; ``-dirty`` where files that git tracks differ from it: then nobody can measure the same again.
+    """Of the sources; ``-dirty`` where files that git tracks differ from it: then the same cannot be measured again.
 
     Results do not count: each case changes its own, and they are no sources.
     """

@@ -39,7 +39,7 @@ def removals(guard: Guard) -> Iterator[Mutation]:
 
 
 def caught(guard: Guard, seeds: int) -> tuple[int, str]:
-    """The first seed that fails without ``guard``, and what was said; -1 if none of so many does."""
+    """The first seed that fails without ``guard``, and what was said; -1 if none of them does."""
     for mutation in removals(guard):
         with product_with(ROOT, {guard.file: mutation.source}) as product:
             path = os.pathsep.join([*(str(product / room) for room in ROOMS), str(ROOT)])

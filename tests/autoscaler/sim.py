@@ -4,7 +4,7 @@ A seed that fails is run again with less and less bad luck, and told as short as
 blocks, and each block that ended stands in ``--out`` with the code that it is of: ``MINUTES=n`` plays those that are
 missing or stale.
 
-What counts as a fault: whatever `faults` did that had an effect (somebody was killed, a clock was set, traffic
+What counts as a fault: whatever `faults` did that had an effect (a process was killed, a clock was set, traffic
 changed), and every message to or from a living arbiter that was lost, late or repeated. They are printed apart.
 """
 
@@ -169,7 +169,7 @@ def save(block: Block, stamp: Stamp, path: Path) -> None:
 @click.option("--minutes", type=float, default=None, help="So long, blocks that are missing or stale in --out's file.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where whole blocks go as JSON.")
 def main(seeds: int, first: int, minutes: float | None, out: Path | None) -> None:
-    """Play so many seeds; exit code 1 if one of them fails."""
+    """Play seeds; exit code 1 if one of them fails."""
     begin = range(first, first + seeds)
     blocks: dict[str, range] = {}
     for start in range(first - first % SIM_BLOCK, first + seeds, SIM_BLOCK):

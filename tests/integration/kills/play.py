@@ -95,7 +95,7 @@ class Played:
 @click.option("--keep", is_flag=True, help="Keep all logs in any case.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="The folder of the results.")
 def main(minutes: float, seed: int | None, first: int, soak: bool, keep: bool, out: Path) -> None:
-    """Play schedules for so many minutes."""
+    """Play schedules for the given minutes."""
     faulthandler.enable()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = "soak" if soak else "chaos"
@@ -150,7 +150,7 @@ def played_in_time(
 
 
 def play(player: Player, played: Played, first: int, limit_s: float, rounds: int | None, *, soak: bool) -> None:
-    """One seed, for ``limit_s`` or so many rounds; a broken promise ends it, since what comes after says nothing."""
+    """One seed, for ``limit_s`` or a number of rounds; a broken promise ends it, since what comes after says nothing."""
     began_s, sampler = time.monotonic(), Sampler(player.pool)
     calm_s = limit_s * CALM_SHARE if soak else 0.0
     with sampling(sampler, on=soak):
