@@ -1,6 +1,6 @@
 """All that this process has started, to the last descendant, and its end.
 
-A process that leaves its session or loses its parent would outlive the process that started it. This process adopts such
+A process that leaves its session or loses its parent would outlive the one that started it. This process adopts such
 orphans instead (prctl(2), ``PR_SET_CHILD_SUBREAPER``), so that each stays its descendant and can be ended by pid.
 """
 

@@ -150,7 +150,7 @@ def played_in_time(
 
 
 def play(player: Player, played: Played, first: int, limit_s: float, rounds: int | None, *, soak: bool) -> None:
-    """One seed, for ``limit_s`` or a number of rounds; a broken promise ends it, since what comes after says nothing."""
+    """One seed, for ``limit_s`` or some rounds; a broken promise ends it, since what comes after says nothing."""
     began_s, sampler = time.monotonic(), Sampler(player.pool)
     calm_s = limit_s * CALM_SHARE if soak else 0.0
     with sampling(sampler, on=soak):
