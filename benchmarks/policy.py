@@ -26,8 +26,9 @@ from ebbtide_autoscaler.simulate.play import play
 from ebbtide_autoscaler.simulate.tables import goal_of
 from evidence.again import in_turn
 from evidence.provenance import RESULTS
+from evidence.result_file import load
 from evidence.results import cases_of
-from evidence.stamps import KEY, Begun, load, stamps_of, with_stamps
+from evidence.stamps import KEY, Begun, stamps_of, with_stamps
 
 CONFIGS = Path("configs")
 FEW = (OURS, ORACLE, STATIC, LYRA)  # of a quick run

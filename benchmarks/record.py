@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.rows import Bar, Row, result
 from evidence.provenance import RESULTS, as_measured, commit
+from evidence.result_file import write
 
 Goals = Mapping[str, Mapping[str, str]]
 """By part: each of its bars, with its goal in words."""
@@ -138,17 +139,8 @@ def save(book: Book, document: Mapping[str, Any], folder: Path, *, quick: bool) 
     """
     if quick and folder.resolve() == RESULTS.resolve():
         raise ValueError("what was measured with --quick is no result")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{book.name}.json"
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("w") as file:
-            file.write(json.dumps(document, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write(document, path)
     return path
 
 

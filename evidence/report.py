@@ -10,8 +10,9 @@ from rich.table import Table
 from evidence import carried
 from evidence.digest import digest_of
 from evidence.provenance import RESULTS as FOLDER
+from evidence.result_file import load
 from evidence.results import RESULTS, Result
-from evidence.stamps import load, stamps_of
+from evidence.stamps import stamps_of
 from evidence.standing import Row, Standing, rows
 
 

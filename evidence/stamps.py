@@ -4,15 +4,13 @@ A result is a JSON file; its ``stamps`` has a stamp for each of its cases. A cas
 its competitors are run together, so no figure is compared with one of another run.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from evidence.digest import digest_of
-from evidence.provenance import RESULTS, as_measured, commit, hardware
+from evidence.provenance import as_measured, commit, hardware
 
 KEY = "stamps"
 
@@ -72,9 +70,3 @@ def stamps_of(document: Mapping[str, Any] | None) -> dict[str, Stamp]:
 def with_stamps(document: Mapping[str, Any], stamps: Mapping[str, Stamp]) -> dict[str, Any]:
     """The result with these stamps instead of what it has."""
     return {**document, KEY: {case: one.as_json() for case, one in stamps.items()}}
-
-
-def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
-    """A result; nothing, if there is none yet."""
-    path = folder / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else {}

@@ -17,8 +17,9 @@ from evidence.guards.page import PAGE, page
 from evidence.guards.proofs import proofs_of
 from evidence.guards.record import Tried, as_row, proven, save
 from evidence.guards.trial import Outcome, Verdict
+from evidence.result_file import load
 from evidence.results import module_of
-from evidence.stamps import Begun, load
+from evidence.stamps import Begun
 
 ROOT = Path(__file__).parents[2]
 

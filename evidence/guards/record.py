@@ -1,7 +1,5 @@
 """The result of ``make guards``: for each guard how it was taken out, and what its tests said; results/guards.json."""
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 from evidence.guards.comments import Guard
 from evidence.guards.trial import Verdict
 from evidence.provenance import hardware
+from evidence.result_file import read, write
 from evidence.stamps import Stamp, stamps_of, with_stamps
 
 NAME = "guards"
@@ -41,7 +40,7 @@ def proven(row: Mapping[str, Any]) -> bool:
 
 def save(row: dict[str, Any], stamp: Stamp, known: Iterable[str], path: Path) -> None:
     """Put a row into the result; rows of guards that are gone are dropped, and only a proven one gets its stamp."""
-    old = json.loads(path.read_text()) if path.exists() else {}
+    old = read(path)
     rows = {one["case"]: one for one in (*old.get("rows", ()), row)}
     stamps = {**stamps_of(old), row["case"]: stamp}
     names = [name for name in dict.fromkeys(known) if name in rows]
@@ -53,7 +52,4 @@ def save(row: dict[str, Any], stamp: Stamp, known: Iterable[str], path: Path) ->
         "rows": [rows[name] for name in names],
     }
     kept = {name: stamps[name] for name in names if name in stamps and proven(rows[name])}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(with_stamps(document, kept), indent=1) + "\n")
-    draft.replace(path)
+    write(with_stamps(document, kept), path)

@@ -9,7 +9,6 @@ changed), and every message to or from a living arbiter that was lost, late or r
 """
 
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.rows import result
 from evidence.again import in_turn
+from evidence.result_file import read, write
 from evidence.results import SIM_BLOCK, SIM_SEEDS, sim_case
 from evidence.stamps import Begun, Stamp, stamps_of, with_stamps
 from tests.autoscaler.chaos import FAULTS_S, Chaos
@@ -150,17 +150,14 @@ def tell(blocks: Sequence[Block]) -> None:
 
 def save(block: Block, stamp: Stamp, path: Path) -> None:
     """Put a block into the file. One in which a seed failed gets no stamp, and so is the first to be played again."""
-    old = json.loads(path.read_text()) if path.exists() else {}
+    old = read(path)
     row = block.as_row()
     rows = {one["case"]: one for one in (*old.get("rows", ()), row)}
     stamps = {**stamps_of(old), row["case"]: stamp}
     ordered = sorted(rows, key=lambda case: int(case.split()[1].partition("-")[0]))
     document = result("sim", "make sim", [], []) | {"rows": [rows[case] for case in ordered]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
     kept = {case: stamps[case] for case in ordered if case in stamps and not rows[case]["failed"]}
-    draft.write_text(json.dumps(with_stamps(document, kept), indent=1) + "\n")
-    draft.replace(path)
+    write(with_stamps(document, kept), path)
 
 
 @click.command()

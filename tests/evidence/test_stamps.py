@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from evidence import stamps
-from evidence.stamps import Begun, Stamp, load, stamps_of, with_stamps
+from evidence.result_file import load
+from evidence.stamps import Begun, Stamp, stamps_of, with_stamps
 
 STAMP = Stamp("abc", "2 CPU cores", "2026-01-01 10:00", 61.5, ("arbiter", "gateway"), "0" * 16)
 

@@ -10,7 +10,6 @@ and keeps its logs; its seed and round number play the same actions again (``--f
 import faulthandler
 import json
 import math
-import os
 import signal
 import sys
 import threading
@@ -27,8 +26,9 @@ from benchmarks.rows import result
 from evidence.again import stale
 from evidence.processes import POOL
 from evidence.provenance import RESULTS
+from evidence.result_file import load, read, write
 from evidence.results import cases_of
-from evidence.stamps import Begun, Stamp, load, stamps_of, with_stamps
+from evidence.stamps import Begun, Stamp, stamps_of, with_stamps
 from tests.integration.kills.__main__ import pool_of_two_nodes
 from tests.integration.kills.evidence import Evidence
 from tests.integration.kills.growth import BOUNDS, WARM_UP_MIN, verdicts
@@ -185,16 +185,13 @@ def judge_growth(sampler: Sampler, played: Played) -> None:
 
 def save(played: Played, stamp: Stamp, path: Path, *, soak: bool) -> None:
     """Put a seed into the result. One that was not clean gets no stamp, and so is the first to be played again."""
-    name, old = path.stem, json.loads(path.read_text()) if path.exists() else {}
+    name, old = path.stem, read(path)
     row = played.as_row(soak=soak)
     rows = {one["case"]: one for one in (*old.get("rows", ()), row)}
     stamps = {**stamps_of(old), row["case"]: stamp}
     kept = {case: stamps[case] for case in rows if case in stamps and rows[case]["clean"]}
     document = result(name, f"make {name}", [], []) | {"rows": sorted(rows.values(), key=lambda one: one["seed"])}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(with_stamps(document, kept), indent=1) + "\n")
-    draft.replace(path)
+    write(with_stamps(document, kept), path)
 
 
 def tell(played: Played, *, soak: bool) -> None:

@@ -1,7 +1,5 @@
 """The kill table: process x move, what users saw, what was lost, how soon all was well, which promises cover it."""
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rows import result
+from evidence.result_file import read, write
 from evidence.results import kill_case
 from evidence.stamps import Stamp, stamps_of, with_stamps
 from tests.integration.kills.cells import COVERS, Cell
@@ -95,12 +94,8 @@ def document(old: Mapping[str, Any], rows: Sequence[dict[str, Any]], stamps: Map
 
 def save(cell: Cell, stamp: Stamp, path: Path) -> None:
     """Put a cell into the file as soon as it has ended: a run that is cut off keeps what it has."""
-    old = json.loads(path.read_text()) if path.exists() else {}
     [row] = as_rows([cell])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(document(old, [row], {_case(row): stamp}), indent=1) + "\n")
-    draft.replace(path)
+    write(document(read(path), [row], {_case(row): stamp}), path)
 
 
 def _case(row: Mapping[str, Any]) -> str:
