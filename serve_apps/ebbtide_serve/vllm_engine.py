@@ -1,4 +1,4 @@
-"""vLLM behind the engine port. With ``vllm_worker`` and ``loading.vllm_formats``, the only importer of vLLM.
+"""vLLM behind the engine port. Only ``vllm_worker``, ``vllm_versions`` and ``loading.vllm_formats`` import vLLM too.
 
 Importing this module imports vLLM (5 to 15 s), which reads its environment then: set it first (``lease_env``) and
 import this by name (``engines``).
@@ -19,12 +19,8 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.datastructures import State
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-from vllm.entrypoints.launchers.cli_args import FrontendArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.serve import create_error_response
-from vllm.exceptions import VLLMError
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -39,10 +35,11 @@ from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.loading.publishing import publish_flat
 from ebbtide_serve.vllm_sleep import VllmSleep, sleep_of
+from ebbtide_serve.vllm_versions import compat
+from ebbtide_serve.vllm_versions.compat import REQUEST_ERRORS, FrontendArgs, create_error_response, init_app_state
 
-# What vLLM's own HTTP server turns into an answer (entrypoints/serve/exception_handling/register.py).
-REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
-
+START_ERRORS: tuple[type[Exception], ...] = (*REQUEST_ERRORS, RuntimeError, OSError)
+READ_ERRORS: tuple[type[Exception], ...] = (ValidationError, *REQUEST_ERRORS)
 
 ERROR_EVENT = 'data: {"error"'  # how vLLM's streams tell of what went wrong
 RANKS_ANSWER_S = 60.0  # the engine answers between two steps, and a step may be a long prefill
@@ -125,10 +122,11 @@ class VllmEngine:
             await init_app_state(llm, self._state, flags, await llm.get_supported_tasks())
             await self._warm_up()
             self._report = await self._told(llm, began_s)
+            is_cpu, started_so = current_platform.is_cpu(), bool(args.enable_sleep_mode)
             self._sleep, self._can = await sleep_of(
-                llm, is_cpu=current_platform.is_cpu(), ranks=ranks, started_so=bool(args.enable_sleep_mode)
+                compat.sleepy(llm), is_cpu=is_cpu, ranks=ranks, started_so=started_so
             )
-        except (*REQUEST_ERRORS, RuntimeError, OSError) as error:
+        except START_ERRORS as error:
             await self.stop(timeout_s=1.0)
             raise EngineFailed(f"vLLM does not start with {self._settings}: {error}") from error
 
@@ -232,7 +230,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """See the port. An idle engine reports nothing, so its last figures are replaced by what the front knows."""
         load, llm = self._load, self._llm
-        busy = llm is not None and llm.get_num_unfinished_requests() > 0
+        busy = llm is not None and compat.unfinished(llm) > 0
         return EngineStats(
             running=load.running if busy else 0,
             waiting=load.waiting if busy else 0,
@@ -267,7 +265,7 @@ def _integer(digits: str) -> int:
 def _read(kind: Any, raw: dict[str, Any]) -> Any:
     try:
         return kind(**raw)
-    except (ValidationError, *REQUEST_ERRORS):
+    except READ_ERRORS:
         raise
     except Exception as error:  # vLLM's validators trip over types that they did not think of; nothing was begun yet
         raise ValueError(f"a field has a value of a type that is not taken: {error}") from error

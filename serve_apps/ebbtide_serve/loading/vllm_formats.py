@@ -121,7 +121,8 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
             self._read.by_own_loader()
             yield from super()._get_weights_iterator(source)
             return
-        _, files, use_safetensors = self._prepare_weights(
+        # From 0.31 on a fourth is the name of the index file.
+        _, files, use_safetensors, *_ = self._prepare_weights(
             source.model_or_path,
             source.subfolder,
             source.revision,

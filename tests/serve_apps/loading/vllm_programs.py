@@ -62,7 +62,7 @@ class Model(torch.nn.Module):
 
 extra, places = argument
 for place in places:
-    config = SimpleNamespace(model=place, revision=None, quantization=None)
+    config = SimpleNamespace(model=place, revision=None, quantization=None, multimodal_config=None)
     for again in (False, True):
         loader, seen, before = vllm_formats.CheckpointLoader(
             LoadConfig(load_format="ebbtide", model_loader_extra_config=extra)
