@@ -1,0 +1,97 @@
+"""``python -m benchmarks.gpu.line.play SPEC``: the process that plays; its parent ends it, and reads its journal."""
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu.line.journal import Journal
+from benchmarks.gpu.line.logs import tails
+from benchmarks.gpu.line.phases import Line
+from benchmarks.gpu.line.pool import Pool
+from benchmarks.gpu.line.script import play_all
+from benchmarks.gpu.line.setting import Setting
+from benchmarks.gpu.line.watch import Watch
+
+# Of vLLM, Ray and tokenizers: no network, no FlashInfer (its kernels are not carried to a bare machine), whole logs.
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What the parent tells; as JSON.
+
+    Attributes:
+        until_s: seconds since 1970: then the parent ends it.
+        phases: the names of those that are wanted.
+        model: a directory; empty: one is made.
+    """
+
+    work: str
+    cpu: bool
+    until_s: float
+    phases: tuple[str, ...]
+    model: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> "Spec":
+        """From JSON."""
+        fields = json.loads(text)
+        return cls(**{**fields, "phases": tuple(fields["phases"])})
+
+    def setting(self) -> Setting:
+        """The setting that it means."""
+        return Setting(Path(self.work), self.cpu, Path(self.model) if self.model else None)
+
+
+def environment(work: Path) -> Mapping[str, str]:
+    """What the processes of the line have in theirs, beside what this one has."""
+    return {**ENVIRONMENT, "EBBTIDE_HOME": str(work / "home")}
+
+
+def main() -> None:
+    """Play."""
+    faulthandler.enable()
+    spec = Spec.read(Path(sys.argv[1]).read_text())
+    setting = spec.setting()
+    os.environ.update(environment(setting.work))
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray and our agent number the GPUs as NVML does only without it
+    began_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began_s:6.1f}] {text}", flush=True)
+
+    def left_s() -> float:
+        return spec.until_s - time.time()
+
+    journal = Journal(setting.work / "journal.jsonl")
+    watch = Watch(journal)
+    watch.start()
+    pool = Pool(setting, left_s, say)
+    line = Line(setting, pool, watch, journal)
+    play_all(
+        line.phases(),
+        journal,
+        wanted=spec.phases,
+        left_s=left_s,
+        tails=lambda: tails(pool.folders()),
+        say=say,
+    )
+    watch.stop()
+
+
+if __name__ == "__main__":
+    main()
