@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from benchmarks.gpu.line import __main__ as line
 
 ROOT = Path(__file__).parents[3]
 BUDGET_S = 480.0  # 150 s on 2 cores, other tests beside
@@ -47,13 +50,10 @@ def test_a_budget_that_is_too_short_ends_all_of_it_in_time(tmp_path: Path) -> No
     assert left.stdout == "", "processes are left"
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    command = [sys.executable, "-m", "benchmarks.gpu.line", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1 and "try --dry-run-cpu" in done.stderr
+def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "_has_gpu", lambda: False)
+    done = CliRunner().invoke(line.main, ["--out", str(tmp_path)])
+    assert done.exit_code == 1 and "try --dry-run-cpu" in done.output
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,9 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     [
         (["--phases", "brust"], "there is no brust; there are: machine, up"),
         (["--budget-s", "5"], "60"),
-        (["--dry-run-cpu", "--work", "."], "is there already"),
+        (["--work", "."], "is there already"),
     ],
 )
 def test_a_mistake_gets_a_clear_error(words: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu.line", "--dry-run-cpu", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode != 0 and said in done.stderr
+    done = CliRunner().invoke(line.main, ["--dry-run-cpu", *words])
+    assert done.exit_code != 0 and said in done.output
