@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport PYTHONDONTWRITEBYTECODE
 TRACE ?=
 
-.PHONY: help setup criu demo test test-clusters hunts check ci bench bench-storage bench-preempt bench-policy kills sim guards sim-guards chaos soak evidence clean
+.PHONY: help setup criu demo test test-clusters hunts check ci bench bench-storage bench-preempt bench-policy gpu-bundle kills sim guards sim-guards chaos soak evidence clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -55,6 +55,10 @@ bench: setup ## measure the line; the result goes to benchmarks/results/line.jso
 
 bench-storage: setup ## measure bulk reads, writes and engine starts; benchmarks/results/storage.json; 40 GB of disk, fio; ONLY=reads
 	$(PY) -m benchmarks.bulk $(if $(ONLY),--only $(ONLY)) $(ONLY_STALE)
+
+gpu-bundle: setup ## what a bare GPU machine needs, in parts; DIR=folder PART_MB=58 PYTHON=3.12 TORCH=2.11+cu130 SM=90 GLIBC=2.35
+	$(PY) -m benchmarks.gpu.bundle $(DIR) $(if $(PART_MB),--part-mb $(PART_MB)) $(if $(PYTHON),--python $(PYTHON)) \
+	  $(if $(TORCH),--torch $(TORCH)) $(if $(SM),--sm $(SM)) $(if $(GLIBC),--glibc $(GLIBC))
 
 bench-preempt: setup ## measure every way to leave a slot; benchmarks/results/preempt.json; 20 GB of RAM and disk; ONLY=2GB
 	$(PY) -m benchmarks.preempt $(if $(ONLY),--only $(ONLY)) $(ONLY_STALE)

@@ -9,13 +9,14 @@ SOURCES = Path(__file__).parent
 ITS_RESULTS = "benchmarks/results"  # from the top of the repository
 RESULTS = SOURCES.parent / ITS_RESULTS
 DIRTY = "-dirty"
+NOTED = SOURCES / "commit.txt"  # where the sources went without their repository: `benchmarks.gpu.bundle`
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def commit(where: Path = SOURCES) -> str:
     """Of the sources; ``-dirty`` where files that git tracks differ from it: then the same cannot be measured again.
 
-    Results do not count: each case changes its own, and they are no sources.
+    Results do not count: each case changes its own, and they are no sources. Without a repository: as it was noted.
     """
     try:
         head = _git(where, "rev-parse", "--short=12", "HEAD")
@@ -24,7 +25,7 @@ def commit(where: Path = SOURCES) -> str:
         )
         return head + (DIRTY if changed else "")
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return NOTED.read_text().strip() if NOTED.exists() else "unknown"
 
 
 def as_measured(loaded: str, now: str) -> str:
