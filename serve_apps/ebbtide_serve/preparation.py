@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ebbtide.config.scalars import is_stored_model
+from ebbtide.modes import Place, took
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.late_lease import LateLeases
@@ -148,11 +149,11 @@ class Preparation:
             return
         if self._fingerprint is not None:
             try:
-                _log.info("caches of %s: %s", self._wish.name, await nicely(self._publish_caches, "caches"))
+                took(Place.CACHES, await nicely(self._publish_caches, "caches"))
             except Exception:  # noqa: BLE001 - outermost: what the engine holds must be given back all the same
                 _log.exception("the caches of %s are not kept", self._wish.name)
         if isinstance(engine, TellsOfItsStart):
-            _log.info("%s: %s", self._wish.name, await engine.settle(self._store))
+            took(Place.FLAT_FORM, await engine.settle(self._store))
 
     def failed(self) -> None:
         """The engine did not start: the next one on this node shall do without the caches that this one was given."""
@@ -224,6 +225,7 @@ class Preparation:
             raise EngineFailed(f"no directory for caches can be made in {wish.cache_dir}: {error}") from error
         what = f"{self._restored.files} files, {self._restored.bytes / 1e6:.1f} MB"
         _log.info("caches of %s: %s", wish.name, self._restored.why or what)
+        took(Place.CACHES, f"restored: {what}" if self._restored.object is not None else f"none: {self._restored.why}")
 
     def _named(self) -> Fingerprint | None:
         """What caches are found by; None if none can be kept."""

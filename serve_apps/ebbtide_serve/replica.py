@@ -21,6 +21,7 @@ from ebbtide.agent.process import started_ticks
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import Lease, PoolRuntime, ReplicaOrders, ReplicaReport
 from ebbtide.client.seats import VLLM_ENGINE
+from ebbtide.modes import Place, took
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.errors import NotGranted
@@ -81,6 +82,7 @@ class Replica:
         lease, shared_dir = await _granted(link, identity, None if settings.fenced else gpu_ids)
         if settings.fenced:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible(lease)  # before anything of CUDA is imported
+            took(Place.VISIBLE, f"replica: {visible(lease)}")
         environment = _prepare_environment(lease, Path(settings.cache_dir))
         gpus = len(lease.lease.slots)
         args = {"tensor_parallel_size": gpus, **engine_args} if gpus > 1 else dict(engine_args)

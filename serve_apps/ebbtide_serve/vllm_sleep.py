@@ -18,6 +18,7 @@ from uuid import uuid4
 from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import HelperError
+from ebbtide.modes import Place, took
 from ebbtide_serve.engine_sleep import CanSleep
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.lease_env import EngineLease, lease_from_environment
@@ -64,6 +65,7 @@ async def sleep_of(
     why_not = why_never(is_cpu=is_cpu, ranks=ranks, started_so=started_so)
     granted = None if why_not else lease_from_environment(os.environ)
     if granted is None:
+        took(Place.SLEEP, f"none: {why_not or 'it runs under no lease'}")
         return None, CanSleep(why_not=why_not or "it runs under no lease")
     found = VllmSleep(llm, Helper(granted.lock_dir.parent / HELPER_SOCKET))
     return found, await found.look()
@@ -84,6 +86,7 @@ class VllmSleep:
             return CanSleep(why_not=f"what vLLM leaves on the GPU needs the node's helper: {error}"[:300])
         if why_not:
             return CanSleep(why_not=f"what vLLM leaves on the GPU needs a CUDA checkpoint: {why_not}"[:300])
+        took(Place.SLEEP, "vLLM's sleep at level 1, then a CUDA checkpoint by the helper")
         (rank,) = await self._llm.collective_rpc("ebbtide_rank")
         return CanSleep(int(rank["weight_bytes"]) + REST_BYTES)
 

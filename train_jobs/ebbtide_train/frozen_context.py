@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ebbtide.helper.client import Helper, Workload
 from ebbtide.helper.errors import HelperError, OutcomeUnknown, Refused, Unreachable
+from ebbtide.modes import Place, took
 from ebbtide_train.session.errors import GangBroken
 
 RUNNING, LOCKED, CHECKPOINTED = "running", "locked", "checkpointed"  # as `ebbtide.helper.gpu_verbs.stand` says them
@@ -63,11 +64,13 @@ class FrozenContext:
             self._helper.register(self._name, self._pid, self._started)
         except HelperError as error:
             self._why = f"the CUDA context would stay on the slot: {error}"
+            took(Place.FREEZE, f"none: {error}")
             return
         self._warm_up()
         self._why = self._take_off()
         if not self._why:
             self._put_back()
+        took(Place.FREEZE, f"none: {self._why}" if self._why else "by the helper: tried, and back")
 
     def refusal(self) -> str:
         """See `DeviceContext`. A helper that has gone since the rehearsal refuses too."""

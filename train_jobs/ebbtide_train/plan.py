@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide import modes
 from ebbtide.client.messages import Lease
 from ebbtide.config.job import JobSection
 from ebbtide_train.interactive.spec import SessionPlan
@@ -50,6 +51,7 @@ _place: list[Place] = []
 def take_place(place: Place, environment: Mapping[str, str]) -> None:
     """Run in the worker before anything else of ours."""
     os.environ.update(environment)
+    modes.took(modes.Place.VISIBLE, f"rank: {environment.get('CUDA_VISIBLE_DEVICES', 'all')}")
     _place[:] = [place]
 
 

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from ebbtide.agent.errors import GpuUnreadable
+from ebbtide.modes import Place, took
 
 _log = logging.getLogger(__name__)
 
@@ -23,10 +24,11 @@ class GpuProcesses:
 
             pynvml.nvmlInit()
             self._nvml = pynvml
+            took(Place.NVML, "asked who is on each GPU")
         except ImportError:
-            _log.info("no NVML on this machine: slot locks alone prove that a slot is free")
+            took(Place.NVML, "none on this machine: slot locks alone prove that a slot is free")
         except pynvml.NVMLError as error:
-            _log.info("NVML does not start (%s): slot locks alone prove that a slot is free", error)
+            took(Place.NVML, f"it does not start ({error}): slot locks alone prove that a slot is free")
 
     def uuid(self, index: int) -> str:
         """The uuid of GPU ``index``; "" if there is no such GPU, or nobody to ask.
@@ -54,7 +56,11 @@ class GpuProcesses:
             return None
         try:
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-            return frozenset(one.pid for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(device))
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+            if running:
+                told = "told" if all(one.usedGpuMemory for one in running) else "not told"
+                took(Place.NVML, f"processes are named, their memory is {told}")
+            return frozenset(one.pid for one in running)
         except self._nvml.NVMLError as error:
             if uuid in self._uuids.values():  # guard: a GPU that the driver does not answer for is not taken for empty
                 raise GpuUnreadable(f"NVML does not say who is on GPU {uuid}: {error}") from error

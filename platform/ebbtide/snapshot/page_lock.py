@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ebbtide.modes import Place, took
+
 _PORTABLE = 1  # cudaHostRegisterPortable: for every device of the process, not only the current one
 _until_exit: list[torch.Tensor] = []  # mappings that the driver may still know, and nobody can ask it to forget
 _logger = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class PageLock:
             status = int(self._runtime().cudaHostRegister(memory.data_ptr(), memory.numel(), _PORTABLE))
         except (RuntimeError, AssertionError) as error:  # torch raises either where CUDA does not start
             _logger.warning("host memory is not page-locked (%s): parking and coming back will be slow", error)
+            took(Place.PAGE_LOCKING, f"none: {error}")
             return
         if status:
             with suppress(RuntimeError):  # CUDA keeps it for whoever launches the next kernel: an innocent step
@@ -79,7 +82,9 @@ class PageLock:
                 "slow",
                 status,
             )
+            took(Place.PAGE_LOCKING, f"none: cudaHostRegister gives error {status} for {memory.numel()} bytes")
             return
+        took(Place.PAGE_LOCKING, f"registered {memory.numel()} bytes")
         self._memory, self._pid = memory, os.getpid()
 
     def unlock(self) -> None:

@@ -26,6 +26,7 @@ from typing import Protocol
 
 import torch
 
+from ebbtide.modes import Place, took
 from ebbtide.storage.buffers import DEFAULT_COUNT, BufferPool
 from ebbtide.storage.device import DeviceTransport, Source, StagedTransport
 from ebbtide.storage.device_queue import DeviceQueue, pinned_pool, queue_for
@@ -228,6 +229,8 @@ def device_transport(
     calls = SystemCalls(resident_share=_all_of_it) if choice.way is Way.BUFFERED else SystemCalls()
     host = PosixTransport(pool, threads=threads, calls=calls, traffic=traffic)
     logger.info("files below %s go to %s by %s: %s", directory, queue.device, choice.way.value, choice.why)
+    reasons = "; ".join(filter(None, (choice.why, why_not_pinned)))
+    took(Place.STORAGE, f"{choice.way.value} to {queue.device.type} ({reasons})")
     return ChosenTransport(choice, StagedTransport(host, queue, why_not_better=why), direct)
 
 

@@ -25,6 +25,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.platforms import current_platform
 
+from ebbtide.modes import Place, took
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.stored_object import StoredObject
@@ -86,6 +87,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
             load = RankLoad(self._settings, self._store(), record=RECORD, held=HELD, say=self._say)
             load.load(model, self.format, ways)
             _log.info("%s: %s", self.format, RECORD.in_words())
+            took(Place.LOAD, RECORD.in_words())
 
     def _load_checkpoint(self, model: nn.Module, model_config: Any) -> tuple[str, TransferReport | None]:
         self._read = SourcesRead()

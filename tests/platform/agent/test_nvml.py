@@ -38,7 +38,7 @@ class Driver(ModuleType):
         return "GPU-1"
 
     def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
 
     def _handle(self, known: bool) -> int:
         if self.lost or not known:

@@ -1,0 +1,41 @@
+"""Which of several ways a place took on this machine: one line in the log of its process, each once.
+
+For places that depend on the GPU, its driver and the machine around it, so that the log of a first run says what was
+really done there: ``ebbtide mode: page-locking = registered 2147483648 bytes``. Read by `benchmarks.gpu.line`.
+"""
+
+import logging
+from enum import StrEnum
+
+LIMIT = 300  # characters of one mode
+
+
+class Place(StrEnum):
+    """Where a way is taken."""
+
+    CACHES = "caches of compiled code"
+    FLAT_FORM = "flat form of weights"
+    FREEZE = "freeze of a training rank"
+    LOAD = "load of weights"
+    NVML = "nvml"
+    PAGE_LOCKING = "page-locking"
+    SLEEP = "sleep of a replica"
+    STORAGE = "storage to device"
+    VISIBLE = "visible devices"
+
+
+_logger = logging.getLogger("ebbtide.mode")
+_told: set[tuple[Place, str]] = set()
+
+
+def took(place: Place, mode: str) -> None:
+    """Tell it, unless this process has told the same before. To stderr, whatever else is logged."""
+    mode = " ".join(mode.split())[:LIMIT]
+    if (place, mode) in _told:
+        return
+    _told.add((place, mode))
+    if not _logger.handlers:
+        _logger.addHandler(logging.StreamHandler())
+        _logger.setLevel(logging.INFO)
+        _logger.propagate = False
+    _logger.info("ebbtide mode: %s = %s", place, mode)
