@@ -9,7 +9,7 @@ For each size, in fresh processes that this one watches through NVML:
 
 Needs PyTorch alone. Our driver port, NVML and cuFile are used where they are; what is missing is told in words.
 
-usage: PYTHONPATH=platform python -m benchmarks.gpu.preempt [--gb 1 10 60] [--out FOLDER] [--budget-s 450]
+usage: PYTHONPATH=platform python -m benchmarks.gpu.preempt [--quick] [--gb 1 10 60] [--out FOLDER] [--budget-s 450]
        PYTHONPATH=platform python -m benchmarks.gpu.preempt --dry-run-cpu     (does the script run? Measures nothing.)
 """
 
@@ -51,7 +51,8 @@ from evidence.provenance import RESULTS
 
 NAME = "gpu_preempt"
 COMMAND = "PYTHONPATH=platform python -m benchmarks.gpu.preempt"
-SIZES_GB = (1.0, 10.0, 60.0)
+SIZES_GB, BUDGET_S = (1.0, 10.0, 60.0), 450.0
+QUICK_GB, QUICK_S = (1.0, 10.0, 30.0), 120.0
 DRY_BYTES = 20_000_000
 IDLE_SLACK_BYTES = 32 << 20  # what NVML's figure moves by without anybody doing anything
 IDLE_WAIT_S = 30.0
@@ -245,11 +246,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write the result; gives the exit code: 1 if any state was not the same afterwards."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.preempt", description=__doc__)
     parser.add_argument("--dry-run-cpu", action="store_true", help="small, on the CPU: shows only that it runs")
-    parser.add_argument("--gb", type=float, nargs="+", default=SIZES_GB, help="sizes of the state in 10^9 bytes")
+    parser.add_argument("--quick", action="store_true", help="1, 10 and 30 GB, in 120 s")
+    parser.add_argument("--gb", type=float, nargs="+", help=f"sizes of the state in 10^9 bytes; {SIZES_GB}")
     parser.add_argument("--directory", type=Path, default=Path("."), help="where cuFile is tried")
     parser.add_argument("--out", type=Path, help="folder of the result; benchmarks/results, or out for a dry run")
-    parser.add_argument("--budget-s", type=float, default=450.0, help="no size is begun after a third of it")
+    parser.add_argument("--budget-s", type=float, help=f"no size is begun after a third of it; {BUDGET_S:g}")
     given = parser.parse_args(argv)
+    given.gb = given.gb or (QUICK_GB if given.quick else SIZES_GB)
+    given.budget_s = given.budget_s or (QUICK_S if given.quick else BUDGET_S)
     if not given.dry_run_cpu and not torch.cuda.is_available():
         raise SystemExit("there is no GPU that torch can use: run this where there is one, or try --dry-run-cpu")
     found, words = measure(given)

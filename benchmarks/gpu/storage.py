@@ -5,7 +5,7 @@ loaders are interleaved, each round in another order, and every load is compared
 loads come after the page cache was dropped (by root; else the files' pages are given up by advice, and the result says
 so), warm ones when it holds all files. The time is bounded: a slow disk gets a smaller model, or fewer rounds.
 
-usage: PYTHONPATH=platform python -m benchmarks.gpu.storage [--directory D] [--out FOLDER] [--gb N] [--budget-s 420]
+usage: PYTHONPATH=platform python -m benchmarks.gpu.storage [--quick] [--directory D] [--out FOLDER] [--gb N]
        PYTHONPATH=platform python -m benchmarks.gpu.storage --dry-run-cpu     (does the script run? Measures nothing.)
 """
 
@@ -44,7 +44,8 @@ from evidence.provenance import RESULTS
 NAME = "gpu_storage"
 COMMAND = "PYTHONPATH=platform python -m benchmarks.gpu.storage"
 GOAL_RATIO = 0.90
-ROUNDS = 5
+ROUNDS, BUDGET_S = 5, 420.0
+QUICK_GB, QUICK_ROUNDS, QUICK_S = 6.0, 2, 65.0
 POOL_BUFFERS = 16  # two for each of the most threads that any of our loaders has
 LINK, LOOP, FIO = "link: page-locked host memory to device", "storage: own O_DIRECT loop", "storage: fio"
 LOOP_THREADS = (4, 8, 16)
@@ -243,9 +244,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--directory", type=Path, default=Path("."), help="on the storage that is meant; needs room")
     parser.add_argument("--out", type=Path, help="folder of the result; benchmarks/results, or out for a dry run")
     parser.add_argument("--gb", type=float, help="size of the model in 10^9 bytes; by default what the time allows")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--budget-s", type=float, default=420.0, help="no round is begun that would end after it")
+    parser.add_argument("--rounds", type=int, help=f"{ROUNDS}")
+    parser.add_argument("--quick", action="store_true", help="a model of 6 GB, two rounds, in 65 s")
+    parser.add_argument("--budget-s", type=float, help=f"no round is begun that would end after it; {BUDGET_S:g}")
     given = parser.parse_args(arguments)
+    given.gb = given.gb or (QUICK_GB if given.quick else None)
+    given.rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
+    given.budget_s = given.budget_s or (QUICK_S if given.quick else BUDGET_S)
     if not given.dry_run_cpu and not torch.cuda.is_available():
         raise SystemExit("there is no GPU that torch can use: run this where there is one, or try --dry-run-cpu")
     with tempfile.TemporaryDirectory(prefix="ebbtide-gpu-storage-", dir=given.directory) as scratch:
