@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.gpu.bundle.plan import MB, Chunk, Target, into_parts
 
 CHUNK_BYTES = 48 * MB  # before packing: they are packed and unpacked side by side, and fill the parts evenly
-PRESET = 9 | lzma.PRESET_EXTREME
+PRESET = 9
 MANIFEST = "manifest.json"
 
 

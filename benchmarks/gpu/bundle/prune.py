@@ -24,7 +24,7 @@ def prune(site: Path, sm: int) -> None:
     for path in _binaries(site):
         if path.is_relative_to(site / "vllm"):
             path.write_bytes(without_other_gpus(path.read_bytes(), sm))
-        else:
+        elif path.is_relative_to(site / "ray"):
             _strip(path)
 
 
@@ -37,7 +37,10 @@ def _binaries(site: Path) -> Iterator[Path]:
 
 
 def _strip(path: Path) -> None:
-    """Without symbols that no loader needs. What strip cannot do stays as it is."""
+    """Without symbols that no loader needs; only Ray's, which has many.
+
+    Libraries that were made to stand beside a wheel's others do not load any more after it (numpy's OpenBLAS).
+    """
     subprocess.run(["strip", "--strip-unneeded", str(path)], stderr=subprocess.DEVNULL, check=False)
 
 
