@@ -1,5 +1,6 @@
 """The Serve-native form of the policy in a stock Serve file, on a real Ray cluster of four logical GPUs."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             ray.shutdown()
         finally:
             for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
-                if one.is_running():
+                with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
             process.wait()
             subprocess.run(["rm", "-rf", str(ray_dir)], check=False)

@@ -66,7 +66,7 @@ class ReplicaUnderTest:
         """Leave nothing behind, also when a test failed."""
         self.kill()
         for child in children:
-            if child.is_running():
+            with suppress(psutil.NoSuchProcess):
                 child.kill()
 
 
@@ -84,4 +84,11 @@ async def until(
 
 def gone(processes: list[psutil.Process]) -> bool:
     """None of them runs any more (a zombie that nobody reaps holds nothing)."""
-    return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+    return not any(_runs(process) for process in processes)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two questions
+        return False

@@ -4,6 +4,7 @@ One scenario, in the order of a pool's life; each step says what the arbiter may
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide_serve.actuator import ServeActuator, application_of, seat_of
 from ebbtide_serve.serve_internals import replica_actors
 from ebbtide_serve.testing.fake_engine import FAKE_ENGINE
+from tests.serve_apps.replica_under_test import gone
 
 PORTS = {"port": 23479, "node-manager-port": 23481, "object-manager-port": 23482}
 WORKER_PORTS = (25000, 25999)
@@ -101,7 +103,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ray.shutdown()
     finally:
         for process in [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]:
-            if process.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         head.wait()
         for name, value in before.items():
@@ -228,7 +230,7 @@ async def test_a_seat_s_life(cluster: Path) -> None:
     # 2. kill -9 of its actor: the engine's process is gone, and Serve starts another at the same seat.
     engine = psutil.Process(holder.pid)
     os.kill(report.pid, signal.SIGKILL)
-    await until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, 5.0)
+    await until(lambda: gone([engine]), 5.0)
     replaced = await pool.ready(first, but=report.replica)
 
     # 3. An arbiter that has restarted may open it again: the living replica is not replaced.
