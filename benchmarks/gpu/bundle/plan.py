@@ -126,8 +126,6 @@ DROPPED = (
     "pyarrow/libarrow_flight*",
     "pyarrow/libarrow_python_flight*",
     "pyarrow/_flight*",
-    "pyarrow/libarrow_substrait*",
-    "pyarrow/_substrait*",
     "pyarrow/libgandiva*",
     "pycountry/locales/*",
     "vllm/_moe_C*",
