@@ -84,6 +84,13 @@ def _since(from_s: float, to_s: float | None) -> float | None:
     return None if to_s is None else round(to_s - from_s, 3)
 
 
+def last_stop(events: Iterable[Event], job: str) -> int:
+    """Steps that a job had finished when it was last parked; 0 if it never was."""
+    return max(
+        (event.body.step for event in events if isinstance(event.body, JobParked) and event.body.job == job), default=0
+    )
+
+
 def starts(events: Iterable[Event]) -> list[Start]:
     """All starts and wakes of replicas that ended well, in order."""
     found: list[Start] = []

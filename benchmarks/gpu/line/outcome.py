@@ -51,6 +51,8 @@ def bars_of(phases: Mapping[str, Told], *, dry: bool) -> list[Bar]:
     bit = None
     if "losses_equal" in equal:
         bit = float(equal["losses_equal"] and equal["samples_equal"])
+        if bit and not equal["covers_every_stop"]:
+            bit = None  # what was not compared is not shown to be equal
     beyond = None if free is None else max(0.0, free - (step or 0.0))
     most = {
         "gpu_free_s": (None if dry else beyond, GPU_FREE_S),

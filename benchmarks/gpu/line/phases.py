@@ -204,11 +204,8 @@ class Line:
 
     def down(self) -> Mapping[str, Any]:
         """Everything ends, and the GPU is as it was."""
-        import ray  # noqa: PLC0415 - the pool's module has it; here it only ends what that began
-
-        ray.shutdown()  # or Ray would end this process when its cluster goes
         began_s = time.monotonic()
-        self.pool.command("down")
+        self.pool.down()
         return {"down_s": round(time.monotonic() - began_s, 1), "gpu_after_mb": self.watch.used_mb()}
 
     def control(self) -> Mapping[str, Any]:
@@ -233,9 +230,11 @@ class Line:
         )
         same = compare(compared, control)
         ran = [line.step for line in lines if line.rank == 0]
+        last_stop = moves.last_stop(self._events(), JOB)
         found = {
             "steps": len(steps),
             "compared_steps": same.steps,
+            "covers_every_stop": same.steps > last_stop,
             "missing_steps": steps[-1] + 1 - len(steps),
             "repeated_steps": len(ran) - len(steps),
             "losses_equal": same.losses_identical,
@@ -243,6 +242,9 @@ class Line:
         }
         if not (same.losses_identical and same.samples_identical) or found["missing_steps"] or found["repeated_steps"]:
             raise PartlyFailed(same.first_difference or "a step is missing, or was run twice", found)
+        if not found["covers_every_stop"]:
+            why = f"{same.steps} steps could be compared in the time that was left; the last stop was at {last_stop}"
+            raise PartlyFailed(why, found)
         return found
 
     def _burst(self) -> tuple[Request, ...]:

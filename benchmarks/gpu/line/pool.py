@@ -85,6 +85,11 @@ class Pool:
             raise NotSo(f"`{shown}` ended with {done.returncode}: {_end(done.stdout)}")
         return done.stdout
 
+    def down(self) -> None:
+        """`ebbtide down`, once this process has left the cluster: or Ray would end it too."""
+        ray.shutdown()
+        self.command("down")
+
     def join(self) -> None:
         """Make this process a driver of the pool's cluster."""
         self.record = load_cluster()

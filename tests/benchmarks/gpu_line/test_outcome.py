@@ -73,7 +73,7 @@ GOOD = phases(
     burst={"resume_s": 0.4, "start_stages_s": {"weights": 0.5}, "weights_by": "ebbtide_flat"},
     large_job={"gpu_free_s": 2.3, "step_s": 0.5, "resume_s": 1.1},
     warm={"wake_s": 0.8},
-    control={"losses_equal": True, "samples_equal": True},
+    control={"losses_equal": True, "samples_equal": True, "covers_every_stop": True},
 )
 
 
@@ -90,8 +90,10 @@ def test_what_was_not_measured_is_not_met() -> None:
     assert all(bar.value is None and not bar.met for bar in bars_of({}, dry=False))
     dry = {bar.bar: bar.met for bar in bars_of(GOOD, dry=True)}
     assert dry == {"gpu_free_s": False, "gpu_resume_s": False, "gpu_wake_s": False, "gpu_loss_bit_equal": True}
-    other = GOOD | phases(control={"losses_equal": True, "samples_equal": False})
-    assert [bar.met for bar in bars_of(other, dry=False)][-1] is False
+    for equal, covers, value in ((False, True, 0.0), (False, False, 0.0), (True, False, None)):
+        figures = {"losses_equal": True, "samples_equal": equal, "covers_every_stop": covers}
+        last = bars_of(GOOD | phases(control=figures), dry=False)[-1]
+        assert (last.value, last.met) == (value, False)
 
 
 def test_the_result_has_every_figure_and_the_machine() -> None:
