@@ -4,7 +4,7 @@ For places that depend on the GPU, its driver and the machine around it, so that
 really done there: ``ebbtide mode: page-locking = registered 2147483648 bytes``. Read by `benchmarks.gpu.line`.
 """
 
-import logging
+import sys
 from enum import StrEnum
 
 LIMIT = 300  # characters of one mode
@@ -24,18 +24,15 @@ class Place(StrEnum):
     VISIBLE = "visible devices"
 
 
-_logger = logging.getLogger("ebbtide.mode")
 _told: set[tuple[Place, str]] = set()
 
 
 def took(place: Place, mode: str) -> None:
-    """Tell it, unless this process has told the same before. To stderr, whatever else is logged."""
+    """Tell it, unless this process has told the same before.
+
+    To stderr, and by no logger: what is no warning is hidden in most processes.
+    """
     mode = " ".join(mode.split())[:LIMIT]
-    if (place, mode) in _told:
-        return
-    _told.add((place, mode))
-    if not _logger.handlers:
-        _logger.addHandler(logging.StreamHandler())
-        _logger.setLevel(logging.INFO)
-        _logger.propagate = False
-    _logger.info("ebbtide mode: %s = %s", place, mode)
+    if (place, mode) not in _told:
+        _told.add((place, mode))
+        print(f"ebbtide mode: {place} = {mode}", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide import modes
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.snapshot.driver.fake import FakeDriver
@@ -165,16 +166,21 @@ def test_two_ranks_are_frozen_each_by_its_own_word_once_both_have_let_go_of_thei
     assert not list((folder / "job" / "rendezvous" / "control").glob("off-*")), "who is back takes its file away"
 
 
-def test_a_helper_that_is_gone_refuses_and_one_that_was_never_there_too(folder: Path, driver: FakeDriver) -> None:
+def test_a_helper_that_is_gone_refuses_and_one_that_was_never_there_too(
+    folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(modes, "_told", set())
     with helping(folder, None, "--fake-driver", str(folder / "driver")) as running:
         context = context_of(running, driver)
         context.rehearse()
         assert context.refusal() == ""
+        assert "freeze of a training rank = by the helper: tried, and back" in capsys.readouterr().err
         never = FrozenContext(
             type(running.helper)(folder / "nowhere"), "job/0", pid=os.getpid(), started=1, warm_up=print, let_go=print
         )
         never.rehearse()
         assert "no helper answers" in never.refusal() and never.occupies
+        assert "freeze of a training rank = none: no helper answers" in capsys.readouterr().err
     assert "no helper answers" in context.refusal()
 
 

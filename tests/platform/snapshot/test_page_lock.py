@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ebbtide import modes
 from ebbtide.snapshot import page_lock as page_lock_module
 from ebbtide.snapshot.page_lock import PageLock
 from ebbtide.snapshot.regions.create import create_region
@@ -35,16 +36,24 @@ class Runtime:
         return self._unregister
 
 
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modes, "_told", set())
+
+
 def is_mapped(path: Path) -> bool:
     return str(path) in Path("/proc/self/maps").read_text()
 
 
-def test_a_region_is_page_locked_whole_for_all_devices_and_given_up_while_it_is_mapped(tmp_path: Path) -> None:
+def test_a_region_is_page_locked_whole_for_all_devices_and_given_up_while_it_is_mapped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = create_region(tmp_path, RegionKey("job", 7, 0), 100_000)
     region = Region.open(path)
     runtime = Runtime(look=lambda: is_mapped(path))
     pages = PageLock(runtime)
     pages.lock(region.bytes)
+    assert "ebbtide mode: page-locking = registered 102400 bytes" in capsys.readouterr().err
     address = region.bytes.data_ptr()
     region.close()
     gc.collect()
@@ -58,7 +67,7 @@ def test_a_region_is_page_locked_whole_for_all_devices_and_given_up_while_it_is_
 
 
 def test_memory_that_cannot_be_page_locked_is_used_as_it_is_and_no_later_kernel_gets_the_error(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken_up = []
 
@@ -70,6 +79,7 @@ def test_memory_that_cannot_be_page_locked_is_used_as_it_is_and_no_later_kernel_
     pages = PageLock(runtime, take_up)
     pages.lock(torch.zeros(64, dtype=torch.uint8))
     assert "cudaHostRegister gives error 2" in caplog.text and taken_up == [True]
+    assert "page-locking = none: cudaHostRegister gives error 2 for 64 bytes" in capsys.readouterr().err
     pages.unlock()
     assert [call[0] for call in runtime.calls] == ["register"], "what was not registered is not given up"
     pages.lock(torch.zeros(64, dtype=torch.uint8))
