@@ -18,7 +18,7 @@ from benchmarks.gpu.line.journal import Journal
 from benchmarks.gpu.line.machine_facts import machine_facts
 from benchmarks.gpu.line.pool import NotSo, Pool, is_free, trains
 from benchmarks.gpu.line.script import PartlyFailed, Phase
-from benchmarks.gpu.line.setting import JOB, LARGE_JOB, Setting
+from benchmarks.gpu.line.setting import JOB, LARGE_HOST_BYTES, LARGE_JOB, Setting
 from benchmarks.gpu.line.watch import Watch
 from benchmarks.pool_run import job_of
 from ebbtide.config.load import load
@@ -194,6 +194,8 @@ class Line:
 
     def large_job(self) -> Mapping[str, Any]:
         """A job with ten times the state, through one burst."""
+        if not self.setting.has_room_for_the_large_job:
+            raise NotSo(f"its state needs {LARGE_HOST_BYTES >> 30} GiB of /dev/shm and 2.5 times that of memory")
         self.pool.command("cancel", JOB)
         self.pool.wait("the slot is free", EBB_S, is_free)
         found = self._train(LARGE_JOB) | self._asked(self._burst(), "burst")

@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from benchmarks.gpu.line.logs import tails
 from benchmarks.gpu.line.phases import Line
 from benchmarks.gpu.line.pool import Pool
 from benchmarks.gpu.line.script import play_all
-from benchmarks.gpu.line.setting import Setting
+from benchmarks.gpu.line.setting import Setting, host_bytes
 from benchmarks.gpu.line.watch import Watch
 
 # Of vLLM, Ray and tokenizers: no network, no FlashInfer (its kernels are not carried to a bare machine), whole logs.
@@ -54,7 +55,12 @@ class Spec:
 
     def setting(self) -> Setting:
         """The setting that it means."""
-        return Setting(Path(self.work), self.cpu, Path(self.model) if self.model else None)
+        model = Path(self.model) if self.model else None
+        if self.cpu:
+            return Setting(Path(self.work), self.cpu, model)
+        ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        room = host_bytes(shutil.disk_usage("/dev/shm").free, ram_bytes)
+        return Setting(Path(self.work), self.cpu, model, room)
 
 
 def environment(work: Path) -> Mapping[str, str]:

@@ -15,6 +15,9 @@ FOR_EVER = 1_000_000  # steps: until it is cancelled
 STATE_2_GB = {"vocab_size": 8192, "width": 1024, "heads": 16, "layers": 12, "hidden": 2816, "seq_len": 256}
 STATE_20_GB = {"vocab_size": 8192, "width": 2048, "heads": 16, "layers": 32, "hidden": 5632, "seq_len": 256}
 BYTES_PER_PARAMETER = 12
+SMALL_HOST_BYTES, LARGE_HOST_BYTES = 4 * GIB, 30 * GIB  # their states, buffers, and half as much again
+MOST_HOST_BYTES = 40 * GIB
+OF_SHM, OF_RAM = 0.75, 0.4  # Ray's object store has its part of both
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,14 @@ class Setting:
         work: folder for everything that it makes.
         cpu: a dry run: one logical GPU, the tiny model, a small job.
         model: a directory with a model; None: one is made, with random weights.
+        host_bytes: of the node for the state of parked workers, which lies in /dev/shm.
         port: of the gateway.
     """
 
     work: Path
     cpu: bool
     model: Path | None = None
+    host_bytes: int = 2 * GIB
     port: int = 8137
 
     @property
@@ -61,13 +66,13 @@ class Setting:
                 "slots": 1 if self.cpu else "all",
                 "num_cpus": 16,
                 "shared_dir": str(self.shared),
-                "host_memory_per_node": "2 GiB" if self.cpu else "48 GiB",
+                "host_memory_per_node": self.host_bytes,
             },
             "gateway": {"port": self.port, "hold": {"max_requests": 512, "max_age_s": 170}},
             # A replica must come back in place, not by a restart, however long its start takes here.
             "policy": {"restart_cost_s": 200, "park_first": True, "grow_after_s": 1, "start_timeout_s": 150},
             "endpoints": [self._endpoint(warm=warm)],
-            "jobs": [self._job(JOB, STATE_2_GB, "4 GiB"), self._job(LARGE_JOB, STATE_20_GB, "30 GiB")],
+            "jobs": [self._job(JOB, STATE_2_GB, SMALL_HOST_BYTES), *self._large_job()],
         }
 
     def _endpoint(self, *, warm: bool) -> dict[str, Any]:
@@ -92,7 +97,15 @@ class Setting:
             **({"warm": {"replicas": 1}} if warm else {}),
         }
 
-    def _job(self, name: str, shape: Mapping[str, int], host_memory: str) -> dict[str, Any]:
+    @property
+    def has_room_for_the_large_job(self) -> bool:
+        """Whether its state can be parked here."""
+        return self.cpu or self.host_bytes >= LARGE_HOST_BYTES
+
+    def _large_job(self) -> list[dict[str, Any]]:
+        return [self._job(LARGE_JOB, STATE_20_GB, LARGE_HOST_BYTES)] if self.has_room_for_the_large_job else []
+
+    def _job(self, name: str, shape: Mapping[str, int], host_bytes: int) -> dict[str, Any]:
         args = {"steps": FOR_EVER, "cache_dir": str(self.work / "tokens"), **({} if self.cpu else shape)}
         return {
             "name": name,
@@ -105,7 +118,7 @@ class Setting:
             "grace_s": 60,
             "max_preemptions_per_h": 100,
             "checkpoint_every_s": 60,
-            "host_memory_per_worker": "512 MiB" if self.cpu else host_memory,
+            "host_memory_per_worker": 512 << 20 if self.cpu else host_bytes,
         }
 
     def write_pool_file(self, *, warm: bool = False) -> Path:
@@ -113,6 +126,11 @@ class Setting:
         path = self.work / f"pool{'-warm' if warm else ''}.yaml"
         path.write_text(json.dumps(self.pool_file(warm=warm), indent=1) + "\n")
         return path
+
+
+def host_bytes(shm_free_bytes: int, ram_bytes: int) -> int:
+    """How much host memory the pool may lend on a GPU machine."""
+    return int(min(MOST_HOST_BYTES, OF_SHM * shm_free_bytes, OF_RAM * ram_bytes))
 
 
 def state_bytes(shape: Mapping[str, int]) -> int:

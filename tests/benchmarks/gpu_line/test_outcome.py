@@ -1,11 +1,13 @@
 """From events, samples and phases to figures, bars and the result."""
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.line.journal import State, Told
 from benchmarks.gpu.line.moves import Aside, asides, starts
 from benchmarks.gpu.line.outcome import bars_of, document, rows_of, table
-from benchmarks.gpu.line.setting import STATE_2_GB, STATE_20_GB, state_bytes
+from benchmarks.gpu.line.setting import STATE_2_GB, STATE_20_GB, Setting, host_bytes, state_bytes
+from ebbtide.config.load import load
 from ebbtide.pool.events import (
     Event,
     GrantSeat,
@@ -110,6 +112,16 @@ def test_the_result_has_every_figure_and_the_machine() -> None:
 def test_the_table_has_a_line_for_each_phase() -> None:
     failed = GOOD | {"spill": Told("spill", State.FAILED, 1.0, {}, "it died")}
     assert table(failed).row_count == len(failed)
+
+
+def test_without_room_in_shm_the_large_job_is_left_out(tmp_path: Path) -> None:
+    roomy, tight = (Setting(tmp_path, False, host_bytes=host_bytes(shm << 30, 128 << 30)) for shm in (64, 16))
+    assert [job["name"] for job in roomy.pool_file()["jobs"]] == ["lm", "large"]
+    assert [job["name"] for job in tight.pool_file()["jobs"]] == ["lm"]
+    for setting in (roomy, tight, Setting(tmp_path, True)):
+        (tmp_path / "model").mkdir(exist_ok=True)
+        (tmp_path / "model" / "config.json").write_text("{}")
+        assert load(setting.write_pool_file()).pool.host_memory_per_node == setting.host_bytes
 
 
 def test_the_sizes_are_what_their_names_say() -> None:
