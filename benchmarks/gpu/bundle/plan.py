@@ -120,7 +120,7 @@ DROPPED = (
     "ray/rllib/*",
     "ray/cpp/*",
     "ray/include/*",
-    "ray/dashboard/client/*",
+    "ray/dashboard/client/*.map",
     "pyarrow/include/*",
     "pyarrow/src/*",
     "pyarrow/libarrow_flight*",

@@ -1,4 +1,4 @@
-"""``PYTHONPATH=SITE python -m benchmarks.gpu.bundle.proof``: import what the line imports, without a GPU.
+"""``PYTHONPATH=SITE python -m benchmarks.gpu.bundle.proof``: import all of the line, start Ray, without a GPU.
 
 A library of stubs stands for libcuda, which machines without a driver lack, and vLLM is told that the GPU is a Hopper.
 Shows that nothing is missing; not that a kernel runs. Needs gcc, on a machine without libcuda.
@@ -12,6 +12,8 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+
+from evidence.family import adopt_orphans, end_descendants
 
 MODULES = (
     *("benchmarks.gpu.preempt", "benchmarks.gpu.storage", "benchmarks.gpu.line.__main__", "benchmarks.gpu.line.play"),
@@ -30,6 +32,7 @@ MODULES = (
 )
 FOR_BENCHMARKS = ("benchmarks.gpu.preempt", "benchmarks.gpu.storage", "kvikio", "fastsafetensors")
 HOPPER = (9, 0)
+RAY_STARTS_S = 120.0
 STUBS = (
     *("cuCtxGetCurrent", "cuCtxSetCurrent", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuGetErrorString"),
     *("cuGetProcAddress_v2", "cuMemAddressFree", "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemRelease"),
@@ -81,16 +84,35 @@ def failures(modules: Sequence[str]) -> list[str]:
     return failed
 
 
+def start_ray(folder: Path) -> str:
+    """Start a head node as `ebbtide up` does, by the programs in the site, and end it; why it did not start."""
+    adopt_orphans()
+    start = "from ray.scripts.scripts import main; main()"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", start, "start", "--head", "--port=0", "--num-cpus=1"),
+            *("--include-dashboard=true", f"--temp-dir={folder}", "--disable-usage-stats"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=RAY_STARTS_S,
+    )
+    end_descendants(grace_s=2.0)
+    return "" if done.returncode == 0 else f"ray start ended with {done.returncode}: {done.stderr[-1500:]}"
+
+
 def main() -> None:
     """Import all; with the word ``benchmarks`` only what the first part is for."""
     first = sys.argv[1:] == ["benchmarks"]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short: Ray makes sockets below it
         stub_libcuda(Path(folder))
         if not first:
             as_hopper()
         failed = failures(FOR_BENCHMARKS if first else MODULES)
+        if not first and (why := start_ray(Path(folder) / "r")):
+            failed.append(why)
     if failed:
-        sys.exit("does not import:\n  " + "\n  ".join(failed))
+        sys.exit("does not work:\n  " + "\n  ".join(failed))
     if not first:
         import torch  # noqa: PLC0415
         import vllm.vllm_flash_attn as flash  # noqa: PLC0415

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.gpu.bundle.plan import dropped
 
-# CUDA binary utilities do not document it; as cuobjdump and open readers have it (a header of 16 bytes, then entries).
+# NVIDIA does not document it; so cuobjdump reads it: a header of 16 bytes, then entries.
 MAGIC = b"\x50\xed\x55\xba"
 HEADER = struct.Struct("<HHQ")  # after the magic: version, bytes of the header, bytes of all entries
 ENTRY = struct.Struct("<HHIQ")  # kind, version, bytes of the entry's header, bytes of its payload

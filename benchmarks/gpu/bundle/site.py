@@ -46,7 +46,7 @@ def fetch(target: Target, pins: Path, wheels: Path) -> list[Path]:
     """The wheels of all pins.
 
     Raises:
-        CannotBundle: one cannot be had for this machine.
+        CannotBundle: there is no wheel for this machine.
     """
     newest = int(target.glibc.split(".")[1])
     tags = [f"manylinux_2_{minor}_x86_64" for minor in range(OLDEST_GLIBC, newest + 1)]
@@ -73,7 +73,10 @@ def unpack(wheels: Sequence[Path], site: Path) -> None:
     """All wheels into one site."""
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as packed:
-            packed.extractall(site)
+            for info in packed.infolist():
+                path = packed.extract(info, site)
+                if mode := info.external_attr >> 16:  # zipfile leaves them out: Ray's programs must be executable
+                    os.chmod(path, mode)
     for data in site.glob("*.data"):  # what an installer puts beside the site: only what belongs into it
         for part in ("purelib", "platlib"):
             if (data / part).exists():

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu.line --budget-s 450``: the whole line on the GPU of this machine, within its budget.
+"""``python -m benchmarks.gpu.line --budget-s 560``: the whole line on the GPU of this machine, within its budget.
 
 Plays in a process of its own, in phases; each that fails says why, and the next goes on. Before the budget is spent all
 of it is ended, by pid. Prints a table last; writes benchmarks/results/gpu_line.json and one archive of logs.
@@ -35,7 +35,7 @@ NO_GPU = "there is no GPU that torch can use: run this where there is one, or tr
 
 
 @click.command(help=__doc__)
-@click.option("--budget-s", type=click.FloatRange(LEAST_S), default=450.0, show_default=True)
+@click.option("--budget-s", type=click.FloatRange(LEAST_S), default=560.0, show_default=True)
 @click.option("--phases", "wanted", default="all", show_default=True, help="all, short, or names with commas")
 @click.option("--model", type=click.Path(exists=True, file_okay=False, path_type=Path), help="instead of a random one")
 @click.option("--dry-run-cpu", "dry", is_flag=True, help="one logical GPU, a tiny model: shows that it runs")

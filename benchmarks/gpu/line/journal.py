@@ -4,6 +4,7 @@ The parent makes the result of whatever stands there, so a line that is cut off 
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,8 +57,12 @@ class Journal:
         )
 
     def _add(self, line: Mapping[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(line, default=str) + "\n")
+        text = json.dumps(line, default=str) + "\n"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, text.encode())  # in one piece: two threads write
+        finally:
+            os.close(descriptor)
 
     def phases(self) -> dict[str, Told]:
         """The last that was told of each phase, in their order."""

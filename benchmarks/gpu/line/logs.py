@@ -9,7 +9,8 @@ from pathlib import Path
 SUFFIXES = (".log", ".out", ".err", ".txt", ".json", ".jsonl", ".yaml")
 TELLING = ("worker", "replica", "arbiter", "serve", "helper", "driver", "train", "rank", "gateway", "agent", "session")
 LOGS_SHOWN, LINES_SHOWN, SHOWN_BYTES = 6, 25, 2500
-FILE_BYTES, ARCHIVE_BYTES = 6 << 20, 120 << 20  # of what goes into the archive: some 10 MB, packed
+FILE_BYTES, ARCHIVE_BYTES = 6 << 20, 60 << 20  # of what goes into the archive: some 6 MB, packed
+TROUBLE = re.compile(r"Traceback|Error|error:|FAILED")
 MODE = re.compile(r"ebbtide mode: ([\w -]+) = (.+)")
 
 
@@ -27,13 +28,13 @@ def files(folders: Iterable[Path], suffixes: Sequence[str] = SUFFIXES) -> Iterat
 
 
 def tails(folders: Iterable[Path]) -> dict[str, str]:
-    """The ends of the logs that were written last, of those processes that a failure may be told by."""
-    found: list[tuple[float, Path]] = []
+    """The ends of the logs that a failure may be told by: those that end in trouble, then those written last."""
+    found: list[tuple[bool, float, Path]] = []
     for path in files(folders, (".log", ".out", ".err")):
         if any(word in path.name.lower() for word in TELLING):
             with suppress(OSError):
-                found.append((path.stat().st_mtime, path))
-    return {str(path): _end(path) for _, path in sorted(found)[-LOGS_SHOWN:]}
+                found.append((TROUBLE.search(_end(path)) is not None, path.stat().st_mtime, path))
+    return {str(path): _end(path) for _, _, path in sorted(found)[-LOGS_SHOWN:]}
 
 
 def _end(path: Path) -> str:

@@ -26,13 +26,15 @@ class Aside:
     Attributes:
         job: which one.
         parked_s: until every rank was parked and the slot proven free.
-        free_s: until the GPU's memory was back at its idle level; None where that is not known.
+        free_s: until the GPU's memory was back at its idle level; None where that is not known, or it was not.
+        least_mb: the least that was taken until a replica was there; None where that is not known.
         resume_s: from the decision to resume until it trained.
     """
 
     job: str
     parked_s: float | None
     free_s: float | None
+    least_mb: float | None
     resume_s: float | None
 
 
@@ -53,6 +55,7 @@ def asides(events: Iterable[Event], samples: Sequence[Mapping[str, Any]], *, idl
     decided: dict[str, float] = {}
     parked: dict[str, float] = {}
     resumed: dict[str, float] = {}
+    ready_s: list[float] = []
     for event in events:
         body, at_s = event.body, event.at_s
         match body:
@@ -60,35 +63,40 @@ def asides(events: Iterable[Event], samples: Sequence[Mapping[str, Any]], *, idl
                 decided[job] = at_s
             case JobParked(job) if job in decided:
                 parked[job] = at_s
+            case SeatReady():
+                ready_s.append(at_s)
             case ResumeJob(job):
                 resumed[job] = at_s
             case JobRunning(job) if job in decided and job in resumed:
                 began_s = decided.pop(job)
                 came_s, done_s = resumed.pop(job), parked.pop(job, None)
-                free_s = None if idle_mb is None else _free(samples, began_s, came_s, idle_mb)
-                found.append(Aside(job, _since(began_s, done_s), _since(began_s, free_s), _since(came_s, at_s)))
+                until_s = min([came_s, *(one for one in ready_s if one > began_s)])
+                seen = [one for one in samples if began_s <= one["at_s"] <= until_s]
+                free_s, least_mb = _free(seen, idle_mb)
+                found.append(
+                    Aside(job, _since(began_s, done_s), _since(began_s, free_s), least_mb, _since(came_s, at_s))
+                )
             case _:
                 pass
-    return found + [Aside(job, _since(at_s, parked.get(job)), None, None) for job, at_s in decided.items()]
+    return found + [Aside(job, _since(at_s, parked.get(job)), None, None, None) for job, at_s in decided.items()]
 
 
-def _free(samples: Sequence[Mapping[str, Any]], from_s: float, to_s: float, idle_mb: float) -> float | None:
-    """When the memory was first at its idle level between two times; a sample holds until the next one."""
-    for sample in samples:
-        if from_s <= sample["at_s"] <= to_s and sample["gpu_mb"] <= idle_mb + IDLE_SLACK_MB:
-            return float(sample["at_s"])
-    return None
+def _free(seen: Sequence[Mapping[str, Any]], idle_mb: float | None) -> tuple[float | None, float | None]:
+    """When the memory was first at its idle level, and the least that it fell to; a sample holds until the next one."""
+    if idle_mb is None or not seen:
+        return None, None
+    at_s = next((float(one["at_s"]) for one in seen if one["gpu_mb"] <= idle_mb + IDLE_SLACK_MB), None)
+    return at_s, min(float(one["gpu_mb"]) for one in seen)
 
 
 def _since(from_s: float, to_s: float | None) -> float | None:
     return None if to_s is None else round(to_s - from_s, 3)
 
 
-def last_stop(events: Iterable[Event], job: str) -> int:
-    """Steps that a job had finished when it was last parked; 0 if it never was."""
-    return max(
-        (event.body.step for event in events if isinstance(event.body, JobParked) and event.body.job == job), default=0
-    )
+def stops(events: Iterable[Event], job: str) -> list[int]:
+    """At which steps, finished ones counted, a job was parked."""
+    parked = (event.body for event in events if isinstance(event.body, JobParked))
+    return [body.step for body in parked if body.job == job]
 
 
 def starts(events: Iterable[Event]) -> list[Start]:

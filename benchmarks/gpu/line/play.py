@@ -14,7 +14,7 @@ from benchmarks.gpu.line.journal import Journal
 from benchmarks.gpu.line.logs import tails
 from benchmarks.gpu.line.phases import Line
 from benchmarks.gpu.line.pool import Pool
-from benchmarks.gpu.line.script import play_all
+from benchmarks.gpu.line.script import Budget, play_all
 from benchmarks.gpu.line.setting import Setting, host_bytes
 from benchmarks.gpu.line.watch import Watch
 
@@ -23,7 +23,9 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_HOST_IP": "127.0.0.1",  # on a machine without a network it finds no address of its own
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # a virtual machine whose memory grows as it is used looks full to Ray
     "RAY_DEDUP_LOGS": "0",
     "PYTHONUNBUFFERED": "1",
     "PYTHONFAULTHANDLER": "1",
@@ -80,19 +82,17 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - began_s:6.1f}] {text}", flush=True)
 
-    def left_s() -> float:
-        return spec.until_s - time.time()
-
     journal = Journal(setting.work / "journal.jsonl")
     watch = Watch(journal)
     watch.start()
-    pool = Pool(setting, left_s, say)
+    budget = Budget(spec.until_s)
+    pool = Pool(setting, budget.left_s, say)
     line = Line(setting, pool, watch, journal)
     play_all(
         line.phases(),
         journal,
         wanted=spec.phases,
-        left_s=left_s,
+        budget=budget,
         tails=lambda: tails(pool.folders()),
         say=say,
     )

@@ -22,6 +22,7 @@ from benchmarks.pool_run import Status, job_of
 from ebbtide.client.cluster import ClusterRecord, load_cluster
 from ebbtide.client.join import join
 from ebbtide.client.link import ArbiterLink
+from ebbtide.client.runtime_dir import runtime_dir
 from ebbtide.ledger.errors import LedgerError
 
 LOOK_S = 0.1
@@ -102,8 +103,17 @@ class Pool:
         return {}
 
     def job(self, name: str = JOB) -> Status:
-        """The job's part of the status."""
-        return job_of(self.status(), name)
+        """The job's part of the status.
+
+        Raises:
+            NotSo: the arbiter does not answer, or knows no such job.
+        """
+        until_s = time.monotonic() + ANSWERS_S
+        while not (found := job_of(self.status(), name)):
+            if time.monotonic() > until_s:
+                raise NotSo(f"the arbiter says nothing of the job {name}")
+            time.sleep(LOOK_S)
+        return found
 
     def endpoint(self) -> Status:
         """The endpoint's part of the status."""
@@ -129,9 +139,9 @@ class Pool:
         raise NotSo(f"not within {limit_s:.0f} s: {what}; {_shown(last)}")
 
     def steps(self, job: str, more: int, limit_s: float) -> float:
-        """Until the job has made so many steps more."""
-        first = int(self.job(job).get("step", 0))
-        done = f"{more} steps of {job} more"
+        """Until the job has made ``more`` further steps; seconds that it took."""
+        first = int(self.job(job)["step"])
+        done = f"{more} further steps of {job}"
         return self.wait(done, limit_s, lambda status: int(job_of(status, job).get("step", 0)) >= first + more)
 
     def ask(self, requests: Sequence[Request]) -> list[Outcome]:
@@ -154,8 +164,7 @@ class Pool:
 
 def log_folders(setting: Setting, home: Path) -> list[Path]:
     """Where logs of a pool of this setting are; ``home`` is that of the ``ebbtide`` command."""
-    runtime = Path("/tmp") / f"ebbtide-{os.getuid()}" / POOL
-    return [one for one in (setting.shared, home, setting.logs, runtime) if one.exists()]
+    return [one for one in (setting.shared, home, setting.logs, runtime_dir(POOL)) if one.exists()]
 
 
 def trains(status: Status, job: str) -> bool:

@@ -16,13 +16,27 @@ class Phase:
     Attributes:
         play: does it; gives its figures. What it raises is why it failed.
         needs: phases without which it cannot be played.
-        least_s: with less time left it is not begun.
+        least_s: with less time left, beside what it must leave, it is not begun.
+        leave_s: it must leave so much to later phases.
     """
 
     name: str
     play: Callable[[], Mapping[str, Any]]
     needs: tuple[str, ...] = ()
     least_s: float = 10.0
+    leave_s: float = 0.0
+
+
+class Budget:
+    """The time of a phase: until ``until_s`` (seconds since 1970), less what the phase under way must leave."""
+
+    def __init__(self, until_s: float) -> None:
+        self.leave_s = 0.0
+        self._until_s = until_s
+
+    def left_s(self) -> float:
+        """Seconds that are left to the phase under way."""
+        return self._until_s - time.time() - self.leave_s
 
 
 class PartlyFailed(Exception):
@@ -38,26 +52,27 @@ def play_all(
     journal: Journal,
     *,
     wanted: Sequence[str],
-    left_s: Callable[[], float],
+    budget: Budget,
     tails: Callable[[], Mapping[str, str]],
     say: Callable[[str], None],
 ) -> None:
     """Play those that are wanted, and those that they need.
 
     Args:
-        left_s: until the budget is spent.
+        budget: of all of them; what it leaves is set anew for each.
         tails: ends of the logs that matter, for a phase that failed.
     """
     names, stood = with_needs(phases, wanted), dict[str, State]()
     for phase in phases:
-        why = _why_skipped(phase, names, stood, left_s())
+        budget.leave_s = phase.leave_s
+        why = _why_skipped(phase, names, stood, budget.left_s())
         if why:
             stood[phase.name] = State.SKIPPED
             journal.tell(Told(phase.name, State.SKIPPED, why=why))
             say(f"{phase.name}: skipped: {why}")
             continue
         journal.tell(Told(phase.name, State.BEGUN))
-        say(f"{phase.name}: begins, {left_s():.0f} s left")
+        say(f"{phase.name}: begins, {budget.left_s():.0f} s left")
         told = _play(phase, tails)
         stood[phase.name] = told.state
         journal.tell(told)

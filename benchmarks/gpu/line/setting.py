@@ -117,8 +117,8 @@ class Setting:
             "min_runtime_s": 2,
             "grace_s": 60,
             "max_preemptions_per_h": 100,
-            "checkpoint_every_s": 60,
-            "host_memory_per_worker": 512 << 20 if self.cpu else host_bytes,
+            "checkpoint_every_s": 3600,  # one of 20 GB in the middle of a burst would be measured with it
+            "host_memory_per_worker": 512 << 20 if self.cpu else min(host_bytes, self.host_bytes),
         }
 
     def write_pool_file(self, *, warm: bool = False) -> Path:

@@ -48,7 +48,10 @@ class Watch:
         """Megabytes by pid, as far as NVML tells: in a virtual machine or container it may tell neither."""
         if self._gpu is None:
             return {}
-        running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)
+        try:
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)
+        except self._nvml.NVMLError:
+            return {}
         return {int(one.pid): float(one.usedGpuMemory or 0) / MB for one in running}
 
     def facts(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which logs are shown, searched and packed."""
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def made(folder: Path) -> Path:
     (folder / "ray" / "empty.log").write_text("")
     (folder / "ray" / "link.log").symlink_to("/etc/hostname")
     return folder
+
+
+def test_logs_that_end_in_trouble_come_first(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"agent-{number}.log").write_text("all is well\n")
+    (tmp_path / "worker-7.err").write_text("Traceback (most recent call last):\n")
+    os.utime(tmp_path / "worker-7.err", (1, 1))
+    assert str(tmp_path / "worker-7.err") in tails([tmp_path])
 
 
 def test_ends_of_the_logs_that_tell_something(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.line.journal import State, Told
-from benchmarks.gpu.line.moves import Aside, asides, starts
+from benchmarks.gpu.line.moves import Aside, asides, starts, stops
 from benchmarks.gpu.line.outcome import bars_of, document, rows_of, table
 from benchmarks.gpu.line.setting import STATE_2_GB, STATE_20_GB, Setting, host_bytes, state_bytes
 from ebbtide.config.load import load
@@ -46,13 +46,31 @@ def test_a_job_that_stepped_aside_and_came_back_has_its_times() -> None:
         ],
         idle_mb=500.0,
     )
-    assert found == [Aside("lm", 0.7, 0.9, 0.5), Aside("lm", None, None, None)]
+    assert found == [Aside("lm", 0.7, 0.9, 530.0, 0.5), Aside("lm", None, None, None, None)]
 
 
 def test_memory_that_never_falls_is_not_called_free() -> None:
     told = events((0.0, ParkJob(LM, "")), (1.0, JobParked(LM, 1)), (2.0, ResumeJob(LM, "")), (3.0, JobRunning(LM, 1)))
     assert asides(told, [{"at_s": 0.5, "gpu_mb": 900.0}], idle_mb=500.0)[0].free_s is None
+    assert asides(told, [{"at_s": 0.5, "gpu_mb": 900.0}], idle_mb=500.0)[0].least_mb == 900.0
     assert asides(told, [], idle_mb=None)[0].free_s is None
+
+
+def test_the_moment_after_the_replica_left_is_not_when_the_job_freed_the_memory() -> None:
+    told = events(
+        (0.0, ParkJob(LM, "")),
+        (1.0, JobParked(LM, 1)),
+        (10.0, SeatReady(CHAT, ())),
+        (30.0, ResumeJob(LM, "")),
+        (31.0, JobRunning(LM, 1)),
+    )
+    samples = [{"at_s": 0.5, "gpu_mb": 900.0}, {"at_s": 29.0, "gpu_mb": 500.0}]
+    assert asides(told, samples, idle_mb=500.0)[0].free_s is None
+
+
+def test_stops_are_those_of_one_job() -> None:
+    told = events((0.0, JobParked(LM, 5)), (1.0, JobParked(JobName("large"), 7)), (2.0, JobParked(LM, 9)))
+    assert stops(told, "lm") == [5, 9]
 
 
 def test_starts_and_wakes_have_their_stages() -> None:
@@ -75,7 +93,7 @@ GOOD = phases(
     burst={"resume_s": 0.4, "start_stages_s": {"weights": 0.5}, "weights_by": "ebbtide_flat"},
     large_job={"gpu_free_s": 2.3, "step_s": 0.5, "resume_s": 1.1},
     warm={"wake_s": 0.8},
-    control={"losses_equal": True, "samples_equal": True, "covers_every_stop": True},
+    control={"losses_equal": True, "samples_equal": True, "stops_compared": 2},
 )
 
 
@@ -93,7 +111,7 @@ def test_what_was_not_measured_is_not_met() -> None:
     dry = {bar.bar: bar.met for bar in bars_of(GOOD, dry=True)}
     assert dry == {"gpu_free_s": False, "gpu_resume_s": False, "gpu_wake_s": False, "gpu_loss_bit_equal": True}
     for equal, covers, value in ((False, True, 0.0), (False, False, 0.0), (True, False, None)):
-        figures = {"losses_equal": True, "samples_equal": equal, "covers_every_stop": covers}
+        figures = {"losses_equal": True, "samples_equal": equal, "stops_compared": int(covers)}
         last = bars_of(GOOD | phases(control=figures), dry=False)[-1]
         assert (last.value, last.met) == (value, False)
 

@@ -1,6 +1,7 @@
 """Phases in their order: what fails does not stop the next, what is needed is played, and time is kept."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,21 @@ from hypothesis import strategies as st
 
 from benchmarks.gpu.line.journal import Journal, State
 from benchmarks.gpu.line.phases import SCRIPT, SHORT, names
-from benchmarks.gpu.line.script import PartlyFailed, Phase, play_all, with_needs
+from benchmarks.gpu.line.script import Budget, PartlyFailed, Phase, play_all, with_needs
 
 
 def played(
-    folder: Path, phases: list[Phase], wanted: list[str], left_s: Callable[[], float] = lambda: 1e9
+    folder: Path, phases: list[Phase], wanted: list[str], left_s: float = 1e9
 ) -> dict[str, tuple[State, str, Mapping[str, Any]]]:
     journal = Journal(folder / "journal.jsonl")
-    play_all(phases, journal, wanted=wanted, left_s=left_s, tails=lambda: {"a.log": "the end"}, say=lambda _: None)
+    play_all(
+        phases,
+        journal,
+        wanted=wanted,
+        budget=Budget(time.time() + left_s),
+        tails=lambda: {"a.log": "the end"},
+        say=lambda _: None,
+    )
     return {name: (told.state, told.why, told.figures) for name, told in journal.phases().items()}
 
 
@@ -56,9 +64,28 @@ def test_what_is_not_asked_for_is_skipped_unless_it_is_needed(tmp_path: Path) ->
 
 def test_one_for_which_there_is_no_time_is_not_begun(tmp_path: Path) -> None:
     phases = [Phase("long", fails, least_s=100.0), Phase("short", dict, least_s=5.0)]
-    found = played(tmp_path, phases, ["long", "short"], left_s=lambda: 50.0)
+    found = played(tmp_path, phases, ["long", "short"], left_s=50.3)
     assert found["long"] == (State.SKIPPED, "50 s are left, it needs 100", {})
     assert found["short"][0] is State.DONE
+
+
+def test_a_phase_leaves_to_later_ones_what_it_must(tmp_path: Path) -> None:
+    budget = Budget(time.time() + 100.0)
+
+    def left() -> Mapping[str, Any]:
+        return {"left_s": budget.left_s()}
+
+    phases = [
+        Phase("greedy", left, leave_s=60.0),
+        Phase("too long", fails, least_s=50.0, leave_s=60.0),
+        Phase("last", left),
+    ]
+    journal = Journal(tmp_path / "journal.jsonl")
+    names = [phase.name for phase in phases]
+    play_all(phases, journal, wanted=names, budget=budget, tails=dict, say=lambda _: None)
+    told = journal.phases()
+    assert 30 < told["greedy"].figures["left_s"] <= 40 and 90 < told["last"].figures["left_s"] <= 100
+    assert told["too long"].state is State.SKIPPED
 
 
 def test_a_journal_that_was_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
@@ -73,10 +100,10 @@ def test_a_journal_that_was_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(names()), min_size=1))
 def test_needs_are_among_what_is_played_and_come_before(wanted: list[str]) -> None:
-    phases = [Phase(name, dict, needs, least_s) for name, needs, least_s in SCRIPT]
+    phases = [Phase(name, dict, needs, least_s) for name, needs, least_s, _ in SCRIPT]
     chosen = with_needs(phases, wanted)
     assert set(wanted) <= chosen
-    for place, (name, needs, _) in enumerate(SCRIPT):
+    for place, (name, needs, *_) in enumerate(SCRIPT):
         assert set(needs) <= set(names()[:place])
         if name in chosen:
             assert set(needs) <= chosen
