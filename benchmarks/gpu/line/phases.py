@@ -256,8 +256,8 @@ class Line:
         if not (same.losses_identical and same.samples_identical) or found["missing_steps"] or found["repeated_steps"]:
             raise PartlyFailed(same.first_difference or "a step is missing, or was run twice", found)
         if not found["stops_compared"]:
-            why = f"{same.steps} steps could be compared in the time that was left; the job was parked at {stops}"
-            raise PartlyFailed(why, found)
+            at = f"it was parked at {', '.join(map(str, stops))}" if stops else "it was never parked in place"
+            raise PartlyFailed(f"{same.steps} steps of the job were compared, and {at}", found)
         return found
 
     def _burst(self) -> tuple[Request, ...]:
