@@ -27,7 +27,7 @@ from ebbtide_train.control import replay
 from ebbtide_train.session.step_log import step_lines
 
 FIRST = (Request(0.0, 40, 4),)  # the first start of a model on a new store compiles, and publishes what it made
-MODEL_S, UP_S, START_S, TRAIN_S, EBB_S, PARK_S, FLAT_S = 120.0, 120.0, 150.0, 120.0, 60.0, 60.0, 30.0
+MODEL_S, UP_S, TRAIN_S, EBB_S, FLAT_S = 120.0, 120.0, 120.0, 60.0, 30.0
 STEPS_BETWEEN = 10
 # The control run and the end of the pool: what no phase before them may take, however it hangs.
 LEAVE_S = 105.0
