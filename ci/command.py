@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.family import adopt_orphans, end_descendants, wait_for
+from evidence.family import adopting_orphans, end_descendants, wait_for
 
 GRACE_S = 10.0  # for a pytest that is told to stop: to end its fixtures; a cluster goes within five seconds
 
@@ -34,9 +34,8 @@ def run(
     command: Sequence[str], *, limit_s: float, env: Mapping[str, str] | None = None, log: Path | None = None
 ) -> Ended:
     """Run until it ends, or for ``limit_s``; what it prints goes to this process's stdout, or to ``log``."""
-    adopt_orphans()
     began_s = time.monotonic()
-    with open(log or os.devnull, "ab") as file:
+    with adopting_orphans(), open(log or os.devnull, "ab") as file:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

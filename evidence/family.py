@@ -8,7 +8,8 @@ import ctypes
 import os
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -18,11 +19,21 @@ ROUNDS = 50
 ROUND_S = 0.1  # a killed process is gone within milliseconds, unless the kernel still writes for it
 
 
-def adopt_orphans() -> None:
-    """From now on orphans among the descendants become children of this process."""
+def adopt_orphans(*, adopt: bool = True) -> None:
+    """From now on orphans among the descendants become children of this process; without ``adopt``: no more."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Adopts them meanwhile. A process that adopted them and waited for none would keep their zombies, and pids."""
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        adopt_orphans(adopt=False)
 
 
 def wait_for(pid: int, limit_s: float) -> int | None:

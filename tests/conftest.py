@@ -7,14 +7,17 @@ What is collected stays until the end. The garbage collector would look through 
 made and in each test after it: so it rests meanwhile, and then leaves that alone.
 """
 
+import ctypes
 import gc
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
 
 from tests.examples import USUAL, examples
+
+PR_GET_CHILD_SUBREAPER = 37  # linux/prctl.h
 
 # A deadline of hypothesis' (200 ms by default) fails tests on a machine that is busy, and says nothing about the code.
 hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=examples(USUAL))
@@ -34,6 +37,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_orphan_is_adopted() -> Iterator[None]:
+    """A process of tests that adopted orphans would wait for none, and their zombies would keep their pids."""
+    yield
+    adopts = ctypes.c_int()
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    assert not adopts.value, "this test left PR_SET_CHILD_SUBREAPER set"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

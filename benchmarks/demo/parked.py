@@ -4,16 +4,19 @@ What it had is in host memory by then, and on the shared filesystem a moment lat
 goes on from the very step where it was parked.
 """
 
+import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.pool_run import RunFailed, all_training, ebbtide, job_of, wait
+from benchmarks import pool_run
+from benchmarks.pool_run import RunFailed, Status, all_training, ebbtide, job_of
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.client.link import ArbiterLink
 from ebbtide_train.session.step_log import gang_lines
@@ -40,12 +43,20 @@ class ParkedAndKilled:
         return asdict(self)
 
 
-def park_and_kill(record: ClusterRecord, job: str) -> ParkedAndKilled:
+def park_and_kill(record: ClusterRecord, job: str, *, within_s: float = math.inf) -> ParkedAndKilled:
     """Park the job by hand, kill its ranks and its node's agent, let it go on.
+
+    Args:
+        within_s: all of it must come about within so many seconds.
 
     Raises:
         RunFailed: a step did not come about in its time.
     """
+    until_s = time.monotonic() + within_s
+
+    def wait(what: str, limit_s: float, holds: Callable[[Status], bool], *, every_s: float = 0.2) -> None:
+        pool_run.wait(what, max(1.0, min(limit_s, until_s - time.monotonic())), holds, every_s=every_s)
+
     ebbtide("park", job, "--reason", "the demo's last act", "--no-wait")  # it would wait for the spill to begin, too
     wait("it is aside", PARK_S, lambda status: job_of(status, job).get("state") in ASIDE, every_s=LOOK_S)
     parked_s, parked = time.monotonic(), _look(job)

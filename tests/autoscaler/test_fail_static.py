@@ -235,9 +235,10 @@ def test_a_directory_that_fails_in_a_snapshot_costs_nothing(
         disk.turn_read_only()
         return made
 
-    monkeypatch.setattr(epoch_file, "create", create)
-    arbiter._loop.ledger._journal._snapshot_bytes = 0
     note(arbiter, "b")
+    knows(arbiter, "a", "b")
+    monkeypatch.setattr(epoch_file, "create", create)
+    arbiter._loop.ledger._journal._snapshot_bytes = 0  # the next tick makes one
     why = {"hangs": "has not answered", "is read-only": "errno 30"}[trouble]
     stands_still(arbiter, why, "a", "b")
     note(arbiter, "c")

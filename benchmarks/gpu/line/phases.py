@@ -18,7 +18,7 @@ from benchmarks.gpu.line.journal import Journal
 from benchmarks.gpu.line.machine_facts import machine_facts
 from benchmarks.gpu.line.pool import NotSo, Pool, is_free, trains
 from benchmarks.gpu.line.script import PartlyFailed, Phase
-from benchmarks.gpu.line.setting import JOB, LARGE_HOST_BYTES, LARGE_JOB, Setting
+from benchmarks.gpu.line.setting import JOB, LARGE_DISK_BYTES, LARGE_HOST_BYTES, LARGE_JOB, Setting
 from benchmarks.gpu.line.watch import Watch
 from benchmarks.pool_run import job_of
 from ebbtide.config.load import load
@@ -201,7 +201,7 @@ class Line:
     def spill(self) -> Mapping[str, Any]:
         """Parked by hand, what it holds is written to the shared directory; its processes are killed; it goes on."""
         assert self.pool.record is not None, "up"
-        found = park_and_kill(self.pool.record, JOB).as_json()
+        found = park_and_kill(self.pool.record, JOB, within_s=self.pool.left_s()).as_json()
         if found["went_on_at_step"] != found["parked_at_step"]:
             raise PartlyFailed("it did not go on at the step at which it was parked", found)
         return found
@@ -209,7 +209,10 @@ class Line:
     def large_job(self) -> Mapping[str, Any]:
         """A job with ten times the state, through one burst."""
         if not self.setting.has_room_for_the_large_job:
-            raise NotSo(f"its state needs {LARGE_HOST_BYTES >> 30} GiB of /dev/shm and 2.5 times that of memory")
+            raise NotSo(
+                f"its state needs {LARGE_HOST_BYTES >> 30} GiB of /dev/shm and 2.5 times that of memory, "
+                f"and {LARGE_DISK_BYTES >> 30} GiB free in --work"
+            )
         self.pool.command("cancel", JOB)
         self.pool.wait("the slot is free", EBB_S, is_free)
         return self._train(LARGE_JOB) | self._tide(LARGE_JOB)

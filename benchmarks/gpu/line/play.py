@@ -62,7 +62,7 @@ class Spec:
             return Setting(Path(self.work), self.cpu, model)
         ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         room = host_bytes(shutil.disk_usage("/dev/shm").free, ram_bytes)
-        return Setting(Path(self.work), self.cpu, model, room)
+        return Setting(Path(self.work), self.cpu, model, room, shutil.disk_usage(self.work).free)
 
 
 def environment(work: Path) -> Mapping[str, str]:

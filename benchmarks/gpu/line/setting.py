@@ -16,6 +16,7 @@ STATE_2_GB = {"vocab_size": 8192, "width": 1024, "heads": 16, "layers": 12, "hid
 STATE_20_GB = {"vocab_size": 8192, "width": 2048, "heads": 16, "layers": 32, "hidden": 5632, "seq_len": 256}
 BYTES_PER_PARAMETER = 12
 SMALL_HOST_BYTES, LARGE_HOST_BYTES = 4 * GIB, 30 * GIB  # their states, buffers, and half as much again
+LARGE_DISK_BYTES = 44 * GIB  # what is parked is spilled; the spill before it goes only when this one is whole
 MOST_HOST_BYTES = 40 * GIB
 OF_SHM, OF_RAM = 0.75, 0.4  # Ray's object store has its part of both
 
@@ -29,6 +30,7 @@ class Setting:
         cpu: a dry run: one logical GPU, the tiny model, a small job.
         model: a directory with a model; None: one is made, with random weights.
         host_bytes: of the node for the state of parked workers, which lies in /dev/shm.
+        disk_bytes: that are free where ``work`` is.
         port: of the gateway.
     """
 
@@ -36,6 +38,7 @@ class Setting:
     cpu: bool
     model: Path | None = None
     host_bytes: int = 2 * GIB
+    disk_bytes: int = 0
     port: int = 8137
 
     @property
@@ -99,8 +102,8 @@ class Setting:
 
     @property
     def has_room_for_the_large_job(self) -> bool:
-        """Whether its state can be parked here."""
-        return self.cpu or self.host_bytes >= LARGE_HOST_BYTES
+        """Whether its state can be parked and spilled here."""
+        return self.cpu or (self.host_bytes >= LARGE_HOST_BYTES and self.disk_bytes >= LARGE_DISK_BYTES)
 
     def _large_job(self) -> list[dict[str, Any]]:
         return [self._job(LARGE_JOB, STATE_20_GB, LARGE_HOST_BYTES)] if self.has_room_for_the_large_job else []

@@ -39,12 +39,21 @@ class GpuProcesses:
         if self._nvml is None or index in self._uuids:
             return self._uuids.get(index, "")
         try:
-            found = self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))
+            gpu = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            found = self._nvml.nvmlDeviceGetUUID(gpu)
         except self._nvml.NVMLError as error:
             _log.info("NVML knows no GPU %d (%s): it counts as a logical one", index, error)
             return ""
         self._uuids[index] = found.decode() if isinstance(found, bytes) else str(found)
+        took(Place.MIG, f"GPU {index}: {self._mig(gpu)}")
         return self._uuids[index]
+
+    def _mig(self, gpu: Any) -> str:
+        try:
+            current, _ = self._nvml.nvmlDeviceGetMigMode(gpu)
+        except self._nvml.NVMLError as error:
+            return f"not told ({error})"  # a GPU that cannot be cut has no mode
+        return "on: no driver can freeze a process on an instance" if current else "off"
 
     def pids(self, uuid: str) -> frozenset[int] | None:
         """The processes with a compute context on GPU ``uuid``; None: there is nobody to ask.

@@ -19,6 +19,7 @@ from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.process import boot_id, command_of, kill_exactly, started_ticks
 from ebbtide.agent.slot_lock import holder_of, lock_file
 from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder, NodeMeans, SlotRef
+from ebbtide.modes import Place, took
 
 POLL_S = 0.02  # one look costs some 15 us per slot (measured); this is its share in the time of a hand-over
 REPORT_EVERY_S = 1.0
@@ -118,6 +119,7 @@ class SlotWatch:
             return UNKNOWN_HOLDER
         one.unread_until_s = 0.0
         if pids:
+            took(Place.OTHERS, f"{one.slot.uuid}: a process without the lock of its slot, which is not free")
             pid = min(pids)
             return LockHolder(_unlocked(pid), epoch=0, pid=pid, started=started_ticks(pid) or 0)
         one.empty_until_s = now_s + _NVML_EVERY_S

@@ -37,7 +37,8 @@ class cuda:
 
 def unpacked(folder: Path, *words: str, gpu: tuple[int, int] | None = None) -> subprocess.CompletedProcess[str]:
     (folder / "torch.py").write_text(TORCH.format(gpu=gpu))
-    env = {**os.environ, "PYTHONPATH": str(folder)}
+    # Without bytecode: of two sources with one length and one second, the second would be taken for the first.
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run([sys.executable, str(script.__file__), *words], env=env, capture_output=True, text=True)
 
 

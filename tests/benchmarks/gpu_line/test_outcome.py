@@ -132,10 +132,14 @@ def test_the_table_has_a_line_for_each_phase() -> None:
     assert table(failed).row_count == len(failed)
 
 
-def test_without_room_in_shm_the_large_job_is_left_out(tmp_path: Path) -> None:
-    roomy, tight = (Setting(tmp_path, False, host_bytes=host_bytes(shm << 30, 128 << 30)) for shm in (64, 16))
+def test_without_room_in_shm_or_on_disk_the_large_job_is_left_out(tmp_path: Path) -> None:
+    roomy, tight, full = (
+        Setting(tmp_path, False, host_bytes=host_bytes(shm << 30, 128 << 30), disk_bytes=disk << 30)
+        for shm, disk in ((64, 60), (16, 60), (64, 40))
+    )
     assert [job["name"] for job in roomy.pool_file()["jobs"]] == ["lm", "large"]
-    assert [job["name"] for job in tight.pool_file()["jobs"]] == ["lm"]
+    for setting in (tight, full):
+        assert [job["name"] for job in setting.pool_file()["jobs"]] == ["lm"]
     for setting in (roomy, tight, Setting(tmp_path, True)):
         (tmp_path / "model").mkdir(exist_ok=True)
         (tmp_path / "model" / "config.json").write_text("{}")

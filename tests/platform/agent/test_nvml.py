@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ebbtide import modes
 from ebbtide.agent.errors import GpuUnreadable
 from ebbtide.agent.nvml import GpuProcesses
 
@@ -23,6 +24,7 @@ class Driver(ModuleType):
         super().__init__("pynvml")
         self.starts, self.lost = True, False
         self.pids: list[int] = []
+        self.mig: int | None = 0
 
     def nvmlInit(self) -> None:
         if not self.starts:
@@ -36,6 +38,11 @@ class Driver(ModuleType):
 
     def nvmlDeviceGetUUID(self, _handle: int) -> str:
         return "GPU-1"
+
+    def nvmlDeviceGetMigMode(self, _handle: int) -> tuple[int, int]:
+        if self.mig is None:
+            raise NVMLError("not supported")
+        return self.mig, self.mig
 
     def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[Any]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
@@ -85,3 +92,18 @@ def test_without_a_driver_locks_alone_are_the_proof(driver: Driver, monkeypatch:
     assert GpuProcesses().uuid(0) == "" and GpuProcesses().pids("GPU-1") is None
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
     assert GpuProcesses().uuid(0) == "" and GpuProcesses().pids("GPU-1") is None
+
+
+@pytest.mark.parametrize(
+    ("mig", "said"), [(1, "GPU 0: on"), (0, "GPU 0: off"), (None, "GPU 0: not told (not supported)")]
+)
+def test_the_log_names_the_mode(
+    driver: Driver, mig: int | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(modes, "_told", set())
+    driver.mig, driver.pids = mig, [7]
+    gpus = GpuProcesses()
+    gpus.pids(gpus.uuid(0))
+    told = capsys.readouterr().err
+    assert f"ebbtide mode: mig = {said}" in told
+    assert "nvml = processes are named, their memory is not told" in told

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide import modes
 from ebbtide.agent import watch as watch_module
 from ebbtide.agent.errors import GpuUnreadable
 from ebbtide.agent.lock_content import UNKNOWN_HOLDER
@@ -67,13 +68,17 @@ def test_what_cannot_be_read_is_not_free(watch: SlotWatch, tmp_path: Path) -> No
     assert watch.observe().holders == {0: UNKNOWN_HOLDER, 1: None}
 
 
-def test_a_process_without_a_lock_on_a_real_gpu_is_seen(tmp_path: Path) -> None:
+def test_a_process_without_a_lock_on_a_real_gpu_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(modes, "_told", set())
     pids: frozenset[int] | None = frozenset({os.getpid()})
     watch = SlotWatch("node0", tmp_path, gpu_pids=lambda uuid: pids if uuid == "GPU-1" else frozenset())
     watch.watch([SlotRef("node0", 0, "GPU-0"), SlotRef("node0", 1, "GPU-1")])
     found = watch.observe().holders
     assert found[0] is None and found[1] is not None
     assert found[1].workload.startswith(f"{UNLOCKED} (") and found[1].pid == os.getpid()
+    assert "ebbtide mode: others on a GPU = GPU-1: a process without the lock of its slot" in capsys.readouterr().err
     assert not watch.kill_holder(1, 99), "only holders of slot locks may be killed"
     pids = None
     assert watch.observe().holders[1] is None
