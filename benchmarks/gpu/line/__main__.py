@@ -24,6 +24,7 @@ from benchmarks.gpu.line.outcome import bars_of, document, table
 from benchmarks.gpu.line.phases import SHORT, names
 from benchmarks.gpu.line.play import Spec, environment
 from benchmarks.gpu.line.pool import log_folders
+from benchmarks.gpu.line.script import NOT_ASKED_FOR
 from benchmarks.rows import write
 from evidence.family import adopt_orphans, end_descendants, wait_for
 from evidence.provenance import RESULTS
@@ -122,12 +123,15 @@ def _tell(spec: Spec, out: Path, *, took_s: float, cut_off: bool) -> int:
     console.print(table(phases))
     bars = bars_of(phases, dry=spec.cpu)
     for bar in bars:
-        console.print(f"{'met   ' if bar.met else 'MISSED'} {bar.bar}: {bar.value} (goal {bar.goal})")
+        met = "not measured" if bar.value is None else "met" if bar.met else "MISSED"
+        console.print(f"{met} {bar.bar}: {'-' if bar.value is None else bar.value} (goal {bar.goal})")
     console.print(f"{path}; {count} logs in {packed}; {took_s:.0f} s")
-    bad = [name for name, told in phases.items() if told.state is State.FAILED]
-    if bad:
-        console.print(f"failed: {', '.join(bad)}", style="bold red")
-    return 1 if bad or cut_off or not phases else 0
+    failed = [name for name, told in phases.items() if told.state is State.FAILED]
+    skipped = [name for name, told in phases.items() if told.state is State.SKIPPED and told.why != NOT_ASKED_FOR]
+    for what, which in (("failed", failed), ("not played", skipped)):
+        if which:
+            console.print(f"{what}: {', '.join(which)}", style="bold red")
+    return 1 if failed or skipped or cut_off or not phases else 0
 
 
 def _ended(told: Told, *, cut_off: bool) -> Told:

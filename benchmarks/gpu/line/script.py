@@ -8,6 +8,8 @@ from typing import Any
 
 from benchmarks.gpu.line.journal import Journal, State, Told
 
+NOT_ASKED_FOR = "it was not asked for"
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -93,7 +95,7 @@ def with_needs(phases: Sequence[Phase], wanted: Sequence[str]) -> set[str]:
 
 def _why_skipped(phase: Phase, names: set[str], stood: Mapping[str, State], left_s: float) -> str:
     if phase.name not in names:
-        return "it was not asked for"
+        return NOT_ASKED_FOR
     if lacking := [name for name in phase.needs if stood.get(name) is not State.DONE]:
         return f"it needs {', '.join(lacking)}"
     if left_s < phase.least_s:

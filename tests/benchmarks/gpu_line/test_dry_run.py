@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.gpu.line import __main__ as line
+from ebbtide.modes import Place
 
 ROOT = Path(__file__).parents[3]
 BUDGET_S = 480.0  # 150 s on 2 cores, other tests beside
@@ -30,6 +31,8 @@ def test_the_short_script_plays_to_its_end(tmp_path: Path) -> None:
     assert figures["burst"]["parks"] == 1 and figures["burst"]["restarts"] == 0
     assert figures["burst"]["answered"] == figures["burst"]["requests"]
     assert figures["control"]["losses_equal"] and figures["control"]["samples_equal"]
+    told = {Place.CACHES, Place.FLAT_FORM, Place.LOAD, Place.NVML, Place.SLEEP, Place.STORAGE, Place.VISIBLE}
+    assert set(found["modes"]) >= {str(place) for place in told}
     assert (tmp_path / "gpu_line_dry_run_logs.tar.gz").stat().st_size > 10_000
 
 
