@@ -43,6 +43,7 @@ from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.notices import Standstill, standstill
 from ebbtide_autoscaler.observe import next_routes, settling, traffic
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.remarks import Remarks
 from ebbtide_autoscaler.reports import Reports
 from ebbtide_autoscaler.seen import Limits, Seen
@@ -71,6 +72,7 @@ class Loop:
         self._brake = Brake()
         self._remarks = Remarks()
         self._watch = Watch()
+        self._idle = IdleCache()
         self.meter = ArbiterMeter(self._reading)
         self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
         self.world = World(PoolState(), Memory(), 0)
@@ -248,7 +250,8 @@ class Loop:
             with self.meter.stepping():
                 closed = self._watch.hear(now_s, traffic(self.world.state, seen, now_s))
                 expected = self._watch.outlooks
-                result = step(self.world, seen, (*bodies, *self._agree(knobs)), now_s, knobs, expected)
+                bodies_of_file = self._agree(knobs)
+                result = step(self.world, seen, (*bodies, *bodies_of_file), now_s, knobs, expected, self._idle)
             before = self.world.state
             await self._commit(result, [demand_record(one) for one in closed])
             self.meter.committed(before, result, seen, now_s)

@@ -26,7 +26,7 @@ from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.holds import put_aside
 from ebbtide_autoscaler.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.owed import kept, minima_owed
-from ebbtide_autoscaler.quiet import NEVER, Quiet, satisfied
+from ebbtide_autoscaler.quiet import IdleCache, Quiet, satisfied
 from ebbtide_autoscaler.replacement import replace_outdated
 from ebbtide_autoscaler.serving import COMING_OR_READY, Want, may_go, wants
 from ebbtide_autoscaler.signals import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
@@ -40,7 +40,13 @@ Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
 
 
 def decide(
-    now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig, *, reclaim: Reclaim = training.reclaim
+    now_s: float,
+    snapshot: Snapshot,
+    memory: Memory,
+    config: PolicyConfig,
+    *,
+    reclaim: Reclaim = training.reclaim,
+    cache: IdleCache | None = None,
 ) -> tuple[Decision, Memory]:
     """What to do now.
 
@@ -50,15 +56,17 @@ def decide(
         memory: what the last call returned.
         config: knobs.
         reclaim: who steps aside; another one is for comparisons.
+        cache: of this caller, across calls; without one each decision is made anew. It changes no move and no memory;
+            the words of waits may be of the time at which the cached decision was made.
 
     Returns:
         The decision, every move with its reason, and the memory for the next call.
     """
     state = snapshot.state
     wanted, endpoints = wants(now_s, snapshot, memory, config)
-    quiet = _last_quiet[0]
-    if quiet.holds(now_s, snapshot, memory, config, wanted):
-        return Decision(waits=quiet.waits), _with(memory, endpoints, {}, memory.away)
+    last = cache.last if cache is not None else None
+    if last is not None and last.holds(now_s, snapshot, memory, config, wanted, reclaim):
+        return Decision(waits=last.waits), _with(memory, endpoints, {}, memory.away)
     raising.followed(state)
     free = state.free_slots()
     shares = Shares(config.teams, state.jobs) if config.teams else None
@@ -89,13 +97,9 @@ def decide(
     ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)
-    if not draft.moves and not grow_since_s and satisfied(wanted):
-        _last_quiet[0] = Quiet(state, snapshot.asides, memory.away, config, now_s, draft.until_s, decision.waits)
+    if cache is not None and not draft.moves and not grow_since_s and satisfied(wanted):
+        cache.last = Quiet(state, snapshot.asides, memory.away, config, now_s, draft.until_s, decision.waits, reclaim)
     return decision, _with(memory, endpoints, grow_since_s, away)
-
-
-# The last decision without moves; a cache of a pure function, as those of ``pool.index`` are.
-_last_quiet = [NEVER]
 
 
 def _with(

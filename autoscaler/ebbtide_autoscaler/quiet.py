@@ -1,22 +1,25 @@
-"""Not deciding again what was decided already: a state in which nothing moves, and until when that holds. Pure.
+"""A cache of the last decision without moves, which the caller of `decide` owns.
 
-Most ticks find the pool as it was, everybody with what they want. Then only time could bring about another decision,
-and whoever waits for a time says so while the decision is made (`Draft.until_s`). So the same decision holds until
-then: `decide` without this gives the same, which its tests check.
-
-Not before it was made, though: whoever looks ahead (`foresee`) asks for a later time with the very state of now, and a
-clock may be set back.
+Most ticks find the pool as it was. Then only time can bring about another decision, and each part of the policy that
+waits for a time notes it while the decision is made (`Draft.until_s`). The cached decision holds until then, and not
+before the time at which it was made: a clock may be set back.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.serving import Want
 from ebbtide_autoscaler.signals import Away, Memory, PolicyConfig, Snapshot
+
+
+@dataclass(slots=True)
+class IdleCache:
+    """Of one caller, whose other arguments to `decide` may change as they like; ``last`` is replaced by `decide`."""
+
+    last: "Quiet | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,21 @@ class Quiet:
     since_s: float
     until_s: float
     waits: Collection[tuple[str, str]]
+    reclaim: object  # the function that chose who steps aside
 
     def holds(
-        self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig, wanted: Sequence[Want]
+        self,
+        now_s: float,
+        snapshot: Snapshot,
+        memory: Memory,
+        config: PolicyConfig,
+        wanted: Sequence[Want],
+        reclaim: object,
     ) -> bool:
         """Whether it would be made again."""
         return (
             self.state is snapshot.state
+            and self.reclaim is reclaim
             and self.since_s <= now_s < self.until_s
             and satisfied(wanted)
             and self.config == config
@@ -48,6 +59,3 @@ class Quiet:
 def satisfied(wanted: Sequence[Want]) -> bool:
     """Whether every endpoint has what it wants."""
     return all(one.want == one.now for one in wanted)
-
-
-NEVER = Quiet(PoolState(), {}, (), PolicyConfig(), inf, -inf, ())

@@ -18,6 +18,7 @@ from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.holds import why_held
 from ebbtide_autoscaler.observe import as_if_ours, traffic
 from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.seen import Limits, Seen
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 
@@ -65,8 +66,9 @@ def step(
     now_s: float,
     knobs: Knobs,
     outlooks: Mapping[EndpointName, Outlook] = MappingProxyType({}),
+    cache: IdleCache | None = None,
 ) -> Step:
-    """Take in what was submitted and seen, then decide.
+    """Take in what was submitted and seen, then decide; ``cache`` as in `decide`.
 
     Raises:
         InvariantViolated: a promise would be broken; nothing has changed.
@@ -84,7 +86,8 @@ def step(
         # guard: an observing pool decides as if slots that are free were its own
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
-        decision, memory = decide(now_s, shown(state, seen, now_s, known, knobs.policy, outlooks), known, knobs.policy)
+        snapshot = shown(state, seen, now_s, known, knobs.policy, outlooks)
+        decision, memory = decide(now_s, snapshot, known, knobs.policy, cache=cache)
         if not knobs.observe:  # guard: an observing pool moves nothing
             writer.write(decision.moves)
         if memory != writer.world.memory:

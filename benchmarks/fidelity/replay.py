@@ -6,6 +6,7 @@ of how long anything took in it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ebbtide.pool.events import SeatReady
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.forecast.demand import Demand, bin_of, grown
 from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.simulate.draws import Load, load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
@@ -120,4 +122,4 @@ def _before(one: Recording, first: int) -> Mapping[EndpointName, Demand]:
 
 def played(lived: Lived, one: Recording, model: Model) -> Outcome:
     """What the simulator says of the window, under the policy of the pool's file."""
-    return Run(scene(lived, one, model), decide, replay_policy(AS_IT_WAS, one)).outcome()
+    return Run(scene(lived, one, model), partial(decide, cache=IdleCache()), replay_policy(AS_IT_WAS, one)).outcome()

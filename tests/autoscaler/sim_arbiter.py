@@ -49,6 +49,7 @@ from ebbtide_autoscaler.observe import (
     settling,
     traffic,
 )
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
 from ebbtide_autoscaler.step import Step, World, step
@@ -98,6 +99,7 @@ class Arbiter:
         self.submitted: dict[JobName, str] = {}
         self.table = RoutingTable()
         self.watch = Watch()
+        self.idle = IdleCache()
         self.sizing = Sizing()
         self.misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = {}
         self._looked_s = 0.0
@@ -222,7 +224,7 @@ class Arbiter:
         knobs = replace(self.loop.knobs, frozen=True) if frozen else self.loop.knobs
         self.watch.hear(now_s, traffic(self.world.state, seen, now_s))
         before = self.world
-        result = step(before, seen, bodies, now_s, knobs, self.watch.outlooks)
+        result = step(before, seen, bodies, now_s, knobs, self.watch.outlooks, self.idle)
         try:
             self._journal(result)
         except LedgerError:

@@ -1,7 +1,6 @@
 """A decision that is not made again is the one that would have been made."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +38,7 @@ from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler import policy, step
 from ebbtide_autoscaler.foresee import foreseen
-from ebbtide_autoscaler.quiet import NEVER
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.signals import Away, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.closed_loop import a_job, an_endpoint
@@ -57,37 +56,34 @@ LONG = tuple(Away(NOW - after_s, 50.0) for after_s in (30.0, 20.0, 10.0))  # lon
 
 
 class Twice:
-    """Decides as the product does, and again without what was remembered."""
+    """Decides with a cache, as the product does, and again without one."""
 
     def __init__(self) -> None:
         self.calls = self.remembered = 0
+        self._own = IdleCache()
 
-    def __call__(self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig) -> Any:
-        before = policy._last_quiet[0]
-        found = decide(now_s, snapshot, memory, config)
-        after = policy._last_quiet[0]
-        policy._last_quiet[0] = NEVER
+    def __call__(
+        self,
+        now_s: float,
+        snapshot: Snapshot,
+        memory: Memory,
+        config: PolicyConfig,
+        *,
+        cache: IdleCache | None = None,
+    ) -> Any:
+        cache = self._own if cache is None else cache
+        before = cache.last
+        found = decide(now_s, snapshot, memory, config, cache=cache)
         anew = decide(now_s, snapshot, memory, config)
-        policy._last_quiet[0] = after
         assert self._said(found) == self._said(anew)
         self.calls += 1
-        self.remembered += before is after and found[0].waits is before.waits
+        self.remembered += before is cache.last and before is not None and found[0].waits is before.waits
         return found
 
     def _said(self, found: tuple[Decision, Memory]) -> object:
         """Words may be a few seconds old; who waits may not."""
         decision, memory = found
         return decision.moves, {name for name, _ in decision.waits}, memory
-
-
-@contextmanager
-def forgotten() -> Iterator[None]:
-    """Nothing is remembered from what went before, nor left behind."""
-    policy._last_quiet[0] = NEVER
-    try:
-        yield
-    finally:
-        policy._last_quiet[0] = NEVER
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -219,18 +215,17 @@ def test_in_pools_of_all_kinds_as_time_passes(
     seldom = st.integers(0, 5).map(lambda number: number == 5)
     seen = some_traffic(data.draw, state)
     asides = {name: aside(data.draw(st.sampled_from([5.0, 40.0]))) for name in sorted(state.jobs)[:2]}
-    with forgotten():
-        for number, more_s in enumerate(after_s):
-            now_s += more_s
-            if number == len(after_s) // 2:
-                config = other
-            if data.draw(seldom):
-                seen = some_traffic(data.draw, state)
-            if data.draw(seldom):
-                asides = {name: aside(data.draw(st.sampled_from([5.0, 40.0]))) for name in asides}
-            found, memory = twice(now_s, Snapshot(state, {CHAT: seen}, dict(asides)), memory, config)
-            if found.moves and data.draw(seldom):
-                state = tried(state, found.moves[0], at_s=now_s)
+    for number, more_s in enumerate(after_s):
+        now_s += more_s
+        if number == len(after_s) // 2:
+            config = other
+        if data.draw(seldom):
+            seen = some_traffic(data.draw, state)
+        if data.draw(seldom):
+            asides = {name: aside(data.draw(st.sampled_from([5.0, 40.0]))) for name in asides}
+        found, memory = twice(now_s, Snapshot(state, {CHAT: seen}, dict(asides)), memory, config)
+        if found.moves and data.draw(seldom):
+            state = tried(state, found.moves[0], at_s=now_s)
 
 
 def test_the_clock_of_one_who_waits_ends_it() -> None:
@@ -243,10 +238,9 @@ def test_the_clock_of_one_who_waits_ends_it() -> None:
     config = replace(CONFIG, starve_after_s=100.0)
     for state in (crashed, starves, grows):
         twice, memory, moved = Twice(), Memory(), []
-        with forgotten():
-            for after in range(40):
-                found, memory = twice(NOW + after, Snapshot(state), memory, config)
-                moved.append(bool(found.moves))
+        for after in range(40):
+            found, memory = twice(NOW + after, Snapshot(state), memory, config)
+            moved.append(bool(found.moves))
         assert not moved[0] and moved[-1]
 
 
@@ -262,9 +256,8 @@ def test_the_time_for_which_slots_are_kept_ends_it(way: str) -> None:
         memory = Memory(away=LONG)
     state = fold(state, JobSubmitted(a_job("w", workers_max=1), "i"), at_s=NOW - 1.0)
     twice = Twice()
-    with forgotten():
-        for after_s in (0.0, 14.0, 16.0):
-            _, memory = twice(NOW + after_s, Snapshot(state, {CHAT: BUSY} if way[0] == "p" else {}), memory, CONFIG)
+    for after_s in (0.0, 14.0, 16.0):
+        _, memory = twice(NOW + after_s, Snapshot(state, {CHAT: BUSY} if way[0] == "p" else {}), memory, CONFIG)
 
 
 ASKED_AT_S = st.sampled_from([-30.0, -3.0, 0.0, 0.7, 1.5, 5.0, 17.0, 60.0, 400.0, 5 * 3600.0, 86_400.0])
@@ -296,10 +289,9 @@ def test_whoever_asked_before_and_for_whatever_time(
     up = sum(seat.state is SeatState.READY for seat in state.seats.values())
     seen = signals(inflight=4 * up, last_arrival_s=NOW + 1e6 if up else 0.0)
     known, twice = [Memory(), Memory(away=LONG)], Twice()
-    with forgotten():
-        for after_s in asked_at_s:
-            memory = data.draw(st.sampled_from(known))
-            known.append(twice(NOW + after_s, Snapshot(state, {CHAT: seen}), memory, config)[1])
+    for after_s in asked_at_s:
+        memory = data.draw(st.sampled_from(known))
+        known.append(twice(NOW + after_s, Snapshot(state, {CHAT: seen}), memory, config)[1])
 
 
 def test_a_look_ahead_changes_no_decision() -> None:
@@ -311,8 +303,27 @@ def test_a_look_ahead_changes_no_decision() -> None:
     drained = DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained", failed=False)
     state = fold(state, *crashed, *drained, at_s=NOW - 1.0)
     snapshot = Snapshot(state, {CHAT: signals(last_arrival_s=NOW - 1000.0)})
-    with forgotten():
-        _, memory = decide(NOW, snapshot, Memory(), CONFIG)
-        foreseen(NOW, NOW + 5 * 3600.0, snapshot, memory, CONFIG)
-        found, _ = decide(NOW + 5.0, snapshot, memory, CONFIG)
+    cache = IdleCache()
+    _, memory = decide(NOW, snapshot, Memory(), CONFIG, cache=cache)
+    foreseen(NOW, NOW + 5 * 3600.0, snapshot, memory, CONFIG)
+    found, _ = decide(NOW + 5.0, snapshot, memory, CONFIG, cache=cache)
     assert [move.kind for move in found.moves] == ["grant_job"]
+
+
+def test_a_decision_depends_on_its_arguments_alone() -> None:
+    """It once did not: the cache was the module's, and did not know who was to step aside."""
+    asked = []
+
+    def spy(*arguments: Any) -> None:
+        asked.append(arguments)
+
+    snapshot = Snapshot(a_pool(), {CHAT: signals()})
+    for _ in range(3):
+        decide(NOW, snapshot, Memory(), CONFIG, reclaim=spy)
+        decide(NOW, snapshot, Memory(), CONFIG)
+    assert len(asked) == 3
+    cache = IdleCache()
+    decide(NOW, snapshot, Memory(), CONFIG, cache=cache)
+    assert cache.last is not None
+    decide(NOW, snapshot, Memory(), CONFIG, reclaim=spy, cache=cache)
+    assert len(asked) == 4, "what was decided with another reclaim says nothing of this one"

@@ -7,6 +7,7 @@ from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.policy import Reclaim, decide
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.training import reclaim as least_lost
 
@@ -18,7 +19,7 @@ class Bounded:
     """Our policy within bounds that change; one for each run."""
 
     def __init__(self, bounds: Bounds, reclaim: Reclaim = least_lost) -> None:
-        self._bounds, self._reclaim = bounds, reclaim
+        self._bounds, self._reclaim, self._idle = bounds, reclaim, IdleCache()
         self._last: tuple[PoolState, Mapping[EndpointName, tuple[int, int]], PoolState] | None = None
 
     def __call__(
@@ -29,7 +30,7 @@ class Bounded:
         if self._last is None or self._last[0] is not state or self._last[1] != now:
             self._last = (state, now, _within(state, now))  # the same object for the same bounds: see `quiet`
         bounded = replace(snapshot, state=self._last[2])
-        return decide(now_s, bounded, memory, config, reclaim=self._reclaim)
+        return decide(now_s, bounded, memory, config, reclaim=self._reclaim, cache=self._idle)
 
 
 def _within(state: PoolState, bounds: Mapping[EndpointName, tuple[int, int]]) -> PoolState:

@@ -9,6 +9,7 @@ with cold starts and kills, which shows what the system does.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide_autoscaler.policy import decide
+from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import engine
 from ebbtide_autoscaler.simulate.bounded import Bounded
@@ -56,10 +58,15 @@ class Play:
 Make = Callable[[Scene, PolicyConfig, Knobs], Play]
 
 
+def _our_policy() -> Contender:
+    """With a cache of its own: each play is a pool of its own."""
+    return partial(decide, cache=IdleCache())
+
+
 def _ours(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     share = config.forecast_share if knobs.forecast_share is None else knobs.forecast_share
     reserve = config.reserve if knobs.reserve is None else knobs.reserve
-    return Play(scene, decide, replace(config, forecast_share=share, reserve=reserve))
+    return Play(scene, _our_policy(), replace(config, forecast_share=share, reserve=reserve))
 
 
 def _unforeseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
@@ -70,7 +77,7 @@ def _unforeseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
 def _static(sized: Callable[[Array], float]) -> Make:
     def play(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
         services = tuple(partition(one, knobs.headroom) for one in scene.services)
-        return Play(replace(scene, services=services), decide, replace(config, forecast_share=0.0))
+        return Play(replace(scene, services=services), _our_policy(), replace(config, forecast_share=0.0))
 
     def partition(one: Service, headroom: float) -> Service:
         needed = replicas_needed(one.load, one.engine, CURVE_S)
@@ -89,12 +96,12 @@ def _all_serving(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
         replace(one, spec=fixed(one.spec, min(max(1, int(peak * times)), one.spec.replicas_max)))
         for peak, one in zip(peaks, scene.services, strict=True)
     )
-    return Play(replace(scene, services=services), decide, replace(config, forecast_share=0.0))
+    return Play(replace(scene, services=services), _our_policy(), replace(config, forecast_share=0.0))
 
 
 def _all_training(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """One replica of each endpoint, all else trains: a control, nobody could train more."""
-    return Play(_specs(scene, lambda spec: fixed(spec, 1)), decide, replace(config, forecast_share=0.0))
+    return Play(_specs(scene, lambda spec: fixed(spec, 1)), _our_policy(), replace(config, forecast_share=0.0))
 
 
 def _usual(config: PolicyConfig) -> PolicyConfig:
@@ -119,7 +126,7 @@ def _following(knobs: Knobs) -> Callable[[EndpointSpec], EndpointSpec]:
 def _patient(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Reactive, and nobody steps aside: replicas get what jobs leave, as jobs get what replicas leave."""
     stays = replace(_specs(scene, _following(knobs)), job_class=WorkloadClass.NON_PREEMPTIBLE)
-    return Play(stays, decide, _usual(config))
+    return Play(stays, _our_policy(), _usual(config))
 
 
 def _killing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
