@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from ebbtide.pool.events import GrantSeat, Move, WakeSeat
+from ebbtide.pool.events import GrantSeat, Move, WakeSeat, subject
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.free import FreeSlots
@@ -52,4 +52,4 @@ class Draft:
 
     def moved(self) -> set[str]:
         """The jobs and seats that this decision moves already."""
-        return {str(getattr(move, "job", "") or getattr(move, "seat", "")) for move in self.moves}
+        return {str(subject(move)) for move in self.moves}

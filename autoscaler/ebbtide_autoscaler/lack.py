@@ -27,7 +27,8 @@ def note_lack(state: PoolState, want: Want, seat: SeatId, draft: Draft) -> bool:
     if not lacking:
         draft.waits.append((seat, "waits for its turn: one replica at a time is placed on a node"))
         return True
-    draft.shortfall.whom = draft.shortfall.whom or f"{want.endpoint} ({want.reason})"
+    if not draft.shortfall.endpoint:
+        draft.shortfall.endpoint, draft.shortfall.why = want.endpoint, want.reason
     draft.shortfall.need_age_s = max(draft.shortfall.need_age_s, want.busy_for_s)
     where = f" on node {node[:8]}" if count > 1 else ""
     draft.waits.append((seat, f"{want.reason}; waits for {lacking} more slots{where}"))

@@ -7,26 +7,33 @@ own choice. What a node gives beyond what is lacked there is as good as any othe
 from collections import Counter
 from collections.abc import Mapping
 
-from ebbtide.pool.ids import NodeId
+from ebbtide.pool.ids import EndpointName, NodeId
 
 
 class Shortfall:
     """What is lacked, and what has been given of it so far.
 
     Attributes:
-        whom: the endpoint that lacked some first, and why it wants more replicas; empty: nobody lacks any.
+        endpoint: the one that lacked some first; empty: none lacks any.
+        why: it wants more replicas; a sentence for people.
         need_age_s: how long the neediest endpoint has been busy.
     """
 
     def __init__(self) -> None:
         """Nobody lacks any."""
-        self.whom = ""
+        self.endpoint = EndpointName("")
+        self.why = ""
         self.need_age_s = 0.0
         self._on: Counter[NodeId] = Counter()
         self._anywhere = 0
         self._given: Counter[NodeId] = Counter()
         self._short_on = 0  # of what is lacked on its nodes, what is still missing
         self._beyond = 0  # given beyond what is lacked there
+
+    @property
+    def whom(self) -> str:
+        """The endpoint and why it wants more replicas: for people."""
+        return f"{self.endpoint} ({self.why})"
 
     @property
     def asked(self) -> int:

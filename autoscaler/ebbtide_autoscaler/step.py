@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Decision, Event
+from ebbtide.pool.events import Body, Decision, Event, subject
 from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId, SlotId
 from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
@@ -153,7 +153,7 @@ class _Writer:
 
 def _cause(state: PoolState, body: Body) -> RecordId | None:
     """The last move on whatever ``body`` is about: the one whose consequence it is."""
-    name = getattr(body, "job", None) or getattr(body, "seat", None)
+    name: str | None = subject(body)
     slot = state.slots.get(SlotId(str(getattr(body, "slot", ""))))
     if name is None and slot is not None:
         name = slot.occupant

@@ -51,7 +51,7 @@ def reclaim(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) 
         lack.give(gives)  # guard: no more jobs step aside than are needed
     if (short_of := lack.missing + later) and held_back:
         short = f"{many(short_of, 'slot')} short: {'; '.join(dict.fromkeys(held_back))}"
-        draft.waits.append((lack.whom.split(" ")[0], short))
+        draft.waits.append((lack.endpoint, short))
 
 
 def _reckon_with_what_comes(state: PoolState, draft: Draft) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, Event
+from ebbtide.pool.events import Body, Event, subject_job, subject_seat
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
@@ -104,7 +104,7 @@ class Book:
     def _apply(self, body: Body) -> None:
         before, self.state = self.state, apply(self.state, Event(_EVENT, self.now_s, None, body))
         self.changes += 1
-        job, seat = getattr(body, "job", None), getattr(body, "seat", None)
+        job, seat = subject_job(body), subject_seat(body)
         if job is not None:
             self._job_changed(job, before.jobs.get(job), self.state.jobs.get(job))
         elif seat is not None:

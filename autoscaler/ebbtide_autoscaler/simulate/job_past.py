@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ebbtide.pool.events import Event, JobEnded, JobRunning, JobSubmitted, ParkJob, StopJob
+from ebbtide.pool.events import Event, JobEnded, JobRunning, JobSubmitted, ParkJob, StopJob, subject_job
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
@@ -55,9 +55,7 @@ class JobPasts:
 
     def take(self, event: Event, before: PoolState, after: PoolState) -> None:
         """An event has led from one state to another."""
-        name: JobName | None = getattr(event.body, "job", None)
-        if isinstance(event.body, JobSubmitted):
-            name = event.body.spec.name
+        name = event.body.spec.name if isinstance(event.body, JobSubmitted) else subject_job(event.body)
         if self.begins_s is None or name is None:
             return
         was, now = before.jobs.get(name), after.jobs.get(name)

@@ -28,6 +28,7 @@ from ebbtide.pool.events import (
     PoolFrozen,
     SeatDied,
     SeatStopped,
+    subject,
 )
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec
@@ -238,8 +239,7 @@ class _Fold:
         self.nodes.take(self.last_s, before, after)
         self._begin_if_due(after)  # with the first slot
         if self.uses is not None:
-            subject = getattr(event.body, "job", None) or getattr(event.body, "seat", None)
-            self.uses.take(self.last_s, before, after, subject)
+            self.uses.take(self.last_s, before, after, subject(event.body))
             self._count(event, before)
         self.durations.take(event, before, after)
         self.jobs.take(event, before, after)

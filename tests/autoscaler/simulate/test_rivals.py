@@ -31,7 +31,7 @@ HEADROOM = 1.02
 
 def lacking(count: int) -> Draft:
     draft = Draft(free=FreeSlots(0.0, a_pool(), {*a_pool().free_slots()}))
-    draft.shortfall.whom = "chat"
+    draft.shortfall.endpoint, draft.shortfall.why = CHAT, "why"
     draft.shortfall.lack(count)
     return draft
 
