@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ebbtide.client.jobs import JobActuator
 from ebbtide.client.seats import SeatActuator, SeatPlan
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
@@ -81,7 +82,7 @@ class Acting:
 
     def _allowed(self, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         """In observe mode what was begun is finished, and no fence is taken that the pool does not have."""
-        if self._file.mode == "manage":  # guard: the loop of an observing pool passes on no fence to be taken
+        if self._file.mode is PoolMode.MANAGE:  # guard: the loop of an observing pool passes on no fence to be taken
             return instructions
         return tuple(one for one in instructions if not takes_a_slot(self._state(), one))
 

@@ -6,7 +6,7 @@ A person's freeze is not here but in the ledger's state, so that it outlives the
 import logging
 import time
 
-from ebbtide_autoscaler.notices import Standstill
+from ebbtide_autoscaler.notices import FreezeCause, Standstill
 
 log = logging.getLogger(__name__)
 
@@ -17,15 +17,15 @@ class Brake:
     def __init__(self) -> None:
         self.on = Standstill()
 
-    def freeze(self, why: str, *, by: str = "ledger", since_s: float | None = None) -> None:
+    def freeze(self, why: str, *, by: FreezeCause = FreezeCause.LEDGER, since_s: float | None = None) -> None:
         """Stand still; said once for each cause, though ``why`` may change while it lasts.
 
         Args:
             why: for a person.
-            by: ledger, promise or start.
+            by: which cause.
             since_s: seconds since 1970; None: now.
         """
-        if self.on.why and self.on.by == by:
+        if self.on.why and self.on.by is by:
             since_s = self.on.since_s
         else:
             log.error("frozen: %s", why)

@@ -23,6 +23,7 @@ from ebbtide.client.link import ArbiterLink
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.access import Secret
 from ebbtide.config.digest import secret_sha256
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.drain import UNNEEDED
 from ebbtide_autoscaler import local_ray
@@ -302,5 +303,7 @@ def _readiness(config: PoolFile, status: Mapping[str, Any]) -> tuple[str, bool]:
     # One that leaves is heard until its last stream ends, but refuses whoever connects.
     heard = any(one["heard_s_ago"] < 3 and not one.get("leaving") for one in status.get("gateways", []))
     # Where nodes are started on demand the first one may take minutes.
-    has_slots = bool(slots or config.pool.nodes_max) and ("unfenced" not in slots or config.pool.mode == "observe")
+    has_slots = bool(slots or config.pool.nodes_max) and (
+        "unfenced" not in slots or config.pool.mode is PoolMode.OBSERVE
+    )
     return f"slots: {', '.join(slots) or 'none yet'}; gateway: {'up' if heard else 'starting'}", heard and has_slots

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ebbtide.config.endpoint import STARTED_WITH
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.words import many
 
 FIXED = ("pool.slots", "pool.shared_dir", "pool.ray_address", "pool.num_cpus", "gateway.host", "gateway.port")
@@ -40,7 +41,7 @@ class Change:
             return "replaces the gateway; running streams may end within 30 s"
         if self.path in AT_NEXT_START:
             return "counts from the gateway's next start"
-        if self.path == "pool.mode" and self.after == "observe":
+        if self.path == "pool.mode" and self.after == PoolMode.OBSERVE:
             return "nothing is moved any more"
         if of_endpoint and self.field == "warm":
             return "counts from each replica's next start"

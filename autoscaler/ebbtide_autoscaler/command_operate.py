@@ -7,6 +7,7 @@ import click
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.names import complete_jobs, complete_nodes
 from ebbtide.cli.output import json_option
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.command_calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
 from ebbtide_autoscaler.command_pool import POOL, joined, say
@@ -106,7 +107,7 @@ def _words(status: dict[str, Any], node: Node) -> str:
     states |= {seat["seat"]: seat["state"] for one in status["endpoints"] for seat in one["seats"]}
     still = status["arbiter"]["frozen"]
     why = f"; nothing moves: {still}" if still else ""
-    if status["arbiter"]["mode"] == "observe":
+    if status["arbiter"]["mode"] == PoolMode.OBSERVE:
         why = "; the pool only observes, so nothing leaves by itself"
     each = [f"{name} is {states.get(name, 'there')}" for name in left]
     return f"{node.label}: {', '.join(each)}{why}" if each else ""

@@ -15,11 +15,13 @@ from ebbtide.client.join import ClusterUnreachable, join
 from ebbtide.client.link import ArbiterLink
 from ebbtide.config.check import check, model_fault
 from ebbtide.config.load import load_file
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.config.scalars import is_stored_model
 from ebbtide_autoscaler import bring_up, take_down
 from ebbtide_autoscaler.changes import Change, changes, conflicts
 from ebbtide_autoscaler.local_ray import RayStartFailed
+from ebbtide_autoscaler.notices import FreezeCause
 from ebbtide_autoscaler.progress import NotInTime, until_done
 from ebbtide_autoscaler.standing import Standing, look_for
 
@@ -177,7 +179,7 @@ def _ask(found: Sequence[Change], *, yes: bool, as_json: bool) -> None:
 
 def _settle(config: PoolFile) -> dict[str, list[str]]:
     """Wait until changed endpoints run what the file says, and removed ones are gone; what is left after an hour."""
-    if config.pool.mode == "observe":
+    if config.pool.mode is PoolMode.OBSERVE:
         return {}
     link = ArbiterLink()
 
@@ -200,7 +202,7 @@ def _settle(config: PoolFile) -> dict[str, list[str]]:
 
 def _standing_still(status: dict[str, object]) -> str:
     arbiter = status.get("arbiter")
-    if isinstance(arbiter, dict) and arbiter.get("frozen_by") == "person":
+    if isinstance(arbiter, dict) and arbiter.get("frozen_by") == FreezeCause.PERSON:
         return f"; nothing moves before `ebbtide unfreeze`: {arbiter['frozen']}"
     return ""
 

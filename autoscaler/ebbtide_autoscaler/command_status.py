@@ -22,6 +22,7 @@ from ebbtide_autoscaler.command_pool import POOL, the_pool
 from ebbtide_autoscaler.heartbeat import read_beat
 from ebbtide_autoscaler.journal import recover
 from ebbtide_autoscaler.local_ray import runtime_dir
+from ebbtide_autoscaler.notices import FreezeCause
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.view import view
 
@@ -37,7 +38,12 @@ COLOURS = {
     "ended": "dim",
 }
 
-BY = {"person": "a person", "ledger": "the ledger", "promise": "a promise", "start": "a start"}
+BY = {
+    FreezeCause.PERSON: "a person",
+    FreezeCause.LEDGER: "the ledger",
+    FreezeCause.PROMISE: "a promise",
+    FreezeCause.START: "a start",
+}
 
 
 @click.command()

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from ebbtide.pool.events import GrantSeat, Move, WakeSeat, subject
+from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
+from ebbtide.pool.subject import subject
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.free import FreeSlots
 from ebbtide_autoscaler.shortfall import Shortfall

@@ -9,6 +9,7 @@ import os
 import time
 from pathlib import Path
 
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.limits import leave_limits
@@ -35,9 +36,9 @@ class FileDesk:
         self._changing = asyncio.Lock()
 
     @property
-    def mode(self) -> str:
-        """manage, or observe: decide and move nothing."""
-        return self.config.pool.mode if self.config else "manage"
+    def mode(self) -> PoolMode:
+        """Of the file in force."""
+        return self.config.pool.mode if self.config else PoolMode.MANAGE
 
     def recover(self, ledger: OpenLedger) -> None:
         """Take over what the ledger says."""

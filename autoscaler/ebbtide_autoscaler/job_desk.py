@@ -4,9 +4,10 @@ Nothing is decided here; what is answered is the last state that the ledger has 
 """
 
 import time
+from typing import cast, get_args
 
 from ebbtide.client.messages import ControllerOrders, ControllerReport, JobDirective, RankReport
-from ebbtide.pool.events import JobEnded, JobSubmitted
+from ebbtide.pool.events import JobEnded, JobOutcome, JobSubmitted
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.transitions import JobState, SlotState
@@ -147,6 +148,6 @@ class JobDesk:
             or known.state is JobState.ENDED
         ):
             return
-        if outcome not in ("finished", "failed", "cancelled", "lost"):
+        if outcome not in get_args(JobOutcome):
             raise ValueError(f"job {name} cannot end as {outcome!r}")
-        self._loop.submit(JobEnded(name, outcome, detail[:2000]))  # type: ignore[arg-type]
+        self._loop.submit(JobEnded(name, cast(JobOutcome, outcome), detail[:2000]))

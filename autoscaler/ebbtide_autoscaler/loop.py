@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.client.messages import RoutingTable
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.log import EpochLog
@@ -41,7 +42,7 @@ from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
 from ebbtide_autoscaler.metrics_door import MetricsDoor
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
-from ebbtide_autoscaler.notices import Standstill, standstill
+from ebbtide_autoscaler.notices import FreezeCause, Standstill, standstill
 from ebbtide_autoscaler.observe import next_routes, settling, traffic
 from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.remarks import Remarks
@@ -201,7 +202,7 @@ class Loop:
     async def _main(self) -> None:
         self._asyncio = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._brake.freeze("the arbiter has just started; it reads its ledger", by="start")
+        self._brake.freeze("the arbiter has just started; it reads its ledger", by=FreezeCause.START)
         self._ready.set()
         await self.ledger.open_first(lambda: self._stopped)
         if not self.opened:
@@ -217,13 +218,15 @@ class Loop:
             try:
                 await self._tick()
             except PoolError as error:
-                self._brake.freeze(f"the next state would break a promise, so nothing moves: {error}", by="promise")
+                self._brake.freeze(
+                    f"the next state would break a promise, so nothing moves: {error}", by=FreezeCause.PROMISE
+                )
             except LedgerError as error:
                 await self.ledger.reopen(error)
             except Exception as error:  # outermost: state unchanged, the next tick starts afresh
                 log.exception("tick failed")
                 self.meter.tick_failed()
-                self._brake.freeze(f"a tick failed: {error!r}", by="promise")
+                self._brake.freeze(f"a tick failed: {error!r}", by=FreezeCause.PROMISE)
             self.tick_took_s = time.monotonic() - started_s
             self.meter.ticked(self.tick_took_s)
             if self.file.config is not None and not self._stopping:
@@ -309,7 +312,7 @@ class Loop:
     async def _commit(self, result: Step, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.world.memory else None
         waits = self.size.explained(dict(result.decision.waits))
-        observing = self.file.mode == "observe"
+        observing = self.file.mode is PoolMode.OBSERVE
         would = self._remarks.would(
             result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=clock.now_s()
         )

@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JOB_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, pool, training
 from ebbtide.telemetry.family import UNKNOWN, Sample
+from ebbtide_autoscaler.notices import FreezeCause
 from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import Memory
 
@@ -46,8 +48,6 @@ SELF_GAUGES = (
     arbiter.LEDGER_PENDING,
     arbiter.LEDGER_PENDING_AGE,
 )
-FREEZERS = ("person", "ledger", "promise", "start", "other")
-MODES = ("manage", "observe")
 
 
 def gauges(state: PoolState, memory: Memory, seen: Seen, now_s: float) -> Iterator[Sample]:
@@ -146,9 +146,9 @@ class Condition:
     """How the arbiter itself does."""
 
     epoch: int
-    frozen_by: str  # "" = it moves
+    frozen_by: FreezeCause | None  # None = it moves
     frozen_since_s: float
-    mode: str
+    mode: PoolMode
     waiting: int
     nodes_wanted: int
     cluster_untold: bool
@@ -158,12 +158,11 @@ class Condition:
 
 def condition_gauges(now: Condition) -> Iterator[Sample]:
     """Samples of ``SELF_GAUGES``."""
-    by = now.frozen_by if now.frozen_by in FREEZERS or not now.frozen_by else "other"
-    for one in FREEZERS:
-        yield Sample(arbiter.FROZEN, float(one == by), (one,))
-    yield Sample(arbiter.FROZEN_SINCE, now.frozen_since_s if by else 0.0)
-    for mode in MODES:
-        yield Sample(arbiter.MODE, float(mode == now.mode), (mode,))
+    for cause in FreezeCause:
+        yield Sample(arbiter.FROZEN, float(cause is now.frozen_by), (cause,))
+    yield Sample(arbiter.FROZEN_SINCE, now.frozen_since_s if now.frozen_by else 0.0)
+    for mode in PoolMode:
+        yield Sample(arbiter.MODE, float(mode is now.mode), (mode,))
     yield Sample(arbiter.EPOCH, now.epoch)
     yield Sample(arbiter.WAITING, now.waiting)
     yield Sample(arbiter.NODES_WANTED, now.nodes_wanted)

@@ -5,7 +5,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.drain import let_go
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S
@@ -14,13 +16,22 @@ from ebbtide_autoscaler.seen import Seen
 AGENT_SILENT_S = 5.0  # agents report once a second and at every change
 
 
+class FreezeCause(StrEnum):
+    """What keeps a pool from moving."""
+
+    PERSON = "person"
+    LEDGER = "ledger"
+    PROMISE = "promise"
+    START = "start"
+
+
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """What the arbiter itself knows of why it does not move. ``by``: ledger, promise, person, start or ""."""
+    """What the arbiter itself knows of why it does not move; ``by`` is None while it moves."""
 
     why: str = ""
     since_s: float = 0.0
-    by: str = ""
+    by: FreezeCause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +58,21 @@ def standstill(state: PoolState, broken: Standstill, settling_since_s: float) ->
     if broken.why:
         return broken
     if state.frozen:
-        return Standstill(state.frozen, state.frozen_since_s, "person")
+        return Standstill(state.frozen, state.frozen_since_s, FreezeCause.PERSON)
     if settling_since_s:
         why = "the arbiter has just started; it decides when every ready replica has reported, or in 10 s"
-        return Standstill(why, settling_since_s, "start")
+        return Standstill(why, settling_since_s, FreezeCause.START)
     return Standstill()
 
 
 def notices(
-    state: PoolState, seen: Seen, now_s: float, *, mode: str, mode_since_s: float, gateway: Heardless
+    state: PoolState, seen: Seen, now_s: float, *, mode: PoolMode, mode_since_s: float, gateway: Heardless
 ) -> tuple[Notice, ...]:
     """All of them, a standstill apart."""
     found: list[Notice] = []
-    if mode == "observe":
+    if mode is PoolMode.OBSERVE:
         why = "observe mode: decisions are written down and nothing is moved; `ebbtide events` shows what would be done"
-        found.append(Notice("mode", "observe", mode_since_s, why))
+        found.append(Notice("mode", mode, mode_since_s, why))
     found += _gateways(seen, now_s, gateway)
     found += _agents(state, seen, now_s)
     found += [

@@ -56,17 +56,16 @@ def decide(
         memory: what the last call returned.
         config: knobs.
         reclaim: who steps aside; another one is for comparisons.
-        cache: of this caller, across calls; without one each decision is made anew. It changes no move and no memory;
-            the words of waits may be of the time at which the cached decision was made.
+        cache: this caller's own, across calls; it changes no move, but words of waits may be some seconds old.
 
     Returns:
         The decision, every move with its reason, and the memory for the next call.
     """
     state = snapshot.state
     wanted, endpoints = wants(now_s, snapshot, memory, config)
-    last = cache.last if cache is not None else None
-    if last is not None and last.holds(now_s, snapshot, memory, config, wanted, reclaim):
-        return Decision(waits=last.waits), _with(memory, endpoints, {}, memory.away)
+    cache = cache or IdleCache()
+    if cache.last is not None and cache.last.holds(now_s, snapshot, memory, config, wanted, reclaim):
+        return Decision(waits=cache.last.waits), _with(memory, endpoints, {}, memory.away)
     raising.followed(state)
     free = state.free_slots()
     shares = Shares(config.teams, state.jobs) if config.teams else None
@@ -97,8 +96,8 @@ def decide(
     ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
     worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
     away = noted(memory.away, now_s, state, draft.moves, worth_s)
-    if cache is not None and not draft.moves and not grow_since_s and satisfied(wanted):
-        cache.last = Quiet(state, snapshot.asides, memory.away, config, now_s, draft.until_s, decision.waits, reclaim)
+    if not draft.moves and not grow_since_s and satisfied(wanted):
+        cache.last = Quiet(state, snapshot.asides, memory.away, config, reclaim, now_s, draft.until_s, decision.waits)
     return decision, _with(memory, endpoints, grow_since_s, away)
 
 

@@ -30,10 +30,10 @@ class Quiet:
     asides: Mapping[JobName, StepAside]
     away: tuple[Away, ...]
     config: PolicyConfig
+    reclaim: object  # the function that chose who steps aside
     since_s: float
     until_s: float
     waits: Collection[tuple[str, str]]
-    reclaim: object  # the function that chose who steps aside
 
     def holds(
         self,

@@ -6,6 +6,7 @@ from ebbtide.client.messages import KeyGrant
 from ebbtide.client.seats import VLLM_ENGINE, SeatPlan
 from ebbtide.config.access import KeySection, Scope
 from ebbtide.config.policy import PolicySection
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.ids import SeatId, endpoint_of
 from ebbtide_autoscaler.cluster.size import SizeConfig
@@ -32,7 +33,7 @@ def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
             silence_s=policy.silence_s,
         ),
         frozen=frozen,
-        observe=config.pool.mode == "observe",
+        observe=config.pool.mode is PoolMode.OBSERVE,
     )
 
 

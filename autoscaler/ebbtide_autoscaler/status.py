@@ -37,7 +37,7 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
             "pid": os.getpid(),
             "frozen": still.why,
             "frozen_since_s": still.since_s or None,
-            "frozen_by": still.by,
+            "frozen_by": still.by or "",
             "mode": file.mode,
             "tick_s": round(loop.tick_took_s, 5),
         },

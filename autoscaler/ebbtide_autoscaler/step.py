@@ -6,10 +6,11 @@ from types import MappingProxyType
 
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Decision, Event, subject
+from ebbtide.pool.events import Body, Decision, Event
 from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId, SlotId
 from ebbtide.pool.promises import check
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.subject import subject
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.advance import advance
 from ebbtide_autoscaler.asides import MAY_STEP_ASIDE, asides

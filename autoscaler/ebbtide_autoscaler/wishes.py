@@ -13,6 +13,7 @@ from typing import Any
 
 from ebbtide.client.messages import KeyGrant
 from ebbtide.config.nearest import did_you_mean
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.events import (
     Body,
@@ -151,7 +152,7 @@ class Wishes:
         return known
 
     def _must_manage(self) -> None:
-        if self._loop.file.mode == "observe":  # guard: a pool that only observes takes no hold
+        if self._loop.file.mode is PoolMode.OBSERVE:  # guard: a pool that only observes takes no hold
             raise ValueError("the pool only observes and moves no job: write `mode: manage` and run `ebbtide up` first")
 
     def _holder(self, name: JobName, *, changed: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport
-from ebbtide.config.pool import PoolSection
+from ebbtide.config.pool import PoolMode, PoolSection
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound, Slot, SlotFound
@@ -37,7 +37,7 @@ class FakeLoop:
         self.opened = True
         policy = SimpleNamespace(restart_cost_s=20.0)
         pool = PoolSection(name="p")
-        self.file = SimpleNamespace(mode="manage", config=SimpleNamespace(pool=pool, policy=policy, teams=()))
+        self.file = SimpleNamespace(mode=PoolMode.MANAGE, config=SimpleNamespace(pool=pool, policy=policy, teams=()))
         self.seen: Seen | None = None
         self.waits: dict[str, str] = {}
         self.reports = Reports(started_s=0.0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.storage.limits import LIMITS, limits_of
 from ebbtide_autoscaler.file_desk import FileDesk
@@ -37,14 +38,14 @@ def a_desk(shared_dir: Path, ledger: Ledger) -> FileDesk:
 async def test_a_file_is_journaled_once_and_the_last_ones_are_kept(tmp_path: Path) -> None:
     ledger = Ledger()
     desk = a_desk(tmp_path, ledger)
-    assert (desk.config, desk.json, desk.mode, desk.mode_since_s) == (None, "", "manage", 0.0)
+    assert (desk.config, desk.json, desk.mode, desk.mode_since_s) == (None, "", PoolMode.MANAGE, 0.0)
     first = a_file(tmp_path)
     await desk.put(first)
     await desk.put(first)
     assert [record["config"] for record in ledger.records] == [desk.json] and desk.config == first
     assert desk.mode_since_s == 0.0, "managing is no news"
-    await desk.put(a_file(tmp_path, mode="observe"))
-    assert desk.mode == "observe" and desk.mode_since_s > 0.0
+    await desk.put(a_file(tmp_path, mode=PoolMode.OBSERVE))
+    assert desk.mode is PoolMode.OBSERVE and desk.mode_since_s > 0.0
     for reserve in range(CONFIGS_KEPT + 1):
         await desk.put(a_file(tmp_path, reserve=reserve))
     assert len(desk.recent) == CONFIGS_KEPT and desk.recent[-1] == desk.json

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.events import (
     Body,
     CancelJob,
@@ -79,7 +80,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_changed(
 @pytest.mark.proves("a pool that only observes takes no hold")
 def test_a_pool_that_only_observes_holds_and_releases_nothing(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
-    loop.file.mode = "observe"
+    loop.file.mode = PoolMode.OBSERVE
     with pytest.raises(ValueError, match="only observes and moves no job"):
         arbiter.park_job("train", "r", "ann")
     loop.submit(JobHeld(TRAIN, "ann", "r"))

@@ -188,4 +188,4 @@ def test_without_room_for_a_snapshot_the_pool_moves_on(
         loop.submit(NodeFound(NodeId(f"m{number}"), 0))
         until(lambda number=number: NodeId(f"m{number}") in loop.world.state.nodes)  # type: ignore[misc]
         ticks(loop, 2)
-    assert (loop.still.by, loop.ledger.epoch) == ("", epoch)
+    assert (loop.still.by, loop.ledger.epoch) == (None, epoch)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.client.messages import RankPhase, RankReport
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Decision, EndpointRemoved, Event, JobCrashed, JobHeld, NodeDraining, StopJob
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
@@ -17,6 +18,7 @@ from ebbtide_autoscaler.metrics import counted
 from ebbtide_autoscaler.metrics_gauges import Condition
 from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
 from ebbtide_autoscaler.metrics_tally import Tally
+from ebbtide_autoscaler.notices import FreezeCause
 from ebbtide_autoscaler.seen import Heard
 from ebbtide_autoscaler.signals import Memory
 from ebbtide_autoscaler.step import Step, World, step
@@ -27,9 +29,9 @@ from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 TRAIN = JobName("train")
 CONDITION = Condition(
     epoch=3,
-    frozen_by="",
+    frozen_by=None,
     frozen_since_s=0.0,
-    mode="manage",
+    mode=PoolMode.MANAGE,
     waiting=0,
     nodes_wanted=2,
     cluster_untold=False,
@@ -274,9 +276,11 @@ def test_an_endpoint_that_is_removed_takes_its_series_with_it() -> None:
 
 def test_a_freeze_shows_who_stopped_the_pool_and_since_when() -> None:
     loop = one_tide()
-    loop.condition = replace(CONDITION, frozen_by="ledger", frozen_since_s=123.0, mode="observe", waiting=2)
+    loop.condition = replace(
+        CONDITION, frozen_by=FreezeCause.LEDGER, frozen_since_s=123.0, mode=PoolMode.OBSERVE, waiting=2
+    )
     found = loop.scrape()
-    assert [by for by in ("person", "ledger", "promise", "start", "other") if found["ebbtide_frozen", by]] == ["ledger"]
+    assert [by for by in ("person", "ledger", "promise", "start") if found["ebbtide_frozen", by]] == ["ledger"]
     assert found[("ebbtide_frozen_since_timestamp_seconds",)] == 123.0
     assert (found["ebbtide_mode", "observe"], found["ebbtide_mode", "manage"]) == (1, 0)
     assert found[("ebbtide_waiting_workloads",)] == 2

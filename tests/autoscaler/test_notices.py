@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from ebbtide.client.messages import AgentReport, GatewayReport
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.notices import Heardless, Notice, Standstill, notices, standstill
+from ebbtide_autoscaler.notices import FreezeCause, Heardless, Notice, Standstill, notices, standstill
 from ebbtide_autoscaler.seen import Heard, Seen
 
 N = NodeId("0123456789abcdef")
@@ -17,7 +18,7 @@ def gateway(at_s: float, name: str = "g") -> Heard[GatewayReport]:
 
 
 def told(seen: Seen, state: PoolState = STATE, now_s: float = 100.0, **what: object) -> list[Notice]:
-    known = {"mode": "manage", "mode_since_s": 0.0, "gateway": Heardless(), **what}
+    known = {"mode": PoolMode.MANAGE, "mode_since_s": 0.0, "gateway": Heardless(), **what}
     return list(notices(state, seen, now_s, **known))  # type: ignore[arg-type]
 
 
@@ -57,7 +58,7 @@ def test_draining_nodes_trouble_and_observe_mode_are_said() -> None:
     found = told(
         WELL,
         replace(STATE, draining={N: "new disk"}),
-        mode="observe",
+        mode=PoolMode.OBSERVE,
         mode_since_s=7.0,
         gateway=Heardless(trouble="RuntimeError: no", trouble_since_s=5.0),
     )
@@ -67,8 +68,8 @@ def test_draining_nodes_trouble_and_observe_mode_are_said() -> None:
 
 def test_the_ledger_comes_before_a_person_and_a_person_before_a_start() -> None:
     frozen = replace(STATE, frozen="counting (me)", frozen_since_s=3.0)
-    broken = Standstill("the ledger hangs", 9.0, "ledger")
+    broken = Standstill("the ledger hangs", 9.0, FreezeCause.LEDGER)
     assert standstill(frozen, broken, 1.0) == broken
-    assert standstill(frozen, Standstill(), 1.0) == Standstill("counting (me)", 3.0, "person")
-    assert standstill(STATE, Standstill(), 1.0).by == "start"
+    assert standstill(frozen, Standstill(), 1.0) == Standstill("counting (me)", 3.0, FreezeCause.PERSON)
+    assert standstill(STATE, Standstill(), 1.0).by is FreezeCause.START
     assert standstill(STATE, Standstill(), 0.0) == Standstill()

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ebbtide.pool.apply import apply
-from ebbtide.pool.events import Body, Event, subject_job, subject_seat
+from ebbtide.pool.events import Body, Event
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
+from ebbtide.pool.subject import subject_job, subject_seat
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide_autoscaler.simulate.agenda import Agenda
 from ebbtide_autoscaler.simulate.engine import Times

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from ebbtide.pool.events import Event, JobEnded, JobRunning, JobSubmitted, ParkJob, StopJob, subject_job
+from ebbtide.pool.events import Event, JobEnded, JobRunning, JobSubmitted, ParkJob, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.subject import subject_job
 from ebbtide.pool.transitions import JobState
 
 

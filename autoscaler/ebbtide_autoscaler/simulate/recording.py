@@ -28,11 +28,11 @@ from ebbtide.pool.events import (
     PoolFrozen,
     SeatDied,
     SeatStopped,
-    subject,
 )
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
+from ebbtide.pool.subject import subject
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.forecast.record import from_part

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ebbtide.config.pool import PoolMode
 from ebbtide_autoscaler.forecast.demand import BIN_S, bin_of
 from ebbtide_autoscaler.simulate.recording import Recording, known_bins
 from ebbtide_autoscaler.simulate.replay import Recorded, gang_max
@@ -43,7 +44,7 @@ def _of_the_ledger(one: Recording) -> Iterator[str]:
         yield f"nodes had {sizes} GPUs: taken as {nodes} nodes of {each}"
     if one.config is None:
         yield "the ledger does not have the pool's file: the policy's figures are its defaults"
-    elif one.config.pool.mode == "observe":
+    elif one.config.pool.mode is PoolMode.OBSERVE:
         yield "the pool only observed: what really happened is not what its policy decided"
     for what, count in one.counts.items():
         if what != "replica starts":

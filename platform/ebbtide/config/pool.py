@@ -1,5 +1,6 @@
 """The pool itself: which GPUs, on which Ray cluster, and the directory that all of it shares."""
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
@@ -14,6 +15,13 @@ def _slots(value: object) -> object:
     if value == "all" or (type(value) is int and 1 <= value <= 2**53):
         return value
     raise PydanticCustomError("slots", 'expected a whole number from 1, or "all"')
+
+
+class PoolMode(StrEnum):
+    """What becomes of a decision."""
+
+    MANAGE = "manage"
+    OBSERVE = "observe"
 
 
 class PoolSection(Section):
@@ -38,8 +46,8 @@ class PoolSection(Section):
         description="Directory that every node sees: ledger, checkpoints, occupancy logs. Relative to this file. "
         "Required, except in a file that only submits jobs to a running pool.",
     )
-    mode: Literal["manage", "observe"] = Field(
-        "manage",
+    mode: PoolMode = Field(
+        PoolMode.MANAGE,
         description="manage = decide and act; observe = decide and write down what would be done, and move nothing. "
         "Default manage: that is what a pool is for.",
     )

@@ -6,7 +6,7 @@ which its JSON form is recognised.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias
 
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.spec import EndpointSpec, JobSpec
@@ -321,12 +321,15 @@ class JobReleased:
     kind: Literal["job_released"] = "job_released"
 
 
+JobOutcome: TypeAlias = Literal["finished", "failed", "cancelled", "lost"]
+
+
 @dataclass(frozen=True, slots=True)
 class JobEnded:
     """The job is over."""
 
     job: JobName
-    outcome: Literal["finished", "failed", "cancelled", "lost"]
+    outcome: JobOutcome
     detail: str
     kind: Literal["job_ended"] = "job_ended"
 
@@ -461,24 +464,6 @@ Fact: TypeAlias = (
     | SeatGone
 )
 Body: TypeAlias = Move | Fact
-
-_NAME_A_JOB = frozenset(kind for kind in get_args(Body) if "job" in kind.__dataclass_fields__)
-_NAME_A_SEAT = frozenset(kind for kind in get_args(Body) if "seat" in kind.__dataclass_fields__)
-
-
-def subject_job(body: Body) -> JobName | None:
-    """The job that a move or fact is about; None: it is about something else. `JobSubmitted` has its spec instead."""
-    return cast(ParkJob, body).job if type(body) in _NAME_A_JOB else None
-
-
-def subject_seat(body: Body) -> SeatId | None:
-    """The replica that a move or fact is about; None: it is about something else."""
-    return cast(ParkSeat, body).seat if type(body) in _NAME_A_SEAT else None
-
-
-def subject(body: Body) -> JobName | SeatId | None:
-    """The job or the replica that a move or fact is about. Every move is about one of them."""
-    return subject_job(body) or subject_seat(body)
 
 
 @dataclass(frozen=True, slots=True)

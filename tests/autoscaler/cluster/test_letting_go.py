@@ -2,6 +2,7 @@
 
 import pytest
 
+from ebbtide.config.pool import PoolMode
 from ebbtide.pool.drain import UNNEEDED, let_go
 from ebbtide.pool.events import GrantSeat, NodeDraining, NodeUndrained, SlotUnfenced
 from ebbtide.pool.ids import NodeId, seat_id, slot_id
@@ -45,7 +46,7 @@ def test_nobody_misses_the_agent_of_a_node_that_is_let_go() -> None:
     seen = Seen(started_s=0.0)
 
     def silent(state: object) -> set[str]:
-        found = notices(state, seen, NOW, mode="manage", mode_since_s=0.0, gateway=Heardless())  # type: ignore[arg-type]
+        found = notices(state, seen, NOW, mode=PoolMode.MANAGE, mode_since_s=0.0, gateway=Heardless())  # type: ignore[arg-type]
         return {notice.name for notice in found if notice.about == "agent"}
 
     assert silent(POOL) == {"n0", "n1"}

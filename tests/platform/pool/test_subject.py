@@ -4,8 +4,9 @@ from typing import Any, get_args
 
 import pytest
 
-from ebbtide.pool.events import Move, NodeLost, ParkJob, ParkSeat, StopJob, subject, subject_job, subject_seat
+from ebbtide.pool.events import Move, NodeLost, ParkJob, ParkSeat, StopJob
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, seat_id
+from ebbtide.pool.subject import subject, subject_job, subject_seat
 
 JOB, SEAT = JobName("a"), seat_id(EndpointName("chat"), 0)
 VALUES: dict[str, Any] = {"job": JOB, "seat": SEAT, "slots": (), "reason": "r", "preempts": True}
