@@ -1,11 +1,37 @@
-"""Which fences stand, as far as is known; and what is to be done when Ray's table says otherwise. No Ray here."""
+"""Which fences stand, as far as is known; and what is to be done when Ray's table says otherwise. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ebbtide.pool.ids import NodeId, SlotId, node_of
-from ebbtide_autoscaler.fences import Fence, stands
 from ebbtide_autoscaler.seen import FenceView
+
+SEPARATOR = ":"  # in no pool's name
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A placement group of ours as Ray has it. ``node``: where it stands; "" while it stands nowhere."""
+
+    name: str
+    state: str
+    node: str
+
+    @property
+    def node_prefix(self) -> str:
+        """The beginning of the id of the node that it was made for."""
+        return self.name.split(SEPARATOR)[2]
+
+
+def prefix(pool: str) -> str:
+    """How the names of all fences of ``pool`` begin."""
+    return f"fence{SEPARATOR}{pool}{SEPARATOR}"
+
+
+def stands(fence: Fence | None, slot: SlotId) -> bool:
+    """Whether ``fence`` keeps strangers off ``slot``."""
+    node = slot.rpartition(":")[0]
+    return fence is not None and fence.state == "CREATED" and fence.node in ("", node)
 
 
 @dataclass(slots=True)

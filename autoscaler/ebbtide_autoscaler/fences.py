@@ -27,11 +27,11 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
+from ebbtide_autoscaler.fence_book import SEPARATOR, Fence, prefix
 
 READY_S = 2.0  # a fence on a free GPU is ready within 2-260 ms (docs/origins.md); after this, somebody else has it
 PROBE_S = 30.0  # a probe needs a new worker process: 0.1-1.3 s (docs/origins.md), more on a loaded machine
 NODE_LABEL = "ray.io/node-id"
-SEPARATOR = ":"  # in no pool's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +40,6 @@ class Held:
 
     names: Mapping[SlotId, str]
     refused: tuple[SlotId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """A placement group of ours as Ray has it. ``node``: where it stands; "" while it stands nowhere."""
-
-    name: str
-    state: str
-    node: str
-
-    @property
-    def node_prefix(self) -> str:
-        """The beginning of the id of the node that it was made for."""
-        return self.name.split(SEPARATOR)[2]
-
-
-def prefix(pool: str) -> str:
-    """How the names of all fences of ``pool`` begin."""
-    return f"fence{SEPARATOR}{pool}{SEPARATOR}"
 
 
 def table(pool: str) -> dict[str, Fence]:
@@ -84,12 +65,6 @@ def others(known: frozenset[str], node: NodeId) -> list[str]:
         if here and entry["name"] not in known and entry["state"] != "REMOVED":
             found.append(str(entry["name"] or key))
     return sorted(found)
-
-
-def stands(fence: Fence | None, slot: SlotId) -> bool:
-    """Whether ``fence`` keeps strangers off ``slot``."""
-    node = slot.rpartition(":")[0]
-    return fence is not None and fence.state == "CREATED" and fence.node in ("", node)
 
 
 def hold(pool: str, node: NodeId, missing: Iterable[SlotId], *, sole: bool) -> Held:

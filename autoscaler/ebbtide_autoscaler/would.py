@@ -13,7 +13,7 @@ from ebbtide.pool.ids import RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.instruct import HoldFence, Instruction
-from ebbtide_autoscaler.journal import encode_event
+from ebbtide_autoscaler.recovered import encode_event
 
 
 def news(moves: Iterable[Move], told: frozenset[str]) -> tuple[list[Mapping[str, Any]], frozenset[str]]:

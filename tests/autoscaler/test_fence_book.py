@@ -2,8 +2,7 @@
 
 from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide_autoscaler import fences
-from ebbtide_autoscaler.fence_book import FenceBook, fallen, strays
-from ebbtide_autoscaler.fences import Fence, prefix, stands
+from ebbtide_autoscaler.fence_book import Fence, FenceBook, fallen, prefix, stands, strays
 from ebbtide_autoscaler.seen import FenceView
 
 A, B = NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")

@@ -15,8 +15,7 @@ from ebbtide.pool.events import NodeFound, NodeLost, SlotFound
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler import agents, fences, surroundings
-from ebbtide_autoscaler.fence_book import FenceBook
-from ebbtide_autoscaler.fences import Fence, prefix
+from ebbtide_autoscaler.fence_book import Fence, FenceBook, prefix
 from ebbtide_autoscaler.reports import Reports, heard
 from ebbtide_autoscaler.surroundings import Surroundings
 

@@ -1,8 +1,8 @@
 """The kinds of single values that several sections share: names, sizes in bytes, seconds, paths."""
 
 import re
-from os.path import normpath
 from pathlib import Path
+from posixpath import normpath
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema

@@ -6,7 +6,7 @@ from ebbtide.config.pool import PoolMode
 from ebbtide.pool.drain import UNNEEDED, let_go
 from ebbtide.pool.events import GrantSeat, NodeDraining, NodeUndrained, SlotUnfenced
 from ebbtide.pool.ids import NodeId, seat_id, slot_id
-from ebbtide_autoscaler.fences import Fence, prefix
+from ebbtide_autoscaler.fence_book import Fence, prefix
 from ebbtide_autoscaler.instruct import HoldFence, instruct
 from ebbtide_autoscaler.nodes import ELASTIC_LABEL
 from ebbtide_autoscaler.notices import Heardless, notices
