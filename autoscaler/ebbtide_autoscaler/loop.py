@@ -172,7 +172,8 @@ class Loop:
             return {"at_s": at_s, "endpoints": [], "free_slots": 0, "moves": []}
         memory = self.world.memory
         policy = settings.knobs(self.file.config, frozen=False).policy if self.file.config else PolicyConfig()
-        world = shown(state, seen, now_s, memory, policy, self._watch.outlooks)
+        signals = traffic(state, seen, now_s)
+        world = shown(state, seen, now_s, memory, policy, signals, self._watch.outlooks)
         return foreseen(now_s, max(now_s, at_s), world, memory, policy)
 
     def change_keys(self, change: Coroutine[Any, Any, Any]) -> "Future[dict[str, Any]]":
@@ -251,10 +252,9 @@ class Loop:
         try:
             knobs = self._knobs(seen)
             with self.meter.stepping():
-                closed = self._watch.hear(now_s, traffic(self.world.state, seen, now_s))
-                expected = self._watch.outlooks
-                bodies_of_file = self._agree(knobs)
-                result = step(self.world, seen, (*bodies, *bodies_of_file), now_s, knobs, expected, self._idle)
+                submitted, expected = (*bodies, *self._agree(knobs)), self._watch.outlooks
+                result = step(self.world, seen, submitted, now_s, knobs, expected, self._idle)
+                closed = self._watch.hear(now_s, result.traffic)
             before = self.world.state
             await self._commit(result, [demand_record(one) for one in closed])
             self.meter.committed(before, result, seen, now_s)

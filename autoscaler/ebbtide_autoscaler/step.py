@@ -21,7 +21,7 @@ from ebbtide_autoscaler.observe import as_if_ours, traffic
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.seen import Limits, Seen
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 
 ROUNDS_MAX = 8  # facts that follow from facts: slot freed -> job stopped -> ... is 3 deep
 
@@ -52,12 +52,20 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step came to: the events to journal, the world after them, and what was refused and why."""
+    """What a step came to.
+
+    Attributes:
+        events: to be journaled.
+        world: after them.
+        refused: what was submitted or seen and cannot be, and why.
+        traffic: the signals of each endpoint that it was decided on.
+    """
 
     events: tuple[Event, ...]
     world: World
     decision: Decision
     refused: tuple[tuple[Body, str], ...]
+    traffic: Mapping[EndpointName, EndpointSignals]
 
 
 def step(
@@ -81,13 +89,14 @@ def step(
             break
     decision = Decision()
     state = writer.world.state
+    signals = traffic(state, seen, now_s)
     if state.frozen:  # guard: a pool frozen by a person decides nothing
         decision = Decision(waits=tuple(_frozen_waits(state)))
     elif not knobs.frozen:  # guard: a frozen pool decides nothing, whatever the cause
         # guard: an observing pool decides as if slots that are free were its own
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
-        snapshot = shown(state, seen, now_s, known, knobs.policy, outlooks)
+        snapshot = shown(state, seen, now_s, known, knobs.policy, signals, outlooks)
         decision, memory = decide(now_s, snapshot, known, knobs.policy, cache=cache)
         if not knobs.observe:  # guard: an observing pool moves nothing
             writer.write(decision.moves)
@@ -96,7 +105,7 @@ def step(
     if writer.events:
         # guard: the whole state is checked at the end of a tick
         check(writer.world.state)  # all of it: each event was checked by what it changed
-    return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
+    return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused), signals)
 
 
 def shown(
@@ -105,12 +114,13 @@ def shown(
     now_s: float,
     memory: Memory,
     policy: PolicyConfig,
+    signals: Mapping[EndpointName, EndpointSignals],
     outlooks: Mapping[EndpointName, Outlook],
 ) -> Snapshot:
     """What the policy is shown."""
     usual_s = expected_s(memory.away, now_s, park_first=policy.park_first)
     ways = asides(state, seen, restart_s=policy.restart_cost_s, expected_s=usual_s, states=MAY_STEP_ASIDE)
-    return Snapshot(state, traffic(state, seen, now_s), ways, outlooks)
+    return Snapshot(state, signals, ways, outlooks)
 
 
 def _frozen_waits(state: PoolState) -> Iterator[tuple[str, str]]:

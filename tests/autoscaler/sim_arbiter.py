@@ -47,7 +47,6 @@ from ebbtide_autoscaler.observe import (
     replica_orders,
     routes,
     settling,
-    traffic,
 )
 from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
@@ -222,9 +221,9 @@ class Arbiter:
         bodies, self.inbox = tuple(self.inbox), []
         frozen = self.loop.knobs.frozen or settling(self.world.state, seen, now_s)
         knobs = replace(self.loop.knobs, frozen=True) if frozen else self.loop.knobs
-        self.watch.hear(now_s, traffic(self.world.state, seen, now_s))
         before = self.world
         result = step(before, seen, bodies, now_s, knobs, self.watch.outlooks, self.idle)
+        self.watch.hear(now_s, result.traffic)
         try:
             self._journal(result)
         except LedgerError:

@@ -1,5 +1,6 @@
 """One tick: what an observer's decision does not do, and the last look before anything is journaled."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,16 +9,17 @@ from ebbtide.client.messages import GatewayReport, Traffic
 from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.events import Event, JobSubmitted, NodeFound, ParkJob
-from ebbtide.pool.ids import NodeId, RecordId
+from ebbtide.pool.ids import EndpointName, NodeId, RecordId
 from ebbtide.pool.records import having
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler import step as step_module
+from ebbtide_autoscaler.observe import traffic
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
-from ebbtide_autoscaler.signals import Memory
-from ebbtide_autoscaler.step import World, step
+from ebbtide_autoscaler.signals import EndpointSignals, Memory
+from ebbtide_autoscaler.step import Knobs, World, step
 from tests.autoscaler.closed_loop import KNOBS, a_job
-from tests.autoscaler.test_policy import NOW, RUNNING3, S0, a_pool
+from tests.autoscaler.test_policy import CHAT, NOW, RUNNING3, S0, a_pool
 
 NODE = NodeId("n")
 HELD = Heard(NOW, GatewayReport("g", "n0", 1.0, "http://g", 1, {"chat": Traffic(held=1, last_arrival_s=NOW)}))
@@ -32,6 +34,23 @@ def test_an_observer_decides_what_could_be_done_at_once_and_does_it_not() -> Non
     assert [type(event.body) for event in manages.events] == [ParkJob]
     assert observes.events == () and observes.decision.moves == manages.decision.moves
     assert observes.world.state == RUNNING3
+
+
+@pytest.mark.parametrize("knobs", [KNOBS, replace(KNOBS, frozen=True), replace(KNOBS, observe=True)])
+def test_traffic_is_made_of_reports_once_and_told_to_the_forecast_too(
+    knobs: Knobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
+        made.append(now_s)
+        return traffic(state, seen, now_s)
+
+    monkeypatch.setattr(step_module, "traffic", counted)
+    seen = Seen(started_s=NOW, gateways={"g": HELD})
+    found = step(World(RUNNING3, Memory(), 1), seen, (), NOW, knobs)
+    assert found.traffic == traffic(RUNNING3, seen, NOW) and found.traffic[CHAT].held == 1
+    assert len(made) == 1
 
 
 def broken(state: PoolState) -> PoolState:
