@@ -19,28 +19,20 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ebbtide.config.scalars import is_stored_model
 from ebbtide.modes import Place, took
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import Refused, StorageError
-from ebbtide.storage.late_lease import LateLeases
-from ebbtide.storage.leases import SharedLeases
-from ebbtide.storage.limits import limits_of
 from ebbtide.storage.models.fitting import shown
 from ebbtide.storage.models.left_behind import left_behind
 from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.resolving import StoredModel, resolve
 from ebbtide.storage.models.sources import within_patience
 from ebbtide.storage.models.urls import local_path
-from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.paths import StorePaths
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.shared_files import Bounded
 from ebbtide_serve.artefacts import trials
 from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
@@ -52,13 +44,13 @@ from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engine_start import TellsOfItsStart
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.loading.settings import LoadSettings
+from ebbtide_serve.pool_store import PoolStore, open_pool_store
 
 _log = logging.getLogger(__name__)
 
 STORE = "store"  # below the pool's shared directory
 CACHES = "replicas"  # below the node's cache directory
 FORMATS = {"flat": "ebbtide_flat", "checkpoint": "ebbtide"}  # by `load.weights` of the endpoint
-STORE_ANSWERS_S = 10.0  # as long as a lease may take (``lease.Pace``): a store that is silent for longer is down
 LOOK_UP_S = 60.0  # for refs, manifest, lease and indexes of one model
 _SHOWN = 5  # names in one message
 _BUFFERS = 4  # for bringing in a directory, and for caches; weights are read by the engine's processes
@@ -102,7 +94,7 @@ class Preparation:
         """``pid`` and ``started`` are of this process, ``environment`` what its engine will have in it besides."""
         self._wish, self._environment = wish, dict(environment)
         self._caches = own_directory(wish.cache_dir / CACHES, pid, started)
-        self._store: ObjectStore | None = None
+        self._pool: PoolStore | None = None
         self._model: StoredModel | None = None
         self._fingerprint: Fingerprint | None = None
         self._restored = Restored(None, why="it was not asked for")
@@ -112,6 +104,10 @@ class Preparation:
     def name(self) -> str:
         """Of the endpoint."""
         return self._wish.name
+
+    @property
+    def _store(self) -> ObjectStore | None:
+        return self._pool.store if self._pool is not None else None
 
     async def prepare(self, done: Callable[[str], None]) -> None:
         """Find the model, restore the caches, and set the environment of this process.
@@ -167,19 +163,10 @@ class Preparation:
         trials.came_through(self._caches)
         shutil.rmtree(self._caches, ignore_errors=True)
 
-    def _opened(self) -> ObjectStore:
+    def _opened(self) -> PoolStore:
         """The pool's store. Raises TransferTimeout if it does not answer, where its own calls would wait for ever."""
         root, who = self._wish.shared_dir / STORE, f"endpoint {self._wish.name}"
-
-        def at_root() -> ObjectStore:
-            limits = limits_of(self._wish.shared_dir)
-            # A start waits for it, an import too.
-            traffic = node_traffic(root, TrafficClass.SERVE_LOAD, limits.bytes_per_s)
-            leases = LateLeases(SharedLeases(StorePaths(root).leases, who=who), _log.warning)
-            transport = PosixTransport(BufferPool(_BUFFERS), traffic=traffic)
-            return ObjectStore.at(root, transport, leases=leases, budget=limits.models)
-
-        return Bounded()("open", root, STORE_ANSWERS_S, at_root)
+        return open_pool_store(root, warn=_log.warning, buffers=_BUFFERS, who=who, make=True)
 
     def _find_model(self) -> None:
         wish = self._wish
@@ -188,7 +175,8 @@ class Preparation:
         if not is_wanted and not wish.options.caches:
             return
         try:
-            self._store = store = self._opened()
+            self._pool = self._opened()
+            store = self._pool.store
             if is_named:
                 self._model = Bounded()("open", wish.model, LOOK_UP_S, lambda: resolve(store, wish.model))
             elif is_wanted:
@@ -247,13 +235,9 @@ class Preparation:
             return None
 
     def _publish_caches(self) -> str:
-        assert self._store is not None, "checked by who calls"
+        assert self._pool is not None, "checked by who calls"
         assert self._fingerprint is not None, "checked by who calls"
-        rate = limits_of(self._wish.shared_dir).bytes_per_s
-        traffic = node_traffic(self._store.paths.root, TrafficClass.PREFETCH, rate)
-        later = PosixTransport(BufferPool(_BUFFERS), traffic=traffic)
-        background = ObjectStore(replace(self._store.ports, transport=later))
-        found, why = publish(background, self._fingerprint, self._caches, self._restored)
+        found, why = publish(self._pool.background, self._fingerprint, self._caches, self._restored)
         if self._restored.suspect is not None:
             trials.forget(self._caches.parent, self._restored.suspect)
         return why or f"published as object {found}"

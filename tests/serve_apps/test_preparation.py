@@ -23,6 +23,7 @@ from ebbtide.storage.limits import leave_limits
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.paths import StorePaths
+from ebbtide_serve import pool_store
 from ebbtide_serve import preparation as preparation_module
 from ebbtide_serve.artefacts.cache_dir import own_directory
 from ebbtide_serve.engine import EngineSettings, EngineStats
@@ -285,7 +286,7 @@ async def test_the_engine_is_asked_to_settle_with_the_store(store: ObjectStore, 
 @pytest.fixture
 def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A store of which a read does not come back before the test has ended, or after a long time."""
-    monkeypatch.setattr(preparation_module, "STORE_ANSWERS_S", 0.5, raising=False)
+    monkeypatch.setattr(pool_store, "STORE_ANSWERS_S", 0.5)
     marker = tmp_path / "shared" / STORE / StorePaths(tmp_path).marker.name
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.unlink(missing_ok=True)
@@ -336,7 +337,7 @@ async def test_a_store_that_hangs_after_the_model_was_found_costs_the_caches(
     made, over = preparation(tmp_path), threading.Event()
 
     def found(stage: str) -> None:
-        monkeypatch.setattr(preparation_module, "STORE_ANSWERS_S", 0.5, raising=False)
+        monkeypatch.setattr(pool_store, "STORE_ANSWERS_S", 0.5)
         monkeypatch.setattr(ObjectStore, "at", lambda *args, **options: over.wait(20))
 
     caplog.set_level("INFO")

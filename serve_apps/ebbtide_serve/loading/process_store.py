@@ -7,30 +7,20 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from ebbtide.storage.arenas import Arenas
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.choose import device_transport
 from ebbtide.storage.device import DeviceTransport
-from ebbtide.storage.errors import NotPublished
-from ebbtide.storage.late_lease import LateLeases
-from ebbtide.storage.leases import SharedLeases
-from ebbtide.storage.limits import limits_of
-from ebbtide.storage.node_traffic import node_traffic
 from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.paths import StorePaths
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.shared_files import Bounded
 from ebbtide_serve.loading.record import LOGGER
+from ebbtide_serve.pool_store import open_pool_store
 
 _log = logging.getLogger(LOGGER)
 
-ANSWERS_S = 10.0  # as long as a lease may take (``lease.Pace``): a store that is silent for longer is down
 # For headers, and for what is written in the background; weights go by the transport to the device.
 _HOST_BUFFERS = 2
 
@@ -74,18 +64,11 @@ def process_store(root: Path) -> ProcessStore:
     with _making:
         key = (os.getpid(), root)
         if key not in _made:
-            _made[key] = Bounded()("open", root, ANSWERS_S, lambda: _made_at(root))
+            opened = open_pool_store(root, warn=_log.warning, buffers=_HOST_BUFFERS, threads=_HOST_BUFFERS)
+            _made[key] = ProcessStore(
+                opened.store,
+                opened.background,
+                Arenas(),
+                lambda device: device_transport(root, device, traffic=opened.traffic),
+            )
         return _made[key]
-
-
-def _made_at(root: Path) -> ProcessStore:
-    if not StorePaths(root).marker.exists():
-        raise NotPublished(f"{root} is no store: there is no {StorePaths(root).marker}")
-    pool = BufferPool(_HOST_BUFFERS)
-    rate = limits_of(root.parent).bytes_per_s  # a pool's store lies in its shared directory
-    load, prefetch = (node_traffic(root, kind, rate) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH))
-    leases = LateLeases(SharedLeases(StorePaths(root).leases), _log.warning)
-    store = ObjectStore.at(root, PosixTransport(pool, threads=_HOST_BUFFERS, traffic=load), leases=leases)
-    later = PosixTransport(pool, threads=_HOST_BUFFERS, traffic=prefetch)
-    background = ObjectStore(replace(store.ports, transport=later))
-    return ProcessStore(store, background, Arenas(), lambda device: device_transport(root, device, traffic=load))

@@ -12,6 +12,7 @@ from ebbtide.storage.limits import leave_limits
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.rate_book import TrafficClass
 from ebbtide.storage.traffic import Traffic
+from ebbtide_serve import pool_store
 from ebbtide_serve.loading import process_store as module
 from ebbtide_serve.loading.process_store import process_store
 from tests.platform.storage.stores import store_at
@@ -55,7 +56,7 @@ def test_a_rank_reads_and_writes_as_fast_as_the_pool_may(tmp_path: Path) -> None
 def test_a_store_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_at(tmp_path / "store")
     over = threading.Event()
-    monkeypatch.setattr(module, "ANSWERS_S", 0.3)
+    monkeypatch.setattr(pool_store, "STORE_ANSWERS_S", 0.3)
     monkeypatch.setattr(ObjectStore, "at", lambda *_, **__: over.wait(20))
     with pytest.raises(TransferTimeout):
         process_store(tmp_path / "store")
