@@ -6,7 +6,7 @@ are obeyed still, what is scheduled is not.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ebbtide.pool.follow import grouped, summed
@@ -60,21 +60,76 @@ def wants(
         before, mine = memory.endpoints.get(name), here.get(name, {})
         if before is None:
             before = EndpointMemory(aim=len(mine))
-        replicas = _Replicas(mine, name in warm, bool(mine) and name not in coming)
-        expected = snapshot.outlooks.get(name)
-        want, remembered[name] = _want(now_s, snapshot.state, record, signals, expected, before, replicas, config)
+        settled = bool(mine) and name not in coming
+        outlook = snapshot.outlooks.get(name)
+        one = _Endpoint(now_s, snapshot.state, record, signals, outlook, mine, name in warm, settled, config)
+        want, remembered[name] = _want(one, before)
         found.append((-record.spec.priority, want))
     found.sort(key=lambda item: item[0])  # of one priority as they were declared: a name means nothing
     return tuple(want for _, want in found), remembered
 
 
 @dataclass(frozen=True, slots=True)
-class _Replicas:
-    """The seats of an endpoint that are ready or will be, and whether one is warm, and all of those are ready."""
+class _Endpoint:
+    """One endpoint at one moment: what its number of replicas depends on, apart from what is remembered.
 
+    Attributes:
+        now_s: seconds since 1970.
+        outlook: what is expected of its demand; None: nothing is known.
+        seats: of its replicas that are ready or will be.
+        warm: one of its replicas is warm.
+        settled: it has replicas, and all of them are ready.
+    """
+
+    now_s: float
+    state: PoolState
+    record: EndpointRecord
+    signals: EndpointSignals
+    outlook: Outlook | None
     seats: Mapping[SeatId, SeatRecord]
     warm: bool
     settled: bool
+    config: PolicyConfig
+
+    @property
+    def spec(self) -> EndpointSpec:
+        """Its declaration."""
+        return self.record.spec
+
+    @property
+    def have(self) -> int:
+        """Replicas that are ready or will be."""
+        return len(self.seats)
+
+    @property
+    def lead_s(self) -> float:
+        """Until a replica that is started now answers."""
+        return self.record.wake_s if self.warm and self.record.wake_s else self.record.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    """A number of replicas, and why so many are sought."""
+
+    replicas: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Aim:
+    """The number of replicas that is aimed at after hysteresis.
+
+    Attributes:
+        sought: within the bounds of the file, before hysteresis.
+        over_since_s: this and the others as in `EndpointMemory`.
+    """
+
+    replicas: int
+    why: str
+    sought: int
+    over_since_s: float | None
+    under_since_s: float | None
+    under_most: int
 
 
 @grouped(order=number_of)
@@ -93,66 +148,96 @@ def warm_count(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 
 
-def _want(
-    now_s: float,
-    state: PoolState,
-    record: EndpointRecord,
-    signals: EndpointSignals,
-    expected: Outlook | None,
-    before: EndpointMemory,
-    replicas: _Replicas,
-    config: PolicyConfig,
-) -> tuple[Want, EndpointMemory]:
-    spec = record.spec
-    seats, have = replicas.seats, len(replicas.seats)
+def _want(one: _Endpoint, before: EndpointMemory) -> tuple[Want, EndpointMemory]:
+    """Demand first, then what the SLO and the schedule add to it, the bounds of the file, and hysteresis."""
+    now_s, spec, signals = one.now_s, one.spec, one.signals
     if not signals.known:  # guard: silent gateways move nothing
-        return _unheard(now_s, state, record, tuple(seats.values())), _untold(before)
-    lead_s = record.wake_s if replicas.warm and record.wake_s else record.start_s
+        return _unheard(one), _untold(before)
     strained = strains(spec, signals)
     strained_at_s = noted_strain_s(now_s, strained, before)
-    calm_s = 0.0 if strained else now_s - strained_at_s
-    raw, why, at_once = _raw_want(now_s, spec, signals, have, lead_s, expected, calm_s, config)
-    before, slow_since_s, too_slow = slowness(now_s, spec, signals, replicas.settled, seats, before, config)
+    demand, smooth = _demand(one, calm_s=0.0 if strained else now_s - strained_at_s)
+    before, slow_since_s, too_slow = slowness(now_s, spec, signals, one.settled, one.seats, before, one.config)
     shown = proven(before, signals)
-    if too_slow and raw <= have:
-        raw = have + 1
-        why = missed(spec, signals)
-    elif shown > raw:  # guard: no way back to a number of replicas that missed the SLO
-        raw = shown
-        why = f"{many(before.slow_replicas, 'replica')} missed the SLO when as much was asked for"
-    known, known_why = scheduled(spec, now_s, lead_s)
-    raw, why = (known, known_why) if known > raw else (raw, why)  # guard: what is scheduled is aimed at
-    bounded = min(  # guard: no more replicas are wanted than the file allows
-        max(raw, spec.replicas_min), spec.replicas_max  # guard: an endpoint keeps its least number of replicas
+    planned = _Goal(*scheduled(spec, now_s, one.lead_s))
+    sought = _with_slo(one, demand, before, shown, too_slow=too_slow)
+    if planned.replicas > sought.replicas:  # guard: what is scheduled is aimed at
+        sought = planned
+    aim = _aim(one, before, sought, planned, at_once=smooth or too_slow)
+    busy = aim.sought > spec.replicas_min or sought.replicas > 0
+    after = EndpointMemory(  # as `replace` would, in half the time: in a burst there is one for each endpoint
+        aim=aim.replicas,
+        busy_since_s=since(before.busy_since_s, busy, now_s),
+        over_since_s=aim.over_since_s,
+        slow_since_s=slow_since_s,
+        under_since_s=aim.under_since_s,
+        under_most=aim.under_most,
+        slow_replicas=before.slow_replicas,
+        slow_per_s=before.slow_per_s,
+        slow_at_s=before.slow_at_s,
+        strained_at_s=strained_at_s,
+    )
+    want, why = _down(one, aim.replicas) if aim.replicas < one.have else (aim.replicas, aim.why)
+    all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
+    least = max(spec.replicas_min, planned.replicas)  # guard: what is scheduled makes no place for another endpoint
+    need = want if all_of_it else min(want, max(least, shown, _at_once(spec, signals)))
+    busy_s = for_s(after.busy_since_s, now_s)
+    found = Want(spec.name, one.have, want, why, busy_s, need, least, unheard=bool(signals.unheard_s))
+    return found, before if after == before else after
+
+
+def _with_slo(one: _Endpoint, demand: _Goal, before: EndpointMemory, shown: int, *, too_slow: bool) -> _Goal:
+    """What is sought where demand alone says too little: replicas are too slow now, or were with so many before."""
+    if too_slow and demand.replicas <= one.have:
+        return _Goal(one.have + 1, missed(one.spec, one.signals))
+    if shown > demand.replicas:  # guard: no way back to a number of replicas that missed the SLO
+        too_few = many(before.slow_replicas, "replica")
+        return _Goal(shown, f"{too_few} missed the SLO when as much was asked for")
+    return demand
+
+
+def _bounded(spec: EndpointSpec, replicas: int) -> int:
+    return min(  # guard: no more replicas are wanted than the file allows
+        max(replicas, spec.replicas_min), spec.replicas_max  # guard: an endpoint keeps its least number of replicas
     )  # fmt: skip
-    # Scheduled replicas are aimed at at once, as the minimum is: demand for as many would have to last first.
+
+
+def _aim(one: _Endpoint, before: EndpointMemory, sought: _Goal, planned: _Goal, *, at_once: bool) -> _Aim:
+    """Up after `up_after_s`, or at once; down a few replicas at a time, each time after `down_after_s` of less demand.
+
+    Args:
+        one: the endpoint.
+        before: what was remembered last.
+        sought: by demand, SLO and schedule.
+        planned: by the schedule alone, which is aimed at at once, as the minimum is.
+        at_once: what is sought is no count of one moment.
+    """
+    now_s, spec = one.now_s, one.spec
+    bounded, why = _bounded(spec, sought.replicas), sought.why
     aim = min(
-        max(before.aim, spec.replicas_min, known), spec.replicas_max  # guard: what is scheduled is aimed at at once
-    )  # fmt: skip
-    if signals.unheard_s and bounded < aim:  # what its requests take is in no count
-        bounded, why = aim, f"a gateway has been silent for {signals.unheard_s:.0f} s: nothing is taken away meanwhile"
+        max(before.aim, spec.replicas_min, planned.replicas),  # guard: what is scheduled is aimed at at once
+        spec.replicas_max,
+    )
+    if one.signals.unheard_s and bounded < aim:  # what its requests take is in no count
+        silent_s = one.signals.unheard_s
+        bounded, why = aim, f"a gateway has been silent for {silent_s:.0f} s: nothing is taken away meanwhile"
     under_since_s = since(before.under_since_s, bounded < aim, now_s)
     over_since_s = since(before.over_since_s, bounded > aim, now_s)
     under_most = 0 if under_since_s is None else max(before.under_most, bounded)
-    want, at_once = aim, at_once or aim == 0 or too_slow
-    if bounded > aim and (at_once or for_s(over_since_s, now_s) >= config.up_after_s):  # guard: more demand has to last
-        want, over_since_s = bounded, None
-    elif bounded < aim and for_s(under_since_s, now_s) >= spec.down_after_s:  # guard: less demand has to last
-        want = max(under_most, aim - max(1, int(aim * STEP_DOWN)))  # guard: replicas go a few at a time
-        under_since_s, under_most = now_s, bounded
-    elif known > before.aim:
-        why = known_why
-    elif bounded != aim:
-        why = _not_yet(spec, bounded, aim, config)
-    since_s = since(before.busy_since_s, bounded > spec.replicas_min or raw > 0, now_s), over_since_s, slow_since_s
-    after = _remembering(before, want, since_s, (under_since_s, under_most), strained_at_s)
-    if want < have:
-        want, why = _down(now_s, state, record, tuple(seats.values()), want)
-    all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
-    least = max(spec.replicas_min, known)  # guard: what is scheduled makes no place for another endpoint
-    need = want if all_of_it else min(want, max(least, shown, _at_once(spec, signals)))
-    busy_s = for_s(after.busy_since_s, now_s)
-    return Want(spec.name, have, want, why, busy_s, need, least, unheard=bool(signals.unheard_s)), after
+    at_once = at_once or aim == 0
+    if bounded > aim and (
+        at_once or for_s(over_since_s, now_s) >= one.config.up_after_s  # guard: more demand has to last
+    ):
+        return _Aim(bounded, why, bounded, None, under_since_s, under_most)
+    if bounded < aim and for_s(under_since_s, now_s) >= spec.down_after_s:  # guard: less demand has to last
+        fewer = max(under_most, aim - max(1, int(aim * STEP_DOWN)))  # guard: replicas go a few at a time
+        return _Aim(fewer, why, bounded, over_since_s, now_s, bounded)
+    if planned.replicas > before.aim:
+        why = planned.why
+    elif bounded > aim:
+        why = f"more demand, but for less than {one.config.up_after_s:g} s"
+    elif bounded < aim:
+        why = f"less demand, but for less than {spec.down_after_s:g} s"
+    return _Aim(aim, why, bounded, over_since_s, under_since_s, under_most)
 
 
 def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:
@@ -163,103 +248,65 @@ def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:
     return max(1, math.ceil(running(signals) / spec.target_requests - 1e-9))
 
 
-def _remembering(
-    before: EndpointMemory,
-    aim: int,
-    since_s: tuple[float | None, float | None, float | None],
-    under: tuple[float | None, int],
-    strained_at_s: float,
-) -> EndpointMemory:
-    """What is remembered now; ``before`` itself while nothing of it is new, as on most ticks."""
-    were_s = before.busy_since_s, before.over_since_s, before.slow_since_s
-    as_before = (before.aim, were_s, (before.under_since_s, before.under_most), before.strained_at_s)
-    if (aim, since_s, under, strained_at_s) == as_before:
-        return before
-    busy_since_s, over_since_s, slow_since_s = since_s
-    return EndpointMemory(  # as `replace` would, in half the time: in a burst there is one for each endpoint
-        aim=aim,
-        busy_since_s=busy_since_s,
-        over_since_s=over_since_s,
-        slow_since_s=slow_since_s,
-        under_since_s=under[0],
-        under_most=under[1],
-        slow_replicas=before.slow_replicas,
-        slow_per_s=before.slow_per_s,
-        slow_at_s=before.slow_at_s,
-        strained_at_s=strained_at_s,
-    )
-
-
 def _untold(before: EndpointMemory) -> EndpointMemory:
     """While gateways are silent nobody knows whether its replicas were strained: the silence must not count as calm."""
     return before if not before.strained_at_s else replace(before, strained_at_s=0.0)
 
 
-def _unheard(now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord]) -> Want:
+def _unheard(one: _Endpoint) -> Want:
     """While its gateways are silent an endpoint keeps what it has; only if its file allows fewer do ready ones go."""
-    spec, have = record.spec, len(seats)
-    keep = min(max(have, spec.replicas_min), spec.replicas_max)
+    spec, have = one.spec, one.have
+    keep = _bounded(spec, have)
     why = "its gateways are silent: it keeps what it has"
     if keep < have:
-        keep, not_yet = _down(now_s, state, record, seats, keep)
+        keep, not_yet = _down(one, keep)
         why = not_yet if keep == have else f"its file allows {many(spec.replicas_max, 'replica')}"
     return Want(spec.name, have, keep, why, 0.0, known=False, unheard=True)
 
 
-def _not_yet(spec: EndpointSpec, bounded: int, aim: int, config: PolicyConfig) -> str:
-    """Why the aim stays as it is although demand has changed."""
-    if bounded > aim:
-        return f"more demand, but for less than {config.up_after_s:g} s"
-    return f"less demand, but for less than {spec.down_after_s:g} s"
+def _demand(one: _Endpoint, calm_s: float) -> tuple[_Goal, bool]:
+    """Replicas for what is asked and expected, and whether that is more than a count at one moment.
 
-
-def _raw_want(
-    now_s: float,
-    spec: EndpointSpec,
-    signals: EndpointSignals,
-    have: int,
-    lead_s: float,
-    expected: Outlook | None,
-    calm_s: float,
-    config: PolicyConfig,
-) -> tuple[int, str, bool]:
-    """Replicas for what is asked, why, and whether that is more than a count at one moment."""
-    now = asked(spec, signals, have, lead_s)
-    quiet_s = now_s - signals.last_arrival_s
+    Args:
+        one: the endpoint.
+        calm_s: for how long its replicas have not been strained.
+    """
+    spec, signals, outlook, share = one.spec, one.signals, one.outlook, one.config.forecast_share
+    now = asked(spec, signals, one.have, one.lead_s)
+    quiet_s = one.now_s - signals.last_arrival_s
     idle = not signals.last_arrival_s or quiet_s >= spec.idle_after_s
     if signals.held or signals.inflight or (now.running and not idle):
         room, ahead, told = 0.0, now, now.why
-        if expected is not None and config.forecast_share:
+        if outlook is not None and share:
             if keeps_room(calm_s):
-                room = room_kept(expected.room(config.forecast_share, lead_s, spec.ttft_slo_s), calm_s)
-            then = expected.running_in(lead_s, now.running)
+                room = room_kept(outlook.room(share, one.lead_s, spec.ttft_slo_s), calm_s)
+            then = outlook.running_in(one.lead_s, now.running)
             if then > now.running:
-                ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {lead_s:.0f} s"
+                ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {one.lead_s:.0f} s"
         told += f", {room:.0%} room" if room else ""
         most = max(1, ahead.replicas(spec.target_requests, room))
-        return most, f"{told}, {spec.target_requests} per replica", now.smooth
+        return _Goal(most, f"{told}, {spec.target_requests} per replica"), now.smooth
     if not idle:  # guard: the last replica stays until the endpoint has been idle
-        return 1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s", False
-    if expected is not None and config.forecast_share and expected.running_in(lead_s, 0.0) >= LEAST_EXPECTED:
-        return 1, f"{expected.running_in(lead_s, 0.0):.1f} requests at once expected in {lead_s:.0f} s", False
-    return 0, f"no request for {spec.idle_after_s:g} s", False
+        return _Goal(1, f"last request {quiet_s:.1f} s ago, idle after {spec.idle_after_s:g} s"), False
+    if outlook is not None and share and outlook.running_in(one.lead_s, 0.0) >= LEAST_EXPECTED:
+        then = outlook.running_in(one.lead_s, 0.0)
+        return _Goal(1, f"{then:.1f} requests at once expected in {one.lead_s:.0f} s"), False
+    return _Goal(0, f"no request for {spec.idle_after_s:g} s"), False
 
 
-def _down(
-    now_s: float, state: PoolState, record: EndpointRecord, seats: Sequence[SeatRecord], aim: int
-) -> tuple[int, str]:
+def _down(one: _Endpoint, aim: int) -> tuple[int, str]:
     """How many replicas are left after going down towards ``aim``, and why.
 
     Only ready ones go, and only if one of them has been up for long enough to have been worth its start.
     """
-    have = len(seats)
+    record, seats = one.record, one.seats.values()
     surplus = sum(seat.state is SeatState.READY for seat in seats) - aim
     if surplus <= 0:  # guard: a replica that starts stands in for none that serves
-        return have, "less demand, but a replica that is still starting cannot stand in for a ready one"
-    if not any(may_go(now_s, state, record, seat) for seat in seats):
+        return one.have, "less demand, but a replica that is still starting cannot stand in for a ready one"
+    if not any(may_go(one.now_s, one.state, record, seat) for seat in seats):
         least_s = record.spec.min_uptime_factor * min(_came_in_s(record, seat) for seat in seats)
-        return have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
-    return have - surplus, f"{many(aim, 'replica', 'has')} been enough for {record.spec.down_after_s:g} s"
+        return one.have, f"less demand, but no replica has been up for {least_s:.0f} s yet"
+    return one.have - surplus, f"{many(aim, 'replica', 'has')} been enough for {record.spec.down_after_s:g} s"
 
 
 def _came_in_s(record: EndpointRecord, seat: SeatRecord) -> float:

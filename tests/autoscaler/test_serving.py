@@ -1,7 +1,7 @@
 """How the number of replicas comes down: one by one, and never by one that others still count on."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -18,7 +18,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.forecast.surge import Surge
 from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.serving import _remembering, may_go, wants
+from ebbtide_autoscaler.serving import may_go, wants
 from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, Snapshot
 from ebbtide_autoscaler.slowness import SLOW_KEPT_S
 from tests.autoscaler.closed_loop import an_endpoint
@@ -370,12 +370,17 @@ def test_what_demand_grew_by_of_late_is_had_beforehand_and_what_is_expected_too(
 
 
 def test_what_is_remembered_of_slowness_stays_while_the_aim_changes() -> None:
-    values = {field.name: float(n) for n, field in enumerate(fields(EndpointMemory), 1)}
-    before = EndpointMemory(**values)  # type: ignore[arg-type]
-    after = _remembering(before, 99, (90.0, 91.0, 92.0), (93.0, 94), 95.0)
-    mine = {"aim": 99, "busy_since_s": 90.0, "over_since_s": 91.0, "slow_since_s": 92.0}
-    mine |= {"under_since_s": 93.0, "under_most": 94, "strained_at_s": 95.0}
-    assert after == replace(before, **mine)  # type: ignore[arg-type]
+    before = EndpointMemory(aim=1, slow_replicas=7, slow_per_s=8.0, slow_at_s=NOW - 9.0, strained_at_s=NOW)
+    state = with_ready(a_pool(), SEAT0, (S0,))
+    busy = {CHAT: signals(inflight=9, last_arrival_s=NOW)}
+    config = replace(CONFIG, up_after_s=0.0)
+    (want,), remembered = wants(NOW, Snapshot(state, busy), Memory(endpoints={CHAT: before}), config)
+    after = remembered[CHAT]
+    assert after.aim == want.want > before.aim and after.busy_since_s == NOW
+    assert after == replace(before, aim=after.aim, busy_since_s=NOW)
+    quiet = {CHAT: signals(last_arrival_s=NOW - 1000.0)}
+    same = wants(NOW, Snapshot(a_pool(), quiet), Memory(endpoints={CHAT: EndpointMemory(strained_at_s=NOW)}), CONFIG)[1]
+    assert wants(NOW, Snapshot(a_pool(), quiet), Memory(endpoints=same), CONFIG)[1][CHAT] is same[CHAT]
 
 
 def test_the_tail_of_a_burst_teaches_nothing_of_the_little_that_arrives_in_it() -> None:
