@@ -38,6 +38,7 @@ from ebbtide_autoscaler.collecting import collect_seldom
 from ebbtide_autoscaler.heartbeat import start_beating
 from ebbtide_autoscaler.job_desk import JobDesk
 from ebbtide_autoscaler.loop import Loop
+from ebbtide_autoscaler.notices import FreezeCause
 from ebbtide_autoscaler.occupancy_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.seat_desk import SeatDesk
 from ebbtide_autoscaler.status import status
@@ -63,7 +64,7 @@ class Arbiter:
     def _slot_holders(self) -> Callable[[Writer], bool] | None:
         """Who may have a slot now; None while the ledger is not open, for then the directory may be another one."""
         loop = self._loop
-        if not loop.opened or loop.still.by == "ledger":
+        if not loop.opened or loop.still.by is FreezeCause.LEDGER:
             return None
         return holders(loop.world.state.nodes, dict(loop.reports.agents), clock.now_s())
 

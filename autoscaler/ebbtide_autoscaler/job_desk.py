@@ -17,7 +17,6 @@ from ebbtide_autoscaler import settings
 from ebbtide_autoscaler.asides import at_admission
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.observe import directive, orders
-from ebbtide_autoscaler.reports import heard, overtaken
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
 
@@ -103,11 +102,7 @@ class JobDesk:
                 return ControllerOrders(None, "just submitted")
             why = "another submission of this job has taken over" if job else "the pool does not know this job any more"
             return ControllerOrders(None, why, cancelled=True, kill_gang=job is None)
-        last = self._loop.reports.controllers.get(name)
-        if overtaken(last, ("incarnation",), report):  # guard: a controller's word that was overtaken is dropped
-            return self._orders(name)
-        self._loop.reports.controllers[name] = heard(report)
-        if last is None or last.report.phase is not report.phase:
+        if self._loop.reports.take_controller(report):
             self._loop.wake()
         return self._orders(name)
 
@@ -120,18 +115,7 @@ class JobDesk:
 
     def rank(self, report: RankReport) -> JobDirective | None:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
-        key = (JobName(report.job), report.rank)
-        last = self._loop.reports.ranks.get(key)
-        # guard: a rank's word that was overtaken is dropped
-        if overtaken(last, ("incarnation", "node", "pid"), report):
-            return directive(self._loop.world.state, report)
-        if (
-            last is None
-            # guard: a rank's word of an earlier lease is dropped
-            or last.report.lease_epoch <= report.lease_epoch
-        ):
-            self._loop.reports.ranks[key] = heard(report)
-        if last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive):
+        if self._loop.reports.take_rank(report):
             self._loop.wake()
         return directive(self._loop.world.state, report)
 

@@ -357,7 +357,7 @@ class Loop:
 
     def _host_bytes(self) -> int | None:
         """None: nothing is to be looked at, for what is found could not be taken in, and must not pile up."""
-        if self.file.config is None or self._brake.on.by == "ledger":
+        if self.file.config is None or self._brake.on.by is FreezeCause.LEDGER:
             return None
         return self.file.config.pool.host_memory_per_node
 

@@ -4,6 +4,7 @@ Every field is a plain dict whose entries are replaced whole, so that a reader s
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
 from secrets import token_hex
@@ -103,6 +104,55 @@ class Reports:
         self.controllers.pop(job, None)
         for key in [key for key in self.ranks if key[0] == job]:
             self.ranks.pop(key, None)
+
+    def take_rank(self, report: RankReport) -> bool:
+        """Take in a rank's word unless it was overtaken; says whether it is news."""
+        key = (JobName(report.job), report.rank)
+        last = self.ranks.get(key)
+        # guard: a rank's word that was overtaken is dropped
+        if overtaken(last, ("incarnation", "node", "pid"), report):
+            return False
+        if (
+            last is None
+            # guard: a rank's word of an earlier lease is dropped
+            or last.report.lease_epoch <= report.lease_epoch
+        ):
+            self.ranks[key] = heard(report)
+        return last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive)
+
+    def take_controller(self, report: ControllerReport) -> bool:
+        """Take in a Train controller's word unless it was overtaken; says whether it is news."""
+        name = JobName(report.job)
+        last = self.controllers.get(name)
+        if overtaken(last, ("incarnation",), report):  # guard: a controller's word that was overtaken is dropped
+            return False
+        self.controllers[name] = heard(report)
+        return last is None or last.report.phase is not report.phase
+
+    def take_replica(self, report: ReplicaReport) -> bool:
+        """Take in a replica's word unless it was overtaken; says whether it is news."""
+        seat = SeatId(report.seat)
+        last = self.replicas.get(seat)
+        late = overtaken(last, ("replica", "node", "pid"), report)
+        if not late and (
+            last is None
+            or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
+        ):
+            self.replicas[seat] = heard(report)
+        return last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica)
+
+    def take_misplaced(self, seat: SeatId, slots: Iterable[SlotId]) -> None:
+        """A replica came to other slots than it was granted."""
+        self.misplaced[seat] = heard(tuple(sorted(slots)))
+
+    def take_gateway(self, report: GatewayReport) -> bool:
+        """Take in a gateway's word unless it was overtaken; says whether it holds requests and held none before."""
+        last = self.gateways.get(report.gateway)
+        if not overtaken(last, ("gateway",), report):  # guard: a gateway's word that was overtaken is dropped
+            self.gateways[report.gateway] = heard(report)
+            self.gateway_last_s = clock.now_s()
+        held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
+        return sum(part.held for part in report.traffic.values()) > 0 and not held_before
 
     def take_agent(self, report: AgentReport, state: PoolState) -> bool:
         """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""

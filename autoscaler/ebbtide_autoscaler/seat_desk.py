@@ -8,7 +8,6 @@ from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.observe import lease, placed, replica_orders, settling
-from ebbtide_autoscaler.reports import heard, overtaken
 from ebbtide_autoscaler.steady_clock import clock
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
@@ -29,33 +28,20 @@ class SeatDesk:
             return None
         here = placed(state, record, node, gpu_ids)
         if here != frozenset(record.slots):  # guard: a replica on other GPUs than granted gets no lease
-            self._loop.reports.misplaced[record.id] = heard(tuple(sorted(here)))
+            self._loop.reports.take_misplaced(record.id, here)
             self._loop.wake()
             return None
         return lease(state, seat, record.epoch, record.slots)
 
     def replica(self, report: ReplicaReport) -> ReplicaOrders:
         """A replica's state."""
-        seat = SeatId(report.seat)
-        last = self._loop.reports.replicas.get(seat)
-        late = overtaken(last, ("replica", "node", "pid"), report)
-        if not late and (
-            last is None
-            or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
-        ):
-            self._loop.reports.replicas[seat] = heard(report)
-        if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
+        if self._loop.reports.take_replica(report):
             self._loop.wake()
         return replica_orders(self._loop.world.state, report)
 
     def gateway(self, report: GatewayReport) -> GatewayOrders:
         """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""
-        last = self._loop.reports.gateways.get(report.gateway)
-        if not overtaken(last, ("gateway",), report):  # guard: a gateway's word that was overtaken is dropped
-            self._loop.reports.gateways[report.gateway] = heard(report)
-            self._loop.reports.gateway_last_s = clock.now_s()
-        held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
-        if sum(part.held for part in report.traffic.values()) and not held_before:
+        if self._loop.reports.take_gateway(report):
             self._loop.wake()
         seen, state = self._loop.seen, self._loop.world.state
         unsure = not self._loop.configured or seen is None or settling(state, seen, clock.now_s())
