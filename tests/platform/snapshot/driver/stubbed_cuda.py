@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.carry import carry
 from ebbtide.snapshot.driver.cuda import CudaDriver
 from ebbtide.snapshot.driver.cuda_library import CudaLibrary, NoCuda
 from ebbtide.snapshot.driver.errors import (
@@ -28,6 +27,7 @@ from ebbtide.snapshot.driver.gang import move
 from ebbtide.snapshot.driver.gang_plan import Verb
 from ebbtide.snapshot.driver.port import Extent, Operation
 from ebbtide.snapshot.driver.states import ProcessState
+from tests.platform.snapshot.driver.carry import carry
 from tests.platform.snapshot.driver.sleepers import sleepers
 
 STUB = ctypes.CDLL("libcuda.so.1")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.snapshot.driver.carry import carry
 from ebbtide.snapshot.driver.errors import CopyFailed
 from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.port import Extent, Operation
 from ebbtide.snapshot.driver.states import ProcessState
+from tests.platform.snapshot.driver.carry import carry
 from tests.platform.snapshot.driver.sleepers import sleepers
 
 

@@ -15,18 +15,15 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from ebbtide.storage.arenas import Arenas
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.training.about import About
-from ebbtide.storage.training.background import BackgroundSaver
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.dcp_reader import TrainingReader
 from ebbtide.storage.training.gang import load_into, save_together
-from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide.storage.training.places import CheckpointId
 from ebbtide.storage.training.rank_entry import RankEntry
 from ebbtide.storage.training.rank_file import Shard as Part
@@ -335,29 +332,6 @@ def save_slowly(
             outcomes.append(type(error).__name__)
     run.settle()
     return outcomes
-
-
-def save_in_background(rank: int, world: int, root: str, rendezvous: str, epoch: int) -> dict[str, Any]:
-    """Two saves while training goes on, over a group of their own; the state changes as soon as it may."""
-    meet(rank, world, rendezvous)
-    group = dist.new_group(backend="gloo")
-    run, arenas = run_at(root), Arenas()
-    background = BackgroundSaver(HostCopies(arenas))
-    held = []
-    for step in (1, 2):
-        state = sharded_state(step)
-
-        def write(staged: dict[str, Any], step: int = step) -> CheckpointId:
-            return save_together(staged, run, at=CheckpointId(epoch, step), group=group)
-
-        save = background.begin(state, write)
-        for value in (state["model"]["rows"].to_local(), state["model"]["plain"]):
-            value.zero_()
-        dist.all_reduce(torch.ones(3))  # training goes on
-        assert str(save.wait(120)) == f"e{epoch}/step-{step}"
-        held.append(arenas.total_bytes)
-    run.settle()
-    return {"held": held, "newest": str(run.newest())}
 
 
 def fail_on_one_rank(rank: int, world: int, root: str, rendezvous: str, victim: int, how: str) -> str:

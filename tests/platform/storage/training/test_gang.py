@@ -87,14 +87,6 @@ def test_plans_that_pytorch_has_cached_are_written_into_the_right_step(gangs: Ga
     assert [one["step"] for one in load(gangs, tmp_path, 3)] == [3, 3, 3]
 
 
-def test_saving_in_the_background_takes_the_state_as_it_was(gangs: Gangs, tmp_path: Path) -> None:
-    found = gangs.run("save_in_background", 2, root=tmp_path, rendezvous=meeting(tmp_path), epoch=1)
-    for one in found:
-        assert one["newest"] == "e1/step-2"
-        assert one["held"][0] == one["held"][1], "the second copy took the memory of the first"
-    assert [one["step"] for one in load(gangs, tmp_path, 3)] == [2, 2, 2]
-
-
 # ---- dying
 
 

@@ -1,4 +1,4 @@
-"""Moving what a process holds on its GPUs by an open operation, by the best way that works."""
+"""Moving what a process holds on its GPUs by an open operation, for tests: the product opens none (decision 023)."""
 
 from collections.abc import Sequence
 
