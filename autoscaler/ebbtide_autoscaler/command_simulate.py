@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ Traced = tuple[Path, float, float]
 """A trace's file, its factor, and the day from which on it is read."""
 
 MOST_NUMBERS = 2
+EXTRA = ("matplotlib", "numba", "pyarrow")  # of the extra [simulate]: no other command needs them
 KILLED = (
     "a process that played was killed, as is one for which there is no memory: --processes 1 plays one run at a time, "
     "and with --keep FOLDER no run that has ended is played again"
@@ -106,12 +108,12 @@ def simulate(
     be other than it was: {} plays it again as it was. Equal seeds give equal results. With --keep a simulation that was
     broken off goes on where it was: runs that have ended are not played again by the same code on the same input.
     """
+    _must_have_its_extra()
     # Here, since arrays and Parquet take half a second to import, for which every other command would wait.
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
 
     from ebbtide_autoscaler.simulate import play  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.given import given, given_ledger  # noqa: PLC0415
-    from ebbtide_autoscaler.simulate.page import NoPictures, drawable  # noqa: PLC0415
     from ebbtide_autoscaler.simulate.traces import BadTrace  # noqa: PLC0415
 
     check_outputs(json_path, page_path, keep, [config, *(path for path, *_ in (*serving, *jobs))])
@@ -122,8 +124,6 @@ def simulate(
     try:
         names = play.chosen(policies)
         file, inputs = given(config, serving, jobs) if ledger is None else given_ledger(config, *ledger)
-        if page_path is not None:
-            drawable()
         report, figures = play.play(file, inputs, names, seeds, processes, frontier=frontier, keep=keep, tell=warn)
     except ConfigErrors as error:
         print_problems(error.problems)
@@ -132,9 +132,13 @@ def simulate(
         raise BadInput(str(error)) from error
     except BrokenProcessPool as error:
         raise CommandFailed(KILLED) from error
-    except NoPictures as error:
-        raise CommandFailed(str(error)) from error
     _tell(report, figures, json_path, page_path)
+
+
+def _must_have_its_extra() -> None:
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise CommandFailed(f"a simulation needs {', '.join(missing)}: pip install 'ebbtide[simulate]'")
 
 
 def _tell(report: "Report", figures: dict[str, Any], json_path: Path | None, page_path: Path | None) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import matplotlib
+
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import COURSE_S
 from ebbtide_autoscaler.simulate.tables import CAUSES, Table
@@ -44,10 +46,6 @@ svg { max-width: 1100px; width: 100%; height: auto }
 """
 
 
-class NoPictures(RuntimeError):
-    """The library that draws is not installed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
     """What is drawn of a contender.
@@ -83,9 +81,6 @@ def page(
         remarks: what was left out or is odd.
         course_s: between two points of a course.
         recorded: slots by use and time as they were.
-
-    Raises:
-        NoPictures: matplotlib is not installed.
     """
     parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(one)}</p>" for one in remarks), _side_by_side(tables[0])]
     parts += ["<h2>Requests in time, and training</h2>", _frontier(found)]
@@ -170,21 +165,12 @@ def _waste(found: Mapping[str, Picture]) -> str:
     return _svg(figure)
 
 
-def drawable() -> None:
-    """Raises `NoPictures`, before a long run rather than after it."""
-    _plots()
-
-
 def _plots() -> Any:
-    try:
-        import matplotlib  # noqa: PLC0415 - optional: it comes with the extra [report]
-    except ImportError as error:
-        raise NoPictures("pictures need matplotlib: install ebbtide[report]") from error
     matplotlib.use("svg")
     matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: a page is to be searched too
-    import matplotlib.pyplot  # noqa: PLC0415 - as above; and only once it knows that there is no screen
+    from matplotlib import pyplot  # noqa: PLC0415 - once it knows that there is no screen
 
-    return matplotlib.pyplot
+    return pyplot
 
 
 def _svg(figure: Any) -> str:

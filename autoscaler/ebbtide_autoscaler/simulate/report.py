@@ -116,7 +116,7 @@ class Report:
         return f"{many(one['slots'], 'GPU')}, {one['hours']:.1f} hours, {jobs}, {seeds}"
 
     def as_page(self) -> str:
-        """As HTML; raises `page.NoPictures`."""
+        """As HTML."""
         found = self.as_json(0.0)
         policies = found["policies"]
         return page(

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from ebbtide.cli.errors import BadInput
+from ebbtide.cli.errors import BadInput, CommandFailed
+from ebbtide_autoscaler import command_simulate
 from ebbtide_autoscaler.command_simulate import simulate
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
@@ -460,3 +461,13 @@ def test_a_picture_of_a_long_run_has_means_and_not_every_point() -> None:
     assert hours[0] == 0 and hours[-1] < 10_000 * COURSE_S / 3600
     assert counts[0] == pytest.approx((25 - 1) / 2) and counts == sorted(counts)
     assert drawn_course([[1, 3], [2, 2]], COURSE_S) == ([0.0, COURSE_S / 3600], [[1.0, 3.0], [2.0, 2.0]])
+
+
+def test_without_its_extra_it_says_what_to_install(
+    files: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, traffic, _ = files
+    monkeypatch.setattr(command_simulate, "find_spec", lambda name: None if name == "numba" else object())
+    done = CliRunner().invoke(simulate, [config, "--serving", traffic], standalone_mode=False)
+    assert isinstance(done.exception, CommandFailed)
+    assert str(done.exception) == "a simulation needs numba: pip install 'ebbtide[simulate]'"
