@@ -7,7 +7,7 @@ import sys
 import click
 from rich.console import Console
 
-from evidence import carried
+from evidence import carried, pages
 from evidence.closure import NoSuchModule
 from evidence.digest import behind, digest_of
 from evidence.report import as_json, as_table, found_all
@@ -55,6 +55,13 @@ def carry(before: str, after: str, why: str, proof: str) -> None:
         raise click.ClickException(str(error.stderr or error)) from error
     carried.record(statement)
     click.echo(f"{len(statement.digests)} digests are carried over; commit evidence/{carried.PATH.name}")
+
+
+@main.command(name="pages")
+def pages_() -> None:
+    """Make the page of Markdown beside each result anew."""
+    for path in pages.write():
+        click.echo(path.relative_to(carried.ROOT))
 
 
 @main.command(hidden=True)

@@ -1,4 +1,7 @@
-"""Results on disk: JSON files below benchmarks/results, each replaced whole. Of the standard library alone."""
+"""Results on disk: JSON files below benchmarks/results, each replaced whole. Of the standard library alone.
+
+Beside each that is kept in the repository stands its page, see `pages`.
+"""
 
 import json
 import os
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evidence import pages
 from evidence.provenance import RESULTS
 
 
@@ -31,3 +35,5 @@ def write(document: Mapping[str, Any] | list[Any], path: Path) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+    if path.is_relative_to(RESULTS) and isinstance(document, Mapping):
+        pages.write_beside(path, document)
