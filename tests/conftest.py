@@ -17,6 +17,8 @@ import pytest
 
 from tests.examples import USUAL, examples
 
+pytest.register_assert_rewrite("tests.builders")  # what fails there shows its values, as in a test
+
 PR_GET_CHILD_SUBREAPER = 37  # linux/prctl.h
 
 # A deadline of hypothesis' (200 ms by default) fails tests on a machine that is busy, and says nothing about the code.

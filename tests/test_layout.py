@@ -77,6 +77,17 @@ def test_the_map_of_the_autoscaler_names_each_module_once() -> None:
     assert [name for name in named if not any(fnmatch(one, name) for one in there)] == []
 
 
+def test_no_test_is_imported_by_another_file() -> None:
+    """What several tests need is in `tests.builders`, or in a module beside them that is no test."""
+    found = [
+        f"{path.relative_to(ROOT)} imports {node.module}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and re.match(r"tests\.(.+\.)?test_\w+$", node.module or "")
+    ]
+    assert found == []
+
+
 def test_no_tracked_file_names_a_path_of_one_machine() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     forbidden = ["/" + "work/", "/" + "root/"]

@@ -37,7 +37,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.advance import advance
 from ebbtide_autoscaler.seen import FenceView, Heard, Limits, Seen
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import S0, S1, SEAT0, TRAIN, a_pool, fold
+from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold
 
 LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)
 T = 2_000.0  # the last event

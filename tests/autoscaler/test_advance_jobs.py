@@ -29,7 +29,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.advance_jobs import facts
 from ebbtide_autoscaler.seen import STRAGGLER_S, Heard, Limits, Seen
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import S0, S1, TRAIN, a_pool, fold
+from tests.builders.policy import S0, S1, TRAIN, a_pool, fold, rank
 
 LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)
 T = 2_000.0  # the last event
@@ -46,23 +46,6 @@ RECOVERING = fold(RUNNING, JobCrashed(TRAIN, "w", 0), at_s=T)
 RECOVERING_FREE = fold(RECOVERING, SlotFreed(S0), SlotFreed(S1), at_s=T)
 
 GANG, NO_GANG = ControllerPhase.GANG, ControllerPhase.NO_GANG
-
-
-def rank(number: int = 0, phase: RankPhase = RankPhase.RUNNING, **changes: Any) -> RankReport:
-    report = RankReport(
-        job="train",
-        incarnation="i",
-        rank=number,
-        world=2,
-        node="n0",
-        pid=number,
-        lease_epoch=1,
-        directive=1,
-        phase=phase,
-        step=5,
-        durable_step=0,
-    )
-    return replace(report, **changes)
 
 
 def said(phase: ControllerPhase = GANG, epoch: int = 1, **changes: Any) -> ControllerReport:

@@ -23,7 +23,7 @@ from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.advance_seats import MOST_WHY, facts
 from ebbtide_autoscaler.seen import Heard, Limits, Seen
-from tests.autoscaler.test_policy import S0, SEAT0, a_pool, fold
+from tests.builders.policy import S0, SEAT0, a_pool, fold
 
 LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)
 T = 2_000.0  # the last event

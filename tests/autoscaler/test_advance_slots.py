@@ -35,7 +35,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.advance_slots import ORPHAN_S, facts
 from ebbtide_autoscaler.seen import STRAGGLER_S, FenceView, Heard, Seen
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import S0, S1, SEAT0, TRAIN, a_pool, fold
+from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold
 
 T = 2_000.0  # the last event
 N0 = NodeId("n0")

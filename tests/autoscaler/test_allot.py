@@ -35,7 +35,7 @@ from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Sn
 from ebbtide_autoscaler.teams import Team
 from ebbtide_autoscaler.turn import turn
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     CONFIG,
     HELD,
@@ -56,7 +56,7 @@ from tests.autoscaler.test_policy import (
     with_job,
     with_ready,
 )
-from tests.autoscaler.test_quiet import aside, pools
+from tests.builders.pools import aside, pools
 from tests.examples import examples
 
 HOUR_S = 3600.0

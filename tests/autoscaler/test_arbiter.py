@@ -3,73 +3,18 @@
 import asyncio
 import json
 import logging
-from collections import deque
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport
-from ebbtide.config.pool import PoolMode, PoolSection
-from ebbtide.pool.apply import apply
-from ebbtide.pool.errors import IllegalTransition
-from ebbtide.pool.events import Body, Event, JobEnded, JobForgotten, JobSubmitted, NodeFound, Slot, SlotFound
-from ebbtide.pool.ids import JobName, NodeId, RecordId, SlotId
-from ebbtide.pool.state import PoolState
+from ebbtide.pool.events import Body, JobEnded, JobForgotten, JobSubmitted, Slot, SlotFound
+from ebbtide.pool.ids import JobName, SlotId
 from ebbtide_autoscaler import job_desk, wishes
-from ebbtide_autoscaler.arbiter import Arbiter
-from ebbtide_autoscaler.job_desk import JobDesk
 from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.reports import Reports
-from ebbtide_autoscaler.seat_desk import SeatDesk
 from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.wishes import Wishes
 from tests.autoscaler.closed_loop import a_job
-
-N = NodeId("n")
-
-
-class FakeLoop:
-    """A loop whose ledger answers at once, or not at all."""
-
-    def __init__(self) -> None:
-        self.world = SimpleNamespace(state=PoolState())
-        self.opened = True
-        policy = SimpleNamespace(restart_cost_s=20.0)
-        pool = PoolSection(name="p")
-        self.file = SimpleNamespace(mode=PoolMode.MANAGE, config=SimpleNamespace(pool=pool, policy=policy, teams=()))
-        self.seen: Seen | None = None
-        self.waits: dict[str, str] = {}
-        self.reports = Reports(started_s=0.0)
-        self.hangs = False
-        self.frozen = ""
-        self.inbox: deque[Body] = deque()
-        self.forgotten: list[JobName] = []
-        self.submit(NodeFound(N, 0))
-
-    def submit(self, body: Body) -> None:
-        if self.hangs:
-            self.frozen = "the ledger has not answered for 7 s (/shared)"
-            self.inbox.append(body)
-            return
-        try:
-            self.world.state = apply(self.world.state, Event(RecordId("1.1"), 5.0, None, body))
-        except IllegalTransition:
-            return
-
-    def wake(self) -> None:
-        """Nothing is decided here."""
-
-    def forget_submission(self, job: JobName) -> None:
-        self.forgotten.append(job)
-
-    def must_be_open(self) -> None:
-        """The ledger is not known to be broken yet."""
-
-    def withdraw(self, body: Body) -> bool:
-        there = body in self.inbox
-        self.inbox.clear()
-        return there
+from tests.builders.arbiter import FakeLoop, N, an_arbiter
 
 
 @pytest.fixture
@@ -77,13 +22,6 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
     monkeypatch.setattr(wishes, "TAKE_S", 0.1)
     monkeypatch.setattr(job_desk, "REGISTER_S", 0.1)
     return FakeLoop()
-
-
-def an_arbiter(loop: Any) -> Any:
-    found = Arbiter.__new__(Arbiter)
-    found._loop = loop
-    found._jobs, found._seats, found._wishes = JobDesk(loop), SeatDesk(loop), Wishes(loop)
-    return found
 
 
 def test_a_freeze_is_taken_once_and_ended_once(loop: FakeLoop) -> None:

@@ -42,7 +42,7 @@ from ebbtide_autoscaler.reports import GATEWAY_PRESENT_S
 from ebbtide_autoscaler.seen import Heard, Seen
 from ebbtide_autoscaler.steady_clock import clock
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_arbiter import FakeLoop, N, an_arbiter
+from tests.builders.arbiter import FakeLoop, N, an_arbiter
 
 TRAIN, SEAT = JobName("train"), SeatId("chat/0")
 S0, S1 = slot_id(N, 0), slot_id(N, 1)

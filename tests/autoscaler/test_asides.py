@@ -19,8 +19,7 @@ from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.seen import Heard, Seen
 from ebbtide_autoscaler.signals import Away, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_advance_jobs import rank
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     CONFIG,
     HELD,
@@ -34,6 +33,7 @@ from tests.autoscaler.test_policy import (
     a_pool,
     fold,
     parked,
+    rank,
     with_job,
 )
 

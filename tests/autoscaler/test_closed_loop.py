@@ -4,55 +4,23 @@
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from ebbtide.pool.events import GrantSeat, JobCrashed, JobEnded, JobStopped, ParkJob, SeatDied, SeatReady, StopJob
-from ebbtide.pool.ids import JobName, SeatId, SlotId
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide.testing.fake_gang import FakeDriver
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
+from tests.builders.closed_loop import SEAT, TRAIN, serving, training, until
 
 SEEDS = int(os.environ.get("EBBTIDE_SEEDS", "24"))
-TRAIN, SEAT, S0 = JobName("train"), SeatId("chat/0"), SlotId("n0:0")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.proves("an event that comes too late is left out")
 def test_faults_break_no_promise_and_everything_settles_after_them(seed: int) -> None:
     Chaos(seed).run()
-
-
-def training(seed: int = 1, *, workers: int = 3, in_place: bool = True) -> tuple[Loop, FakeDriver]:
-    """A pool of three slots on which a job runs."""
-    loop = Loop(seed)
-    loop.run(3.0)
-    driver = loop.submit(replace(a_job(workers_max=workers), in_place=in_place))
-    loop.run(0.4)
-    until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
-    loop.run(3.0)
-    return loop, driver
-
-
-def until(loop: Loop, true: Callable[[], bool], limit_s: float = 60.0) -> None:
-    """Let time pass until something holds."""
-    end_s = loop.clock.now_s + limit_s
-    while not true():
-        assert loop.clock.now_s < end_s, loop.story("it did not come about")
-        loop.run(0.2)
-
-
-def serving(seed: int = 1) -> Loop:
-    """A pool whose endpoint has one replica, and steady traffic."""
-    loop = Loop(seed, endpoints=(an_endpoint(replicas_max=1),))
-    loop.run(3.0)
-    loop.gateways[0].steady = True
-    loop.gateways[0].rates["chat"] = 0.5
-    until(loop, lambda: SEAT in loop.state.seats and loop.state.seats[SEAT].state is SeatState.READY)
-    return loop
 
 
 def test_one_tide() -> None:

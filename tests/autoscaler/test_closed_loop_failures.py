@@ -25,7 +25,7 @@ from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.seen import FenceView
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
-from tests.autoscaler.test_closed_loop import serving, training, until
+from tests.builders.closed_loop import serving, training, until
 
 TRAIN, SEAT = JobName("train"), SeatId("chat/0")
 

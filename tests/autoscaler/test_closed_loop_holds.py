@@ -9,7 +9,7 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.transitions import JobState
 from ebbtide.testing.fake_gang import FakeDriver
 from tests.autoscaler.closed_loop import Loop, a_job
-from tests.autoscaler.test_closed_loop import training, until
+from tests.builders.closed_loop import training, until
 
 TRAIN = JobName("train")
 HELD, RELEASED = JobHeld(TRAIN, "ann", "new data"), JobReleased(TRAIN, "ann")

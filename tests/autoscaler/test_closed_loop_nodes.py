@@ -22,7 +22,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.testing.fake_gang import FakeDriver
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
-from tests.autoscaler.test_closed_loop import until
+from tests.builders.closed_loop import until
 
 N0, N1 = NodeId("n0"), NodeId("n1")
 TRAIN, SEAT = JobName("train"), SeatId("chat/0")

@@ -9,7 +9,7 @@ from ebbtide.pool.events import DrainSeat, EndpointDeclared, GrantSeat, ParkSeat
 from ebbtide.pool.ids import SeatId, SlotId
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint, moves
-from tests.autoscaler.test_closed_loop import S0, SEAT, TRAIN, until
+from tests.builders.closed_loop import S0, SEAT, TRAIN, until
 
 WARMS = an_endpoint(replicas_max=1, warm_replicas=1, min_uptime_factor=0.0)
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide_autoscaler import command_calls, command_hold, progress
 from ebbtide_autoscaler.command_hold import park, resume
-from tests.autoscaler.test_command_operate import FakeLink, a_status, no_sleep, run
+from tests.builders.commands import FakeLink, a_status, no_sleep, run
 
 ANN = {"by": "ann", "reason": "new data", "since_s": 5.0}
 

@@ -1,52 +1,15 @@
 """What people ask of a running pool: exit codes, one result, progress on stderr, and refusals that change nothing."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide_autoscaler import command_calls, command_operate, progress
 from ebbtide_autoscaler.command_operate import cancel, drain, freeze, left_on, undrain, unfreeze
 from ebbtide_autoscaler.nodes import Node
-
-N, M = "0123456789abcdef", "fedcba9876543210"
-
-
-def a_status(state: str = "running", occupant: str | None = "train", nodes: tuple[str, ...] = (N, M)) -> dict[str, Any]:
-    slot = {"slot": f"{N}:0", "node": N, "index": 0, "state": "leased", "occupant": occupant, "parked": []}
-    job = {"job": "train", "state": state, "step": 9, "durable_step": 9, "outcome": "cancelled: by me"}
-    return {
-        "arbiter": {"frozen": "", "mode": "manage"},
-        "nodes": [{"node": name} for name in nodes],
-        "slots": [slot],
-        "endpoints": [],
-        "jobs": [job],
-    }
-
-
-class FakeLink:
-    """An arbiter that answers from a list of states, the last one for ever, and notes what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[object, ...]] = []
-        self.states: list[dict[str, Any] | None] = [a_status()]
-        self.refusal = ""
-        self.dead = False
-
-    def call(self, method: str, *args: object, timeout_s: float = 2.0) -> Any:
-        if self.dead:
-            return None
-        if method == "hello":
-            return "here"
-        if method == "status":
-            return self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        if self.refusal:
-            raise ValueError(self.refusal)
-        self.asked.append((method, *args))
-        return None
+from tests.builders.commands import FakeLink, M, N, a_status, no_sleep, run
 
 
 @pytest.fixture
@@ -59,14 +22,6 @@ def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.setattr(command_operate, "until_done", no_sleep(progress.until_done))
     return found
-
-
-def no_sleep(until_done: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **named: until_done(*args, **named, sleep=lambda seconds: None)
-
-
-def run(command: Any, *arguments: str) -> Result:
-    return CliRunner().invoke(command, list(arguments))
 
 
 def test_a_freeze_carries_its_reason_and_who_asked(link: FakeLink) -> None:

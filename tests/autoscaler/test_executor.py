@@ -13,37 +13,11 @@ from ebbtide_autoscaler import executor, fences
 from ebbtide_autoscaler.executor import Executor, Hands
 from ebbtide_autoscaler.fence_book import FenceBook
 from ebbtide_autoscaler.instruct import CloseSeat, DropFence, HoldFence, KillReplica, OpenSeat, RestoreJob
+from tests.builders.arbiter import Serve
 
 A = NodeId("aaaaaaaa11")
 A0, A1 = SlotId(f"{A}:0"), SlotId(f"{A}:1")
 SEAT = SeatId("m/0")
-
-
-class Serve:
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
-        self.fail: Exception | None = None
-
-    async def _note(self, what: str, whom: str) -> None:
-        self.calls.append((what, whom))
-        if self.fail is not None:
-            raise self.fail
-
-    async def open_seat(self, seat: SeatPlan) -> None:
-        await self._note("open", f"{seat.seat}@{seat.node}")
-
-    async def close_seat(self, seat_id: SeatId) -> None:
-        await self._note("close", seat_id)
-
-    async def kill(self, actor_name: str) -> None:
-        await self._note("kill", actor_name)
-
-    async def start_gateway(self, settings_json: str) -> None: ...
-
-    async def living(self) -> Mapping[SeatId, tuple[str, ...]]:
-        return {}
-
-    async def stop(self) -> None: ...
 
 
 class Clock:

@@ -4,13 +4,11 @@ What is asked each time: the arbiter answers at once and says why it stands stil
 the ledger had confirmed; it goes on by itself; nothing that was confirmed is lost and nothing is there twice.
 """
 
-import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,6 +24,7 @@ from ebbtide_autoscaler import loop as loop_module
 from ebbtide_autoscaler.arbiter import Arbiter
 from ebbtide_autoscaler.journal import recover
 from tests.autoscaler.real_disk import CannotMount, RealDisk
+from tests.builders.arbiter import NoJobs, NoSurroundings
 
 PATIENCE_S = 0.3  # instead of 5 s, for the test's sake
 SOON_S = 20.0  # this machine may be busy
@@ -37,38 +36,6 @@ class NoServe:
 
     async def stop(self) -> None:
         """Nothing to stop."""
-
-
-class NoSurroundings:
-    """Nothing is to be seen."""
-
-    nodes = 0
-    elastic: Mapping[NodeId, int] = MappingProxyType({})
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    async def adopt(self) -> None:
-        """No fences."""
-
-    async def watch(self, *_: object) -> None:
-        """For ever."""
-        await asyncio.Event().wait()
-
-    async def strangers(self, *_: object) -> dict[object, str]:
-        """None."""
-        return {}
-
-    async def leave(self) -> None:
-        """No fences."""
-
-
-class NoJobs:
-    """No job can be restored."""
-
-    async def restore(self, job: str) -> str:
-        """Never called."""
-        raise AssertionError(job)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.foresee import foreseen
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, S1, S2, SEAT0, a_pool, with_job, with_ready
+from tests.builders.policy import CHAT, CONFIG, NOW, S0, S1, S2, SEAT0, a_pool, with_job, with_ready
 
 HOUR_S = 3600.0
 ONE = EndpointSignals(inflight=2, arriving_per_s=1.0, stay_s=2.0, last_arrival_s=NOW, known=True)

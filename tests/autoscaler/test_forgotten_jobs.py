@@ -19,7 +19,7 @@ from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import Memory
 from ebbtide_autoscaler.step import World, step
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
-from tests.autoscaler.test_closed_loop import until
+from tests.builders.closed_loop import until
 
 KEPT, KEPT_MAX = 3, 6
 WAIT_S = 60.0

@@ -33,7 +33,7 @@ from ebbtide_autoscaler.seen import Seen
 from ebbtide_autoscaler.signals import Memory
 from ebbtide_autoscaler.step import World, step
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint
-from tests.autoscaler.test_closed_loop import until
+from tests.builders.closed_loop import until
 
 KEPT, KEPT_MAX, SPARED_S = 3, 6, 20.0
 TRAIN = JobName("train")

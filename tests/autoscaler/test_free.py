@@ -23,7 +23,7 @@ from ebbtide_autoscaler.placement import askable, lendable, may_lose, packed, pl
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import S0, S1, TRAIN, a_pool, with_job
+from tests.builders.policy import S0, S1, TRAIN, a_pool, with_job
 
 LARGE = large_pool(128).world.state
 STATES = (SlotState.FREE, SlotState.LEASED, SlotState.RECLAIMING, SlotState.OPENING, SlotState.LOST)

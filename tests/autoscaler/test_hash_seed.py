@@ -15,8 +15,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointMemory, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import CONFIG, NOW, a_pool, slots, with_job, with_ready
-from tests.autoscaler.test_yielding import at_work
+from tests.builders.policy import CONFIG, NOW, a_pool, at_work, slots, with_job, with_ready
 
 SLOTS_EACH = {EndpointName("a"): 1, EndpointName("b"): 2, EndpointName("c"): 4}
 COUNT = 400  # so many that one of them was another with another seed while a set of names was gone through

@@ -19,7 +19,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide_autoscaler import wishes
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_arbiter import FakeLoop, an_arbiter
+from tests.builders.arbiter import FakeLoop, an_arbiter
 
 TRAIN = JobName("train")
 

@@ -36,7 +36,7 @@ from ebbtide_autoscaler.signals import EndpointSignals, Memory
 from ebbtide_autoscaler.step import World, step
 from ebbtide_autoscaler.view import view
 from tests.autoscaler.closed_loop import KNOBS, a_job
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CONFIG,
     HELD,
     NOW,
@@ -53,7 +53,7 @@ from tests.autoscaler.test_policy import (
     slots,
     with_job,
 )
-from tests.autoscaler.test_policy_properties import random_states, traffics
+from tests.builders.pools import random_states, traffics
 from tests.examples import examples
 
 ASIDE = JobHeld(TRAIN, "ann", "new data")

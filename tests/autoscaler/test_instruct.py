@@ -31,7 +31,7 @@ from ebbtide_autoscaler.instruct import (
     instruct,
 )
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
-from tests.autoscaler.test_policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold, slots
+from tests.builders.policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold, slots
 
 NOW = 2_000.0
 OPENING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"))

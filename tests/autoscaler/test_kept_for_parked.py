@@ -28,20 +28,8 @@ from tests.autoscaler.referee_jobs import (
     parked_jobs_keep_their_slots_for_a_while,
     what_a_job_was_stopped_for_is_left_to_it,
 )
-from tests.autoscaler.test_policy import (
-    CONFIG,
-    NOW,
-    SEAT0,
-    a_pool,
-    fold,
-    look,
-    parked,
-    signals,
-    slots,
-    with_job,
-    with_ready,
-)
-from tests.autoscaler.test_referee import a_case
+from tests.builders.closed_loop import a_case
+from tests.builders.policy import CONFIG, NOW, SEAT0, a_pool, fold, look, parked, signals, slots, with_job, with_ready
 from tests.examples import examples
 
 GROWS, ASIDE = JobName("grows"), JobName("aside")

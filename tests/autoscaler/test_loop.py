@@ -1,121 +1,48 @@
 """The loop around the pure step, on a real ledger: what it passes on, and what it keeps back."""
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ebbtide.client.messages import ReplicaPhase, ReplicaReport
-from ebbtide.config.root import PoolFile
 from ebbtide.ledger import epoch_file
-from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.events import (
     Body,
-    EndpointDeclared,
-    Event,
     GrantSeat,
     JobSubmitted,
     NodeFound,
     SeatLanded,
     SeatReady,
-    Slot,
-    SlotFound,
     SlotFreed,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
+from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler import fences
 from ebbtide_autoscaler import journal as journal_module
 from ebbtide_autoscaler import loop as loop_module
 from ebbtide_autoscaler import reports as reports_module
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Closed
-from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
-from ebbtide_autoscaler.loop import Loop
 from ebbtide_autoscaler.seen import Heard
 from ebbtide_autoscaler.steady_clock import SteadyClock
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_executor import Serve
-from tests.autoscaler.test_fail_static import NoJobs, NoSurroundings
+from tests.builders.arbiter import (  # noqa: F401 - fixtures
+    S0,
+    S1,
+    SEAT,
+    SLOTS,
+    TRAIN,
+    NoJobs,
+    NoSurroundings,
+    Serve,
+    Start,
+    asked,
+    start,
+    ticks,
+    until,
+)
 
-NODE, TRAIN, SEAT = NodeId("n"), JobName("train"), SeatId("chat/0")
-S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
-SLOTS: tuple[Body, ...] = (NodeFound(NODE, 0), *(SlotFound(Slot(s, NODE, i)) for i, s in enumerate((S0, S1))))
 SERVES: tuple[Body, ...] = (GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT, "a"), SeatReady(SEAT, ()))
-SOON_S = 60.0
-
-
-Start = Callable[..., Loop]
-
-
-def a_file(shared: Path, *, mode: str, endpoints: tuple[str, ...]) -> PoolFile:
-    listed = tuple({"name": name, "model": "/m"} for name in endpoints)
-    pool = {"name": "p", "shared_dir": shared, "mode": mode}
-    file = {"pool": pool, "endpoints": listed, "metrics": {"enabled": False}}
-    return PoolFile.model_validate(file, strict=False)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The slots for which a fence was asked."""
-    found: list[str] = []
-
-    def hold(_pool: str, _node: NodeId, missing: tuple[SlotId, ...], *, sole: bool) -> fences.Held:
-        found.extend(missing)
-        return fences.Held({}, tuple(missing))
-
-    monkeypatch.setattr(fences, "hold", hold)
-    return found
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a loop whose ledger says this."""
-    monkeypatch.setattr(loop_module, "load_serve", Serve)
-    monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
-    monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
-    started: list[Loop] = []
-
-    def begin(
-        *bodies: Body,
-        mode: str = "manage",
-        endpoints: tuple[str, ...] = ("chat",),
-        records: tuple[dict[str, Any], ...] = (),
-    ) -> Loop:
-        config = a_file(tmp_path, mode=mode, endpoints=endpoints)
-        log = EpochLog.open(tmp_path / "ledger", writer="before")
-        declared = [EndpointDeclared(one.spec()) for one in a_file(tmp_path, mode=mode, endpoints=("chat",)).endpoints]
-        events = [Event(RecordId(f"1.{n}"), time.time() - 100.0, None, b) for n, b in enumerate([*declared, *bodies])]
-        record: dict[str, Any] = {"type": "config", "at_s": 1.0, "config": config.model_dump_json(by_alias=True)}
-        journal = Journal(log, Recovered())
-        fenced = [fence_record(slot, f"fence of {slot}") for slot in (S0, S1) if SlotFreed(slot) in bodies]
-        journal.write(events, extra=[record, *fenced, *records]).result(SOON_S)
-        journal.close()
-        started.append(Loop("p", tmp_path, lock_dir=str(tmp_path / "node" / "slots"), writer="w"))
-        started[-1].start()
-        return started[-1]
-
-    yield begin
-    for one in started:
-        one._stopped = True
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + SOON_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.02)
-
-
-def ticks(loop: Loop, number: int = 3) -> None:
-    """Let it tick some times."""
-    for _ in range(number):
-        before = loop.seen
-        until(lambda before=before: loop.seen is not before)  # type: ignore[misc]
 
 
 @pytest.mark.proves("the loop of an observing pool passes on no fence to be taken")

@@ -14,10 +14,10 @@ from ebbtide.telemetry import handover, pool, training
 from ebbtide.telemetry.catalogue import series_names
 from ebbtide.telemetry.family import Family
 from tests.autoscaler.closed_loop import KNOBS, an_endpoint
-from tests.autoscaler.test_closed_loop import until
-from tests.autoscaler.test_loop import SLOTS, Start, asked, start, ticks  # noqa: F401 - fixtures
-from tests.autoscaler.test_loop import until as soon
-from tests.autoscaler.test_metrics import TRAIN, Metered, one_tide
+from tests.builders.arbiter import SLOTS, Start, asked, start, ticks  # noqa: F401 - fixtures
+from tests.builders.arbiter import until as soon
+from tests.builders.closed_loop import until
+from tests.builders.metrics import TRAIN, Metered, one_tide
 from tests.platform.telemetry.scrapes import values
 
 
@@ -87,8 +87,8 @@ def test_a_working_day_moves_every_metric_of_pool_hand_overs_and_training() -> N
 
 
 def test_every_tick_and_every_write_of_the_loop_itself_is_measured(
-    start: Start,  # noqa: F811
-    asked: list[str],  # noqa: F811
+    start: Start,
+    asked: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = start(*SLOTS)
@@ -115,8 +115,8 @@ def test_every_tick_and_every_write_of_the_loop_itself_is_measured(
 
 
 def test_an_append_that_hangs_shows_as_pending_with_its_age(
-    start: Start,  # noqa: F811
-    asked: list[str],  # noqa: F811
+    start: Start,
+    asked: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = start(*SLOTS)

@@ -42,8 +42,8 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, as_if_ours, began_s, directive, orders, routes, traffic
 from ebbtide_autoscaler.seen import Heard, Seen
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_closed_loop import serving
-from tests.autoscaler.test_policy import CHAT, S0, S1, S2, SEAT0, TRAIN, a_pool, fold
+from tests.builders.closed_loop import serving
+from tests.builders.policy import CHAT, S0, S1, S2, SEAT0, TRAIN, a_pool, fold
 
 WAITING = fold(a_pool(), JobSubmitted(a_job(), "i"))
 STARTING = fold(WAITING, GrantJob(TRAIN, (S0,), "r"))

@@ -29,11 +29,11 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord
 from ebbtide_autoscaler.owed import kept, minima_owed
 from ebbtide_autoscaler.teams import Shares, Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CONFIG,
     HELD,
     NOW,
@@ -41,8 +41,10 @@ from tests.autoscaler.test_policy import (
     S1,
     S2,
     SEAT0,
+    SEMI,
     TRAIN,
     a_pool,
+    crashed,
     fold,
     kinds,
     look,
@@ -52,16 +54,6 @@ from tests.autoscaler.test_policy import (
     with_job,
     with_ready,
 )
-
-SEMI = WorkloadClass.SEMI_PREEMPTIBLE
-
-
-def crashed(state: PoolState, name: str, workers_min: int, count: int, priority: int = 0) -> PoolState:
-    """One that ran on the first ``count`` slots and is on its way back."""
-    spec = a_job(name, workload_class=SEMI, workers_min=workers_min, workers_max=4, priority=priority)
-    gang = tuple(state.free_slots())[:count]
-    state = fold(state, JobSubmitted(spec, "i"), GrantJob(spec.name, gang, "r"), JobRunning(spec.name, 1))
-    return fold(state, JobCrashed(spec.name, "w", 0), *(SlotFreed(slot) for slot in gang))
 
 
 def test_the_rest_of_a_minimum_that_cannot_be_met_is_not_kept_from_replicas() -> None:

@@ -1,17 +1,11 @@
 """What the policy decides, one situation at a time, and what it must never do in any."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
-    Body,
     CancelJob,
-    Decision,
-    EndpointDeclared,
-    Event,
     GrantJob,
     GrantSeat,
     JobCrashed,
@@ -20,100 +14,41 @@ from ebbtide.pool.events import (
     JobStopped,
     JobSubmitted,
     NodeDraining,
-    NodeFound,
     ParkJob,
     ResumeJob,
     SeatGone,
     SeatLanded,
     SeatReady,
     SeatStopped,
-    Slot,
-    SlotFound,
     SlotFreed,
     StopJob,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
-from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
-from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId
+from ebbtide.pool.spec import WorkloadClass
+from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-
-NOW = 10_000.0
-CHAT, TRAIN = EndpointName("chat"), JobName("train")
-SEAT0, SEAT1 = seat_id(CHAT, 0), seat_id(CHAT, 1)
-CONFIG = PolicyConfig(restart_cost_s=20.0, grow_after_s=10.0, up_after_s=1.0)
-
-
-def slots(count: int, node: str = "n0") -> tuple[SlotId, ...]:
-    return tuple(slot_id(NodeId(node), index) for index in range(count))
-
-
-S0, S1, S2 = slots(3)
-
-
-def fold(state: PoolState, *bodies: Body, at_s: float = 1_000.0) -> PoolState:
-    for number, body in enumerate(bodies):
-        state = apply(state, Event(RecordId(f"1-{number}"), at_s, None, body))
-    return state
-
-
-def a_pool(
-    *, nodes: Mapping[str, int] | None = None, endpoints: tuple[EndpointSpec, ...] = (an_endpoint(),), host: int = 1000
-) -> PoolState:
-    state = PoolState()
-    for node, count in (nodes or {"n0": 3}).items():
-        state = fold(state, NodeFound(NodeId(node), host))
-        for index, name in enumerate(slots(count, node)):
-            state = fold(state, SlotFound(Slot(name, NodeId(node), index)), SlotFreed(name))
-    return fold(state, *(EndpointDeclared(spec) for spec in endpoints))
-
-
-def with_job(state: PoolState, spec: JobSpec, gang: tuple[SlotId, ...], at_s: float = 1_000.0) -> PoolState:
-    return fold(state, JobSubmitted(spec, "i"), GrantJob(spec.name, gang, "r"), JobRunning(spec.name, 1), at_s=at_s)
-
-
-def with_ready(state: PoolState, seat: SeatId, gang: tuple[SlotId, ...], at_s: float = 1_000.0) -> PoolState:
-    return fold(state, GrantSeat(seat, gang, "r"), SeatLanded(seat, "a"), SeatReady(seat, ()), at_s=at_s)
-
-
-def parked(state: PoolState, name: JobName = TRAIN, at_s: float = NOW - 5.0) -> PoolState:
-    gang = state.jobs[name].gang
-    return fold(state, ParkJob(name, "r"), *(SlotFreed(s) for s in gang), JobParked(name, 3), at_s=at_s)
-
-
-def signals(**changes: object) -> EndpointSignals:
-    return replace(EndpointSignals(known=True), **changes)  # type: ignore[arg-type]
-
-
-IDLE = signals(last_arrival_s=NOW - 1000.0)
-HELD = signals(held=1, last_arrival_s=NOW)
-
-
-def look(
-    state: PoolState,
-    *,
-    traffic: Mapping[EndpointName, EndpointSignals] | EndpointSignals = IDLE,
-    memory: Memory | None = None,
-    config: PolicyConfig = CONFIG,
-    for_s: float = 0.0,
-) -> Decision:
-    """What is decided at NOW, when all this has been so for ``for_s`` seconds."""
-    seen = {CHAT: traffic} if isinstance(traffic, EndpointSignals) else traffic
-    memory = memory or Memory()
-    if for_s:
-        _, memory = decide(NOW - for_s, Snapshot(state, seen), memory, config)
-    decision, _ = decide(NOW, Snapshot(state, seen), memory, config)
-    for move in decision.moves:
-        assert len(move.reason) > 5, "every move has a reason"
-    return decision
-
-
-def kinds(decision: Decision) -> list[str]:
-    return [type(move).__name__ for move in decision.moves]
-
-
-RUNNING3 = with_job(a_pool(), a_job(), (S0, S1, S2))
+from tests.builders.policy import (
+    CHAT,
+    CONFIG,
+    HELD,
+    NOW,
+    RUNNING3,
+    S0,
+    S1,
+    S2,
+    SEAT0,
+    SEAT1,
+    TRAIN,
+    a_pool,
+    fold,
+    kinds,
+    look,
+    parked,
+    signals,
+    slots,
+    with_job,
+    with_ready,
+)
 
 
 def test_a_held_request_wakes_an_endpoint_from_zero_at_once() -> None:

@@ -12,31 +12,22 @@ from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Decision,
     DrainSeat,
-    EndpointDeclared,
     Event,
     GrantJob,
     GrantSeat,
-    JobCrashed,
-    JobRecovered,
     JobRunning,
     JobSubmitted,
-    NodeDraining,
     ParkJob,
-    SeatGone,
     SeatLanded,
     SeatReady,
-    SeatStopped,
-    SlotFreed,
-    StopJob,
 )
-from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, seat_id
+from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId
 from ebbtide.pool.promises import violations
-from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     CONFIG,
     HELD,
@@ -45,8 +36,6 @@ from tests.autoscaler.test_policy import (
     S0,
     S1,
     S2,
-    SEAT0,
-    TRAIN,
     a_pool,
     fold,
     look,
@@ -54,68 +43,9 @@ from tests.autoscaler.test_policy import (
     signals,
     slots,
     with_job,
-    with_ready,
 )
+from tests.builders.pools import random_states, traffics
 from tests.examples import examples
-
-
-def random_states() -> st.SearchStrategy[PoolState]:
-    """Pools with a job in some state and some ready replicas."""
-
-    def build(
-        total: int,
-        gang: int,
-        replicas: int,
-        in_place: bool,
-        kind: WorkloadClass,
-        stage: int,
-        more: tuple[int, str, bool],
-    ) -> PoolState:
-        elsewhere, drains, stale = more
-        state = a_pool(nodes={"n0": total, "n1": elsewhere}, endpoints=(an_endpoint(revision="a"),))
-        names = (*slots(total), *slots(elsewhere, "n1"))
-        gang = min(gang, len(names))
-        replicas = min(replicas, len(names) - gang)
-        if gang:
-            state = with_job(state, a_job(in_place=in_place, workers_max=4, workload_class=kind), names[:gang])
-        for number in range(replicas):
-            state = with_ready(state, seat_id(CHAT, number), (names[gang + number],))
-        if gang and kind is WorkloadClass.PREEMPTIBLE and in_place and stage == 1:
-            state = parked(state)
-        if gang and kind is WorkloadClass.PREEMPTIBLE and stage == 2:
-            state = fold(state, StopJob(TRAIN, "r", preempts=True), SlotFreed(names[0]))
-        if gang and stage == 3:
-            state = fold(state, JobCrashed(TRAIN, "w", 0), *(SlotFreed(name) for name in names[:gang]))
-            state = fold(state, JobRecovered(TRAIN), at_s=NOW)
-        if replicas and stage == 4:
-            state = fold(state, SeatStopped(SEAT0, "w"), SlotFreed(names[gang]), SeatGone(SEAT0), at_s=NOW - 3.0)
-        if stale:
-            state = fold(state, EndpointDeclared(an_endpoint(revision="b")))
-        return fold(state, NodeDraining(NodeId(drains), "r")) if drains in state.nodes else state
-
-    return st.builds(
-        build,
-        st.integers(1, 5),
-        st.integers(0, 4),
-        st.integers(0, 3),
-        st.booleans(),
-        st.sampled_from(WorkloadClass),
-        st.integers(0, 4),
-        st.tuples(st.integers(0, 3), st.sampled_from(["", "n0", "n1"]), st.booleans()),
-    )
-
-
-def traffics() -> st.SearchStrategy[EndpointSignals]:
-    return st.builds(
-        lambda held, inflight, quiet_s, ttft_s, known: EndpointSignals(
-            held, inflight, 0, NOW - quiet_s, ttft_s, known=known
-        ),
-        st.integers(0, 20),
-        st.integers(0, 20),
-        st.sampled_from([0.0, 4.0, 100.0]),
-        st.sampled_from([0.0, 0.5, 3.0]),
-        st.booleans(),
-    )
 
 
 @settings(max_examples=examples(300), deadline=None, database=None, derandomize=True)

@@ -1,6 +1,5 @@
 """A decision that is not made again is the one that would have been made."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,48 +7,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
-    Body,
-    CancelJob,
     Decision,
     DrainSeat,
-    EndpointDeclared,
-    GrantJob,
-    GrantSeat,
     JobCrashed,
-    JobHeld,
-    JobParked,
     JobRecovered,
-    JobRunning,
     JobSubmitted,
-    NodeDraining,
     ParkJob,
-    SeatGone,
     SeatStopped,
     SlotFreed,
-    StopJob,
 )
-from ebbtide.pool.ids import JobName, NodeId, SlotId, seat_id
-from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide.snapshot.tiers import Tier
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler import policy, step
 from ebbtide_autoscaler.foresee import foreseen
 from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.signals import Away, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.chaos import Chaos
-from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_closed_loop import training
-from tests.autoscaler.test_policy import CHAT, CONFIG, NOW, S0, SEAT0, a_pool, fold, parked, signals, slots
-from tests.autoscaler.test_policy import with_job as running
-from tests.autoscaler.test_policy import with_ready as ready
+from tests.autoscaler.closed_loop import a_job
+from tests.builders.closed_loop import training
+from tests.builders.policy import CHAT, CONFIG, NOW, S0, SEAT0, a_pool, fold, parked, signals, slots
+from tests.builders.policy import with_job as running
+from tests.builders.policy import with_ready as ready
+from tests.builders.pools import Draw, add_job, aside, pools, tried
 from tests.examples import examples
 
 decide = policy.decide
-Draw = Callable[[st.SearchStrategy[Any]], Any]
 P = JobName("p")
 BUSY = signals(inflight=1, last_arrival_s=NOW + 1e6)
 LONG = tuple(Away(NOW - after_s, 50.0) for after_s in (30.0, 20.0, 10.0))  # longer than a restart costs
@@ -109,78 +93,6 @@ def test_most_decisions_of_a_pool_at_rest_are_not_made_again(monkeypatch: pytest
 # ---- pools of all kinds that stay as they are while time passes
 
 
-def tried(state: PoolState, *story: Body, at_s: float) -> PoolState:
-    """After all of it, or as it was if that may not happen there."""
-    try:
-        return fold(state, *story, at_s=at_s)
-    except IllegalTransition:
-        return state
-
-
-STAGES = ["waits", "runs", "runs", "parked", "parked", "parks", "stops", "crashed", "held", "cancelled"]
-
-
-def add_job(draw: Draw, state: PoolState, name: JobName, free: list[SlotId]) -> PoolState:
-    """One job more, in any state, since some time."""
-    most = draw(st.integers(1, 4))
-    spec = a_job(
-        name,
-        workers_min=draw(st.integers(1, most)),
-        workers_max=most,
-        priority=draw(st.integers(0, 1)),
-        workload_class=draw(st.sampled_from(WorkloadClass)),
-        in_place=draw(st.booleans()),
-        min_runtime_s=draw(st.sampled_from([0.0, 60.0])),
-        max_preemptions_per_h=draw(st.sampled_from([0, 1, 1000])),
-    )
-    stage = draw(st.sampled_from(STAGES))
-    at_s = NOW - draw(st.sampled_from([0.5, 15.0, 100.0, 3000.0]))
-    late_s = at_s + draw(st.floats(0.0, 1.0)) * (NOW - at_s)
-    state = fold(state, JobSubmitted(spec, "i"), at_s=at_s)
-    if stage in ("held", "cancelled"):
-        return fold(state, JobHeld(name, "me", "r") if stage == "held" else CancelJob(name, "r"), at_s=late_s)
-    gang = tuple(free[: spec.workers_max])
-    if stage == "waits" or len(gang) < spec.workers_min:
-        return state
-    del free[: len(gang)]
-    state = fold(state, GrantJob(name, gang, "r"), JobRunning(name, 1), at_s=at_s)
-    empty = tuple(SlotFreed(slot) for slot in gang)
-    if stage == "parked":
-        state = tried(state, ParkJob(name, "r"), *empty, JobParked(name, 3), at_s=late_s)
-    elif stage == "parks":
-        return tried(state, ParkJob(name, "r"), *empty[1:], at_s=late_s)
-    elif stage == "stops":
-        return tried(state, StopJob(name, "r", preempts=True), *empty[1:], at_s=late_s)
-    elif stage == "crashed":
-        state = fold(state, JobCrashed(name, "w", 0), *empty, JobRecovered(name), at_s=late_s)
-    if state.jobs[name].state is not JobState.RUNNING:
-        free += gang
-    return state
-
-
-@st.composite
-def pools(draw: Draw) -> PoolState:
-    """Some nodes, one of which may drain, with replicas that are up or fail, an old revision, and some jobs."""
-    nodes = draw(st.sampled_from([{"n0": 3}, {"n0": 5}, {"n0": 2, "n1": 2}, {"n0": 4, "n1": 3}]))
-    spec = an_endpoint(replicas_min=draw(st.integers(0, 1)), revision="a", warm_replicas=draw(st.integers(0, 1)))
-    state = a_pool(nodes=nodes, endpoints=(spec,), host=draw(st.sampled_from([1000, 20])))
-    free = draw(st.permutations([slot for node, count in nodes.items() for slot in slots(count, node)]))
-    for number in range(draw(st.integers(0, 2))):
-        state = ready(state, seat_id(CHAT, number), (free.pop(),), at_s=NOW - draw(st.sampled_from([1.0, 5000.0])))
-    for number in range(draw(st.integers(0, 5))):
-        state = add_job(draw, state, JobName(f"j{number}"), free)
-    at_s = NOW - draw(st.sampled_from([0.5, 3.0, 50.0]))
-    if free and draw(st.booleans()):
-        seat = seat_id(CHAT, 2)
-        failed = (GrantSeat(seat, (free[0],), "r"), SeatStopped(seat, "w"), SlotFreed(free[0]), SeatGone(seat))
-        state = tried(state, *failed, at_s=at_s)
-    if draw(st.integers(0, 4)) == 0:
-        state = fold(state, EndpointDeclared(replace(spec, revision="b")), at_s=at_s)
-    if draw(st.integers(0, 4)) == 0:
-        state = fold(state, NodeDraining(NodeId(draw(st.sampled_from(sorted(nodes)))), "r"), at_s=at_s)
-    return state
-
-
 CONFIGS = st.builds(
     lambda reserve, starve_s, grow_s: replace(CONFIG, reserve=reserve, starve_after_s=starve_s, grow_after_s=grow_s),
     st.integers(0, 1),
@@ -188,12 +100,6 @@ CONFIGS = st.builds(
     st.sampled_from([5.0, 20.0]),
 )
 AFTER_S = st.lists(st.sampled_from([0.05, 1.0, 5.0, 17.0, 60.0]), min_size=3, max_size=15)
-
-
-def aside(costs_s: float) -> StepAside:
-    """A park, and what a restart costs more."""
-    tier = Tier.EVICT_AND_CUDA
-    return StepAside(tier=tier, fallbacks=(), free_s=1.0, resume_s=1.0, restart_costs_s=costs_s, reason="r")
 
 
 def some_traffic(draw: Draw, state: PoolState) -> Any:

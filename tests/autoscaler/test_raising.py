@@ -8,7 +8,7 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointMemory, Memory, Snapshot
 from tests.autoscaler.closed_loop import an_endpoint
-from tests.autoscaler.test_policy import CONFIG, NOW, a_pool, kinds, look, signals, with_ready
+from tests.builders.policy import CONFIG, NOW, a_pool, kinds, look, signals, with_ready
 from tests.platform.pool.builder import CHAT
 
 NAMES = tuple(EndpointName(name) for name in ("a", "b", "c"))

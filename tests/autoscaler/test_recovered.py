@@ -20,9 +20,9 @@ from ebbtide_autoscaler.recovered import (
     snapshot_of,
 )
 from ebbtide_autoscaler.signals import EndpointMemory, Memory
+from tests.builders.pool_events import Pool
 from tests.examples import examples
 from tests.platform.pool.builder import JOB, RUNNING, after, pool
-from tests.platform.pool.test_machine import Pool
 
 
 def parts(known: Recovered) -> list[dict[str, object]]:

@@ -9,7 +9,6 @@ from ebbtide.pool.events import (
     GrantJob,
     GrantSeat,
     JobSubmitted,
-    Move,
     NodeDraining,
     StopJob,
     WakeSeat,
@@ -18,11 +17,11 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.spec import Scheduled
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, PolicyConfig
+from ebbtide_autoscaler.signals import EndpointMemory, Memory, PolicyConfig
 from ebbtide_autoscaler.step import Step, World
 from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
-from tests.autoscaler.referee import Books, Case
+from tests.autoscaler.referee import Books
 from tests.autoscaler.referee_jobs import (
     minima_are_left_to_those_who_come_back,
     the_least_important_goes_first,
@@ -30,8 +29,8 @@ from tests.autoscaler.referee_jobs import (
 )
 from tests.autoscaler.referee_seats import a_held_request_gets_a_replica
 from tests.autoscaler.referee_teams import what_is_scheduled_is_aimed_at
-from tests.autoscaler.test_owed import crashed
-from tests.autoscaler.test_policy import (
+from tests.builders.closed_loop import a_case
+from tests.builders.policy import (
     CHAT,
     CONFIG,
     NOW,
@@ -39,24 +38,17 @@ from tests.autoscaler.test_policy import (
     S1,
     SEAT0,
     SEAT1,
+    WARMS,
     a_pool,
+    crashed,
     fold,
     signals,
+    warm,
     with_job,
     with_ready,
 )
-from tests.autoscaler.test_warm import WARMS, warm
 
 EMBED = EndpointName("embed")
-
-
-def a_case(
-    state: PoolState,
-    *moves: Move,
-    traffic: dict[EndpointName, EndpointSignals] | None = None,
-    books: Books | None = None,
-) -> Case:
-    return Case(NOW, state, moves, {}, traffic or {}, Memory(), CONFIG, books or Books())
 
 
 def test_a_slot_on_which_a_replica_wakes_is_not_free_for_another_one() -> None:

@@ -8,7 +8,7 @@ from ebbtide.pool.events import GrantSeat, SeatGone, SeatLanded, SeatStopped, Sl
 from ebbtide.pool.ids import SeatId, SlotId, seat_id
 from ebbtide.pool.state import PoolState
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     NOW,
     S0,

@@ -12,7 +12,7 @@ from ebbtide.pool.spec import Scheduled
 from ebbtide_autoscaler.scheduled import SPARE, scheduled
 from ebbtide_autoscaler.signals import EndpointMemory, Memory
 from tests.autoscaler.closed_loop import an_endpoint
-from tests.autoscaler.test_policy import CHAT, NOW, S0, S1, SEAT0, SEAT1, a_pool, kinds, look, signals, with_ready
+from tests.builders.policy import CHAT, NOW, S0, S1, SEAT0, SEAT1, a_pool, kinds, look, signals, with_ready
 
 NINE = Scheduled(days=(0, 1, 2, 3, 4), from_minute=9 * 60, minutes=120, replicas=2, zone="Europe/Berlin")
 SPEC = replace(an_endpoint(), scheduled=(NINE,))

@@ -1,6 +1,5 @@
 """How the number of replicas comes down: one by one, and never by one that others still count on."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from ebbtide.client.messages import LATENCY_WINDOW_S
 from ebbtide.pool.events import GrantSeat, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.ids import EndpointName, seat_id
-from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.forecast.surge import Surge
@@ -22,9 +20,10 @@ from ebbtide_autoscaler.serving import may_go, wants
 from ebbtide_autoscaler.signals import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, Snapshot
 from ebbtide_autoscaler.slowness import SLOW_KEPT_S
 from tests.autoscaler.closed_loop import an_endpoint
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     CONFIG,
+    MANY,
     NOW,
     S0,
     S1,
@@ -32,11 +31,14 @@ from tests.autoscaler.test_policy import (
     SEAT0,
     SEAT1,
     a_pool,
+    aims,
+    arriving,
     fold,
     kinds,
     look,
     signals,
     slots,
+    up,
     with_ready,
 )
 
@@ -86,38 +88,6 @@ def test_what_was_wanted_beyond_the_largest_number_does_not_keep_replicas_afterw
     _, memory = decide(NOW, Snapshot(state, calm), memory, CONFIG)
     found, _ = decide(NOW + 3.0, Snapshot(state, calm), memory, CONFIG)
     assert kinds(found) == ["DrainSeat"]
-
-
-MANY = an_endpoint(replicas_max=64)  # of four requests each; fewer are wanted for 3 s before they go
-
-
-def up(count: int, spec: EndpointSpec = MANY) -> PoolState:
-    """So many replicas that have been ready for long."""
-    state = a_pool(nodes={"n0": 64}, endpoints=(spec,))
-    for number, slot in enumerate(slots(count)):
-        state = with_ready(state, seat_id(CHAT, number), (slot,))
-    return state
-
-
-def arriving(per_s: float, **changes: object) -> EndpointSignals:
-    """Requests that stay for 2 s: twice as many at once as arrive in a second."""
-    about = {"arriving_per_s": per_s, "stay_s": 2.0, "inflight": round(2 * per_s), "last_arrival_s": NOW + 1e6}
-    return signals(**(about | changes))
-
-
-def aims(
-    state: PoolState,
-    story: Iterable[tuple[float, EndpointSignals]],
-    memory: Memory | None = None,
-    outlooks: Mapping[EndpointName, Outlook] | None = None,
-) -> tuple[list[int], Memory]:
-    """What is aimed at as time goes on: (seconds after NOW, what gateways say) each."""
-    memory, found = memory or Memory(), list[int]()
-    for after_s, seen in story:
-        _, endpoints = wants(NOW + after_s, Snapshot(state, {CHAT: seen}, {}, outlooks or {}), memory, CONFIG)
-        memory = replace(memory, endpoints=endpoints)
-        found.append(endpoints[CHAT].aim)
-    return found, memory
 
 
 def test_the_aim_comes_down_to_the_most_that_was_wanted_meanwhile() -> None:

@@ -11,7 +11,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide_autoscaler.shortfall import Shortfall
 from ebbtide_autoscaler.signals import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import CHAT, NOW, a_pool, fold, kinds, look, signals, slots, with_job
+from tests.builders.policy import CHAT, NOW, a_pool, fold, kinds, look, signals, slots, with_job
 
 SEMI = WorkloadClass.SEMI_PREEMPTIBLE
 NODES = st.sampled_from([NodeId(f"n{number}") for number in range(4)])

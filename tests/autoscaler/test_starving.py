@@ -7,7 +7,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import CHAT, CONFIG, a_pool, fold, signals, slots, with_job
+from tests.builders.policy import CHAT, CONFIG, a_pool, fold, signals, slots, with_job
 
 LATER_S = 3600.0 + CONFIG.starve_after_s
 IDLE = signals(last_arrival_s=100.0)

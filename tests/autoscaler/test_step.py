@@ -19,7 +19,7 @@ from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from ebbtide_autoscaler.signals import EndpointSignals, Memory
 from ebbtide_autoscaler.step import Knobs, World, step
 from tests.autoscaler.closed_loop import KNOBS, a_job
-from tests.autoscaler.test_policy import CHAT, NOW, RUNNING3, S0, a_pool
+from tests.builders.policy import CHAT, NOW, RUNNING3, S0, a_pool
 
 NODE = NodeId("n")
 HELD = Heard(NOW, GatewayReport("g", "n0", 1.0, "http://g", 1, {"chat": Traffic(held=1, last_arrival_s=NOW)}))

@@ -13,8 +13,7 @@ from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.forecast.surge import Surge
 from ebbtide_autoscaler.signals import EndpointSignals, Memory
 from ebbtide_autoscaler.strain import HALF_S, room_kept, strains
-from tests.autoscaler.test_policy import CHAT
-from tests.autoscaler.test_serving import MANY, aims, arriving, up
+from tests.builders.policy import CHAT, MANY, aims, arriving, up
 
 GOOD = arriving(20.0, ttft_p90_s=0.1, tpot_p90_s=0.02)
 STATE = replace(up(16), endpoints={CHAT: replace(up(16).endpoints[CHAT], start_s=52.5)})

@@ -9,7 +9,7 @@ from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.advance_slots import facts
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
-from tests.autoscaler.test_policy import S0, a_pool, fold
+from tests.builders.policy import S0, a_pool, fold
 
 UNFENCED = fold(a_pool(), SlotUnfenced(S0))
 NODE = NodeId("n0")

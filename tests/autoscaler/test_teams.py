@@ -20,19 +20,7 @@ from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.pool import Pool
 from ebbtide_autoscaler.teams import OTHERS, Shares, Team
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import (
-    CHAT,
-    CONFIG,
-    NOW,
-    SEAT0,
-    a_pool,
-    fold,
-    parked,
-    signals,
-    slots,
-    with_job,
-    with_ready,
-)
+from tests.builders.policy import CHAT, CONFIG, NOW, SEAT0, a_pool, fold, parked, signals, slots, with_job, with_ready
 from tests.examples import examples
 
 TICK_S = 5.0

@@ -14,7 +14,7 @@ from ebbtide.pool.events import JobCrashed, ParkJob, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide_autoscaler.journal import Journal, recover
 from tests.autoscaler.closed_loop import Loop
-from tests.autoscaler.test_closed_loop import training
+from tests.builders.closed_loop import training
 
 TRAIN = JobName("train")
 # As `FrozenContext` says it, of a driver's lock that ran out of time (see `tests/train_jobs/test_frozen_context`).

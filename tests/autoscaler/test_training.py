@@ -15,7 +15,7 @@ from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     CONFIG,
     HELD,

@@ -24,7 +24,7 @@ from ebbtide.pool.ids import NodeId, RecordId, SlotId
 from ebbtide_autoscaler.seen import Heard, Seen
 from ebbtide_autoscaler.view import LOST_SHOWN_S, view
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import S0, S1, SEAT0, TRAIN, a_pool, fold, with_job, with_ready
+from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold, with_job, with_ready
 
 NODE = NodeId("n")
 

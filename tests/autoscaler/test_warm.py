@@ -15,12 +15,6 @@ from ebbtide.pool.events import (
     JobSubmitted,
     NodeDraining,
     ParkSeat,
-    SeatDrained,
-    SeatLanded,
-    SeatParked,
-    SeatReady,
-    SeatStopped,
-    SlotFreed,
     WakeSeat,
 )
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
@@ -30,7 +24,7 @@ from ebbtide_autoscaler.instruct import DropFence, HoldFence, OpenSeat, instruct
 from ebbtide_autoscaler.observe import replica_orders, routes, slots_of_replicas
 from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import (
+from tests.builders.policy import (
     CHAT,
     HELD,
     IDLE,
@@ -41,42 +35,18 @@ from tests.autoscaler.test_policy import (
     SEAT0,
     SEAT1,
     TRAIN,
+    WARMS,
     a_pool,
     fold,
     kinds,
     look,
+    ready,
     signals,
+    warm,
+    way,
     with_job,
 )
 from tests.examples import examples
-
-WARMS = an_endpoint(warm_replicas=1)
-
-
-def ready(state: PoolState, seat: SeatId = SEAT0, slot: SlotId = S0, **told: object) -> PoolState:
-    """A replica that may park, idle for long."""
-    up = SeatReady(seat, (), **({"park_bytes": 30} | told))  # type: ignore[arg-type]
-    return fold(state, GrantSeat(seat, (slot,), "r"), SeatLanded(seat, "a"), up)
-
-
-def way(seat: SeatId, slot: SlotId) -> dict[SeatState, tuple[Body, ...]]:
-    """How a ready replica gets further."""
-    told: tuple[Body, ...] = (ParkSeat(seat, "r"),)
-    parking = (*told, SeatDrained(seat))
-    warm = (*parking, SlotFreed(slot), SeatParked(seat))
-    waking = (*warm, WakeSeat(seat, "r"))
-    return {
-        SeatState.READY: (),
-        SeatState.DRAINING: told,
-        SeatState.PARKING: parking,
-        SeatState.WARM: warm,
-        SeatState.WAKING: waking,
-        SeatState.STOPPING: (*waking, SeatStopped(seat, "w")),
-    }
-
-
-def warm(state: PoolState, seat: SeatId = SEAT0, slot: SlotId = S0) -> PoolState:
-    return fold(ready(state, seat, slot), *way(seat, slot)[SeatState.WARM])
 
 
 def test_an_idle_replica_parks_instead_of_ending() -> None:

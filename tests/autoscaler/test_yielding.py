@@ -14,19 +14,23 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_owed import crashed
-from tests.autoscaler.test_policy import CONFIG, IDLE, NOW, a_pool, fold, signals, slots, with_job, with_ready
-from tests.autoscaler.test_warm import warm
+from tests.builders.policy import (
+    CONFIG,
+    IDLE,
+    NOW,
+    a_pool,
+    at_work,
+    crashed,
+    fold,
+    signals,
+    slots,
+    warm,
+    with_job,
+    with_ready,
+)
 
 A, B = EndpointName("a"), EndpointName("b")
 HELD = signals(held=1, last_arrival_s=NOW)
-
-
-def at_work(replicas: float, **changes: object) -> EndpointSignals:
-    """So many replicas' requests, four at each, all of them served."""
-    running = 4 * replicas
-    found = {"arriving_per_s": running / 2, "stay_s": 2.0, "inflight": round(running), "last_arrival_s": NOW}
-    return signals(**found | changes)
 
 
 def full(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ebbtide.client.link import ArbiterLink
+from tests.builders.nodes import ask
 from tests.integration.conftest import Pool
-from tests.integration.test_two_nodes import ask
 from tests.integration.two_nodes import TwoNodes, two_nodes, wait_dead
 
 # Short: what is done about gateways on several nodes, without any, in tests/serve_apps/test_actuator_memory.py.

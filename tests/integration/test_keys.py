@@ -19,8 +19,7 @@ from ebbtide_autoscaler.arbiter import Arbiter
 from ebbtide_autoscaler.journal import recover
 from ebbtide_serve import commands
 from ebbtide_serve.gateway.server import GatewayServer
-from tests.autoscaler.test_arbiter import an_arbiter
-from tests.autoscaler.test_loop import Start, asked, start  # noqa: F401 - fixtures
+from tests.builders.arbiter import Start, an_arbiter, asked, start  # noqa: F401 - fixtures
 from tests.serve_apps.gateway.fakes import settings
 
 GATEWAYS = 3
@@ -41,7 +40,7 @@ class Called:
 
 
 @pytest.fixture
-def called(start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Called:  # noqa: F811
+def called(start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Called:
     found = Called(an_arbiter(start()))
     monkeypatch.setattr(commands, "load_cluster", lambda pool: pool)
     monkeypatch.setattr(commands, "join", lambda record: None)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from ebbtide.agent.process import started_ticks
 from ebbtide.client.link import NAMESPACE
 from ebbtide_autoscaler import fences
 from ebbtide_autoscaler.journal import recover
+from tests.builders.nodes import ask
 from tests.integration.conftest import Pool, ebbtide, ebbtide_here
 from tests.integration.two_nodes import MACHINE_LABEL, TwoNodes, two_nodes, wait_dead
 
@@ -163,18 +163,6 @@ def ask_until(over: threading.Event, url: str) -> list[int | str]:
     while not over.wait(0.1):
         found.append(ask(url))
     return found
-
-
-def ask(url: str) -> int | str:
-    """The status of the answer, or what went wrong."""
-    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 4}).encode()
-    request = urllib.request.Request(url, body, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=100) as reply:
-            reply.read()
-            return int(reply.status)
-    except OSError as error:
-        return repr(error)
 
 
 def test_05_a_node_that_joins_is_watched_and_fenced_and_one_that_drains_keeps_its_fences(

@@ -19,7 +19,7 @@ from ebbtide_serve.lease_env import LEASE_VARIABLE, EngineLease
 from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
 from ebbtide_serve.testing.process_engine import ProcessEngine
-from tests.serve_apps.test_replica_server import Arbiter, until
+from tests.builders.replica import Arbiter, until
 
 SLOT = SlotRef("n", 1)
 HEADERS = {"x-ebbtide-token": "secret"}

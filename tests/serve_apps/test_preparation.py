@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from ebbtide.agent.process import started_ticks
 from ebbtide.config.storage import StorageSection
 from ebbtide.storage import shared_files
 from ebbtide.storage.leases import of_object
@@ -30,29 +29,11 @@ from ebbtide_serve.engine import EngineSettings, EngineStats
 from ebbtide_serve.engine_start import StartReport
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.loading.process_store import process_store
-from ebbtide_serve.preparation import STORE, LoadOptions, Preparation, Wish
+from ebbtide_serve.preparation import STORE
 from ebbtide_serve.testing.fake_engine import FakeEngine
+from tests.builders.replica import environment, preparation, prepared, store  # noqa: F401 - fixtures
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.loading.small_model import SHARDS, checkpoint_tensors, publish_tensors
-
-MODEL = "org/small:latest"
-
-
-@pytest.fixture(autouse=True)
-def environment() -> Iterator[None]:
-    """What a preparation changes is put back."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObjectStore:
-    store = store_at(tmp_path / "shared" / STORE)
-    found = publish_tensors(store, {SHARDS[0]: checkpoint_tensors()})
-    store.refs.write("org/small", "latest", found)
-    return store
 
 
 def directory(tmp_path: Path) -> Path:
@@ -65,26 +46,6 @@ def directory(tmp_path: Path) -> Path:
     (out / "config.json").write_text('{"model_type": "llama"}')
     (out / "tokenizer.json").write_text("{}")
     return out
-
-
-def preparation(tmp_path: Path, model: str = MODEL, **options: Any) -> Preparation:
-    started = started_ticks(os.getpid())
-    assert started is not None
-    wish = Wish(
-        name="small",
-        model=model,
-        options=LoadOptions(**options),
-        args={"max_model_len": 64},
-        shared_dir=tmp_path / "shared",
-        cache_dir=tmp_path / "cache",
-    )
-    return Preparation(wish, pid=os.getpid(), started=started, environment={"VLLM_X": "1"})
-
-
-async def prepared(tmp_path: Path, model: str = MODEL, **options: Any) -> tuple[Preparation, list[str]]:
-    made, stages = preparation(tmp_path, model, **options), list[str]()
-    await made.prepare(stages.append)
-    return made, stages
 
 
 async def test_a_model_of_the_store_is_served_from_there_and_leased(store: ObjectStore, tmp_path: Path) -> None:

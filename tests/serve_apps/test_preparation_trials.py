@@ -6,10 +6,7 @@ from pathlib import Path
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide_serve.engine import EngineSettings
 from ebbtide_serve.testing.fake_engine import FakeEngine
-from tests.serve_apps import test_preparation
-from tests.serve_apps.test_preparation import prepared
-
-environment, store = test_preparation.environment, test_preparation.store  # fixtures
+from tests.builders.replica import environment, prepared, store  # noqa: F401 - fixtures
 
 
 async def after_a_start(tmp_path: Path, content: bytes, *, fails: bool = False) -> bytes | None:

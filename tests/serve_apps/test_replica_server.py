@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from ebbtide.agent.slot_lock import SlotLock
-from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
+from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, SlotRef
 from ebbtide.telemetry.handover import START_STAGES
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engine_start import StartReport
@@ -19,31 +19,10 @@ from ebbtide_serve.granted import in_device_order
 from ebbtide_serve.lease_env import EngineLease
 from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
+from tests.builders.replica import Arbiter, until
 
 SLOT = SlotRef("n", 1)
 HEADERS = {"x-ebbtide-token": "secret"}
-
-
-class Arbiter:
-    """Takes reports and gives orders."""
-
-    def __init__(self) -> None:
-        self.reports: list[ReplicaReport] = []
-        self.orders: ReplicaOrders | None = ReplicaOrders()
-
-    async def report_replica(self, report: ReplicaReport) -> ReplicaOrders | None:
-        self.reports.append(report)
-        return self.orders
-
-    @property
-    def last(self) -> ReplicaReport:
-        return self.reports[-1]
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from ebbtide_train.compare import compare
 from ebbtide_train.control import GangPlan
 from ebbtide_train.session.gate import Away
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from tests.builders.training import once_durable
 from tests.train_jobs import gangs
 
 pytestmark = pytest.mark.timeout(200)
@@ -24,11 +25,6 @@ pytestmark = pytest.mark.timeout(200)
 def never(report: RankReport) -> bool:
     """Stay parked."""
     return False
-
-
-def once_durable(report: RankReport) -> bool:
-    """Stay parked until the spill is committed."""
-    return report.durable_step == report.step
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, 
 from ebbtide.ledger.log import EpochLog
 from ebbtide.storage.errors import NoRoom
 from ebbtide.storage.training.host_copy import HostCopies
-from ebbtide.storage.training.plain_state import pack
 from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session import park as park_module
 from ebbtide_train.session import safe_point as safe_point_module
@@ -28,6 +27,7 @@ from ebbtide_train.session.occupancy import Occupancy
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.step_log import step_lines
+from tests.builders.training import parameters
 from tests.train_jobs import gangs, tiny
 
 pytestmark = pytest.mark.timeout(150)
@@ -345,9 +345,3 @@ def test_a_checkpoint_that_hangs_holds_up_no_step(tmp_path: Path, monkeypatch: p
     ref = store.ref(newest)
     assert ref is not None
     assert torch.equal(parameters(first), parameters(store.load(ref)))
-
-
-def parameters(state: Mapping[str, object]) -> torch.Tensor:
-    tensors: dict[str, torch.Tensor] = {}
-    pack(state["model"], "model", tensors)
-    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])

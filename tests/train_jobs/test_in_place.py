@@ -25,8 +25,8 @@ from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.in_place import _by_fork, obstacle
 from ebbtide_train.session.lent_memory import LentMemory
+from tests.builders.training import once_durable
 from tests.train_jobs import gangs, lent
-from tests.train_jobs.test_crash import once_durable
 
 pytestmark = pytest.mark.timeout(150)
 CPU = torch.device("cpu")

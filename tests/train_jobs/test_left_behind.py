@@ -21,6 +21,7 @@ from ebbtide_train.session.portable import Owner, Portable
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.rescue import rescue, settle
 from ebbtide_train.session.step_log import GangLine, note_gang
+from tests.builders.training import Nodes
 from tests.train_jobs import gangs
 
 
@@ -98,27 +99,6 @@ def test_a_gang_is_over_on_a_node_when_none_of_its_processes_lives_there() -> No
         Left("b", region(key=RegionKey("other", 3, 0))),
     ]
     assert over(left, "control") == {("b", 7), ("b", 6)}
-
-
-class Nodes:
-    """Nodes with what is on them, and what becomes of it, each outcome once."""
-
-    def __init__(self, left: dict[str, Sequence[RegionView] | None], *outcomes: Taken) -> None:
-        self.left, self.outcomes = left, list(outcomes)
-        self.settled: list[tuple[str, int]] = []
-
-    def nodes(self, known: Sequence[str]) -> Sequence[str]:
-        return [node for node in known if node in self.left]
-
-    def look(self, node: str) -> Sequence[Left] | None:
-        there = self.left[node]
-        return None if there is None else [Left(node, one) for one in there]
-
-    def publish(self, left: Left, run_dir: Path, *, keep: int) -> Taken:
-        return self.outcomes.pop(0)
-
-    def settle(self, node: str, job: str, lease_epoch: int) -> None:
-        self.settled.append((node, lease_epoch))
 
 
 LATER, USELESS, PUBLISHED = (

@@ -21,8 +21,8 @@ from ebbtide_train.session.occupancy import Occupancy
 from ebbtide_train.session.ref import Ref
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.tracked import Tracked
+from tests.builders.training import parameters
 from tests.train_jobs import gangs, tiny
-from tests.train_jobs.test_durability import parameters
 
 pytestmark = pytest.mark.timeout(150)
 LEASE = Lease("job", 7, (SlotRef("here", 0),))

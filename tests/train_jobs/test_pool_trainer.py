@@ -11,11 +11,10 @@ from ebbtide.agent.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
 from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.step_log import step_lines
+from tests.builders.training import SETTINGS
 from tests.train_jobs.conftest import FakePool, alive
 
 pytestmark = [pytest.mark.ray, pytest.mark.shares_cluster, pytest.mark.timeout(600)]
-
-SETTINGS = json.dumps({"workers": [1, 3], "global_batch": 6, "micro_batch": 2, "checkpoint_every_s": 3600})
 
 
 def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_killed_rank(fake_pool: FakePool) -> None:

@@ -18,8 +18,8 @@ from ebbtide_train.session.left_behind import Outcome
 from ebbtide_train.session.portable import Owner, Portable
 from ebbtide_train.session.ref import Ref, durable_step
 from ebbtide_train.session.rescue import publish_region, rescue
+from tests.builders.training import Nodes
 from tests.train_jobs import gangs
-from tests.train_jobs.test_left_behind import Nodes
 
 EPOCH, STEP = 7, 5
 

@@ -22,8 +22,8 @@ from ebbtide_train.control import GangPlan
 from ebbtide_train.session.gate import Away
 from ebbtide_train.session.portable import read_note
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from tests.builders.training import once_durable
 from tests.train_jobs import gangs, lent
-from tests.train_jobs.test_crash import once_durable
 
 pytestmark = pytest.mark.timeout(200)
 DURABLE, STEP = 2, lent.STEP

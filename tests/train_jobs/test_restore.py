@@ -21,8 +21,8 @@ from ebbtide_train.archive import Archive
 from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.session.ref import durable_step
 from ebbtide_train.stop_wait import stop_wait_env
+from tests.builders.training import SETTINGS
 from tests.train_jobs.conftest import DRIVER, START_S, FakePool, alive, running_pool, wait_until
-from tests.train_jobs.test_pool_trainer import SETTINGS
 
 # In short: driver x resuming of the kill table, and the last of tests/integration/test_operating.py.
 pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(900)]

@@ -12,8 +12,8 @@ from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.gate import ScriptedGate
 from ebbtide_train.session.session import TrainingSession
+from tests.builders.training import Holder
 from tests.train_jobs import gangs, tiny
-from tests.train_jobs.test_tracked import Holder
 
 pytestmark = pytest.mark.timeout(150)
 LEASE = Lease("job", 7, (SlotRef("here", 0),))

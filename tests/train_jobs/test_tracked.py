@@ -17,6 +17,7 @@ from ebbtide_train.session.errors import CheckpointMismatch, Preempted, SessionM
 from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.tracked import Tracked
+from tests.builders.training import Holder
 from tests.train_jobs import gangs, tiny
 
 pytestmark = pytest.mark.timeout(150)
@@ -127,19 +128,6 @@ def test_objects_are_asked_for_their_state_before_the_tensors_leave(tmp_path: Pa
         weighed({2: Away(then=Want.STOP)}, 7)
     now, then = weighed({}, 9)
     assert now == then != 0
-
-
-class Holder:
-    """Gives what it holds, and not a copy."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.state = state
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.state.update(state_dict)
 
 
 def tracked(**extras: Holder) -> Tracked:

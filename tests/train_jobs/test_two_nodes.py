@@ -13,8 +13,8 @@ from ebbtide.agent.node_agent import start_agent
 from ebbtide.client.messages import RankPhase, RankReport, SlotRef, Want
 from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from tests.builders.training import SETTINGS
 from tests.train_jobs.conftest import START_S, FakePool, alive, running_pool
-from tests.train_jobs.test_pool_trainer import SETTINGS
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 

@@ -7,8 +7,8 @@ import pytest
 from ebbtide.config.pool import PoolSection
 from ebbtide_autoscaler.job_desk import JobDesk
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_arbiter import FakeLoop
-from tests.autoscaler.test_policy import TRAIN, a_pool
+from tests.builders.arbiter import FakeLoop
+from tests.builders.policy import TRAIN, a_pool
 
 
 def test_a_job_may_need_all_the_nodes_that_the_pool_may_have_and_no_more() -> None:

@@ -9,7 +9,7 @@ from ebbtide_autoscaler.cluster import ask
 from ebbtide_autoscaler.cluster.ask import NODE_LABEL, request_of, send
 from ebbtide_autoscaler.cluster.size import SizeWish
 from ebbtide_autoscaler.nodes import ELASTIC_LABEL
-from tests.autoscaler.test_policy import a_pool, fold
+from tests.builders.policy import a_pool, fold
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 STATE = a_pool(nodes={"n0": 2, "n1": 4, "n2": 2})

@@ -13,7 +13,7 @@ from ebbtide_autoscaler.cluster.ask import Request
 from ebbtide_autoscaler.cluster.keeper import STUCK_S, TAKEN_S, SizeKeeper
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from tests.autoscaler.closed_loop import an_endpoint
-from tests.autoscaler.test_policy import CHAT, a_pool, fold, slots, with_ready
+from tests.builders.policy import CHAT, a_pool, fold, slots, with_ready
 
 NOW = 10_000.0
 N0, N1 = NodeId("n0"), NodeId("n1")

@@ -11,8 +11,8 @@ from ebbtide_autoscaler.instruct import HoldFence, instruct
 from ebbtide_autoscaler.nodes import ELASTIC_LABEL
 from ebbtide_autoscaler.notices import Heardless, notices
 from ebbtide_autoscaler.seen import Seen
-from tests.autoscaler.test_policy import CHAT, a_pool, fold, slots
-from tests.autoscaler.test_surroundings import A, B, Scene, entry
+from tests.builders.policy import CHAT, a_pool, fold, slots
+from tests.builders.surroundings import A, B, Scene, entry
 
 NOW = 2_000.0
 UNNEEDED_N1 = NodeDraining(NodeId("n1"), f"{UNNEEDED}r")

@@ -27,7 +27,7 @@ from ebbtide_autoscaler.policy import decide
 from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.teams import Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
-from tests.autoscaler.test_policy import CHAT, a_pool, fold, signals, slots, with_job, with_ready
+from tests.builders.policy import CHAT, a_pool, fold, signals, slots, with_job, with_ready
 from tests.examples import examples
 
 NOW = 10_000.0

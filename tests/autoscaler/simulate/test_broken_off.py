@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ebbtide.agent.process import is_alive, started_ticks
-from tests.autoscaler.simulate.test_command import files
+from tests.builders.simulate import files
 
 __all__ = ["files"]  # the fixture
 

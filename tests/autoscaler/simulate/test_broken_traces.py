@@ -28,7 +28,7 @@ from ebbtide_autoscaler.simulate.traces import (
     read_jobs,
     read_serving,
 )
-from tests.autoscaler.simulate.test_traces import Columns, written
+from tests.builders.simulate import Columns, written
 from tests.examples import examples
 
 KINDS = (

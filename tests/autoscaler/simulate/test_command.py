@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide_autoscaler import command_simulate
@@ -25,13 +25,16 @@ from ebbtide_autoscaler.simulate.report import Report
 from ebbtide_autoscaler.simulate.run import COURSE_S
 from ebbtide_autoscaler.simulate.scene import scene
 from ebbtide_autoscaler.simulate.traces import BadTrace
-from tests.autoscaler.simulate.test_traces import Columns, written
+from tests.builders.simulate import (
+    CONFIG,
+    MISUSED,
+    Columns,
+    files,  # noqa: F401 - fixtures
+    refusal,
+    run,
+    written,
+)
 
-CONFIG = """
-pool: {nodes: 1, gpus_per_node: 4}
-endpoints: [{name: chat, prompt_tokens: 500, output_tokens: 100}]
-run: {warm_up_s: 0}
-"""
 ISSUE = (
     "slo_attainment",
     "slo_worst_5min",
@@ -45,35 +48,6 @@ ISSUE = (
 )
 """What scripts read; with an oracle also its share of that."""
 ENGINE = ENGINES["llama-8b-h100"]
-MINUTES = 90
-MISUSED = 2
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str, str]:
-    """A configuration, traffic and jobs, of an hour and a half."""
-    (tmp_path / "pool.yaml").write_text(CONFIG)
-    (tmp_path / "jobs").mkdir()
-    at_s = np.arange(MINUTES) * 60.0
-    wave = 600 + 500 * np.sin(at_s / 900)
-    rates: Columns = {"t_s": at_s.tolist(), "rpm_mid": wave.tolist(), "rpm_sigma": [20.0] * MINUTES}
-    jobs: Columns = {"submit_s": [0.0, 60.0, 120.0], "gpus": [1, 2, 1], "duration_s": [1800.0, 900.0, 3600.0]}
-    return str(tmp_path / "pool.yaml"), str(written(tmp_path, rates)), str(written(tmp_path / "jobs", jobs))
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(simulate, list(arguments))
-
-
-def refusal(*arguments: str) -> str:
-    """What it says instead of playing: one error, and the exit code of misuse."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(play, "ProcessPoolExecutor", lambda *_args, **_named: pytest.fail("it plays"))
-        found = run(*arguments)
-    assert found.exit_code == MISUSED, found.exception or found.output
-    assert found.output.count("Error: ") == 1
-    assert "Traceback" not in found.output
-    return found.output
 
 
 def test_it_compares_and_writes_figures_and_a_page(files: tuple[str, str, str], tmp_path: Path) -> None:

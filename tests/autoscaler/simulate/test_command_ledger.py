@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.autoscaler.simulate.ledgers import pool_file, tide, written
-from tests.autoscaler.simulate.test_command import refusal, run
+from tests.builders.simulate import refusal, run
 
 USES = ("training", "lost", "loading", "saving", "ready", "starting", "draining", "free", "down")
 

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.cli.errors import CommandFailed
 from ebbtide_autoscaler import command_simulate
-from tests.autoscaler.simulate.test_command import files
+from tests.builders.simulate import files
 
 __all__ = ["files"]  # the fixture
 

@@ -18,7 +18,7 @@ from ebbtide_autoscaler.simulate.report import Report
 from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
 from ebbtide_autoscaler.simulate.score import figures
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
-from tests.autoscaler.simulate.test_run import played
+from tests.builders.simulate import played
 
 HOURS = 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide_autoscaler.simulate import scene as scenes
 from ebbtide_autoscaler.simulate.traces import BadTrace, Requests
-from tests.autoscaler.simulate.test_scene import drawn, file_of, replicas
+from tests.builders.simulate import drawn, file_of, replicas
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},

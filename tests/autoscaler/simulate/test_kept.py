@@ -20,7 +20,7 @@ from ebbtide_autoscaler.simulate.kept import Kept
 from ebbtide_autoscaler.simulate.knobs import USUAL
 from ebbtide_autoscaler.simulate.one_run import Played
 from tests.autoscaler.simulate.ledgers import pool_file, tide, written
-from tests.autoscaler.simulate.test_command import files
+from tests.builders.simulate import files
 
 __all__ = ["files"]
 

@@ -17,7 +17,7 @@ from ebbtide_autoscaler.simulate.luck import luck
 from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.score import figures
 from tests.autoscaler.simulate.scenes import ENGINE, jobs_of, load_of, scene_of, tide
-from tests.autoscaler.simulate.test_run import played
+from tests.builders.simulate import played
 
 TEN_MIN_S, WEEK_S, DAY_S = 600, 7 * 86_400, 86_400
 

@@ -24,7 +24,7 @@ from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service, endpoi
 from ebbtide_autoscaler.simulate.score import figures
 from ebbtide_autoscaler.simulate.traces import Array
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of
-from tests.autoscaler.simulate.test_run import played
+from tests.builders.simulate import played
 
 SEEDS = range(4)
 EIGHT = jobs_of(16, every_s=0.0, workers=1, hours=4.0)  # the pool is full of them whenever it may

@@ -21,7 +21,7 @@ from ebbtide_autoscaler.simulate.rivals import (
     whole_servers,
 )
 from tests.autoscaler.closed_loop import a_job
-from tests.autoscaler.test_policy import a_pool, fold, slots, with_job
+from tests.builders.policy import a_pool, fold, slots, with_job
 
 CHAT = EndpointName("chat")
 SLICES = int(DAY_S // SLICE_S)

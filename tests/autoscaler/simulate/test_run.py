@@ -15,17 +15,12 @@ from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, job_spec
+from ebbtide_autoscaler.simulate.run import BEGINS_S, Run, Scene, job_spec
 from ebbtide_autoscaler.simulate.score import figures
 from ebbtide_autoscaler.simulate.standing import Standing
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
+from tests.builders.simulate import played
 from tests.examples import examples
-
-
-def played(scene: Scene, name: str) -> Outcome:
-    """One contender's run."""
-    play = CONTENDERS[name](scene, PolicyConfig())
-    return Run(play.scene, play.contender, play.config).outcome()
 
 
 def test_every_slot_second_is_used_for_one_thing() -> None:

@@ -24,53 +24,17 @@ from ebbtide_autoscaler.simulate.run import Scene
 from ebbtide_autoscaler.simulate.scene import Inputs, Named, read, scene
 from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Rates, Requests
 from tests.autoscaler.simulate.scenes import load_of
-from tests.autoscaler.simulate.test_traces import Columns, written
+from tests.builders.simulate import REPLICA_PER_S, TOKENS, Columns, drawn, file_of, replicas, written
 
 DAY_S = 86_400.0
 HOUR_S = 3600
-TOKENS = (1000, 200)
-REPLICA_PER_S = ENGINES["llama-8b-h100"].full / ENGINES["llama-8b-h100"].work_s(*TOKENS)  # requests that make one full
 JOBS: Columns = {"submit_s": [0.0, DAY_S, 2.5 * DAY_S], "gpus": [1, 2, 4], "duration_s": [60.0, 120.0, 180.0]}
-
-
-def file_of(endpoints: int = 1, *, nodes: int = 1, per_node: int = 4, **run: Any) -> SimulationFile:
-    return SimulationFile.model_validate(
-        {
-            "pool": {"nodes": nodes, "gpus_per_node": per_node},
-            "endpoints": tuple({"name": f"e{number}"} for number in range(endpoints)),
-            "run": {"warm_up_s": 0.0} | run,
-        }
-    )
-
-
-def replicas(by_minute: Sequence[float]) -> Rates:
-    """Requests that keep so many replicas full, minute by minute."""
-    count = len(by_minute)
-    at_s: Array = np.array([60.0 * minute for minute in range(count)])
-    unknown = np.full(count, np.nan)
-    per_s: Array = np.array([one * REPLICA_PER_S for one in by_minute])
-    return Rates(at_s, per_s, np.zeros(count), unknown, unknown)
 
 
 def counted(by_second: Sequence[int]) -> Requests:
     """So many requests in each second, the first and the last of which must have some."""
     at_s: Array = np.repeat(np.arange(len(by_second), dtype=np.float64), by_second)
     return Requests(at_s, np.full(len(at_s), 100.0), np.full(len(at_s), 10.0))
-
-
-def drawn(
-    file: SimulationFile,
-    *traces: Rates | Requests,
-    jobs: Sequence[Jobs] = (),
-    factor: float = 1.0,
-    from_day: Sequence[float] = (0.0, 0.0),
-    seed: int = 0,
-) -> Scene:
-    serving = tuple(
-        (Named(Path(f"t{n}.parquet"), factor, day), one)
-        for n, (one, day) in enumerate(zip(traces, from_day, strict=False))
-    )
-    return scene(file, Inputs(serving, tuple((Named(Path("jobs.parquet")), one) for one in jobs)), seed)
 
 
 @pytest.mark.parametrize(

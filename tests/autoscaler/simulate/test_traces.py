@@ -16,16 +16,8 @@ from hypothesis import strategies as st
 from ebbtide_autoscaler.simulate.draws import load
 from ebbtide_autoscaler.simulate.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
 from tests.autoscaler.simulate.scenes import ENGINE
+from tests.builders.simulate import Columns, written
 
-
-def written(folder: Path, columns: Mapping[str, Sequence[object]]) -> Path:
-    """A trace of these columns."""
-    path = folder / "trace.parquet"
-    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
-    return path
-
-
-Columns = Mapping[str, Sequence[object]]
 REQUESTS: Columns = {"t_s": [5.0, 6.0, 6.0], "in_tok": [10, 20, 30], "out_tok": [1, 2, 3]}
 RATES: Columns = {"t_s": [0.0, 600.0], "rps": [1.0, 2.0], "mean_in_tok": [100.0, 90.0], "mean_out_tok": [10.0, 9.0]}
 JOBS: Columns = {"submit_s": [3.0, 4.0], "gpus": [1, 8], "duration_s": [60.0, 7.5]}

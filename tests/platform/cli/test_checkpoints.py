@@ -15,9 +15,9 @@ from ebbtide.cli import checkpoints as command
 from ebbtide.cli.main import cli
 from ebbtide.storage.leases import Lease
 from ebbtide.storage.training.places import CheckpointId
+from tests.builders.checkpoints import flip
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import RUN, make_run, state_at, step_read
-from tests.platform.storage.training.test_checkpoints import flip
 
 
 def checkpoints(*arguments: str) -> Result:

@@ -11,39 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from ebbtide.cli.main import cli
 from ebbtide.storage.models.records import flights
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.paths import StorePaths
+from tests.builders.commands import Shared, models
 from tests.platform.storage.models.made import assert_same, make_checkpoint
 from tests.platform.storage.stores import store_at
 
 ROOT = Path(__file__).parents[3]
-
-
-def models(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["models", *map(str, arguments)])
-
-
-class Shared:
-    """A shared directory, and a model beside it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.dir, self.source = folder / "shared", folder / "Tiny-1"
-        self.dir.mkdir()
-        self.arrays = make_checkpoint(self.source)
-        self.option = ("--shared-dir", str(self.dir))
-        self.store = self.dir / "store"
-
-    def bring(self, *more: object) -> dict[str, object]:
-        done = models("import", self.source, *more, *self.option, "--json")
-        assert done.exit_code == 0, done.output
-        found: dict[str, object] = json.loads(done.stdout)
-        return found
 
 
 @pytest.fixture

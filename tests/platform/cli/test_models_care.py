@@ -10,9 +10,9 @@ import pytest
 
 from ebbtide.storage.garbage import Grace
 from ebbtide.storage.names import ObjectId
-from tests.platform.cli.test_models import Shared, models
+from tests.builders.commands import Shared, models
+from tests.builders.models import publish_cache, publish_flat
 from tests.platform.storage.models.made import make_checkpoint
-from tests.platform.storage.models.test_derived import publish_cache, publish_flat
 from tests.platform.storage.stores import store_at
 
 FIRST = "model-00001-of-00002.safetensors"

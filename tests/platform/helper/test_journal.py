@@ -6,17 +6,11 @@ from pathlib import Path
 import pytest
 
 from ebbtide.helper import journal as module
-from ebbtide.helper.book import Line
 from ebbtide.helper.errors import HelperUnusable
 from ebbtide.helper.journal import Journal, encode
 from ebbtide.helper.steps import Op, Step
 from ebbtide.storage.durable import Disk
-
-
-def line(name: str, op: Op = Op.REGISTER, step: Step = Step.DONE, operation: str = "one") -> Line:
-    return Line(
-        at_s=0.0, operation=operation, op=op, step=step, name=name, pid=100, started=7, boot="boot", generation=1, uid=0
-    )
+from tests.builders.helper import line
 
 
 def written(folder: Path, *names: str) -> Path:

@@ -30,9 +30,9 @@ from ebbtide.snapshot.driver.bounded import BoundedDriver
 from ebbtide.snapshot.driver.none import NoDriver
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom, TransferFailed
+from tests.builders.helper import line
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import FREE_PID, NO_CRIU, criu_that, entry_of, image, process_of
-from tests.platform.helper.test_journal import line
 from tests.platform.helper.trees import Counting, counting, wait_until
 
 # ---- whose, and where

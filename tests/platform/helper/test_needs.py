@@ -11,7 +11,7 @@ import pytest
 from ebbtide.helper.criu.machine import build_of
 from ebbtide.helper.criu.needs import NeededFile, Needs, lacks, needs_of
 from ebbtide.helper.criu.proc_tree import Opened, Tree
-from tests.platform.helper.test_objections import GOOD
+from tests.builders.helper import GOOD
 
 
 @pytest.fixture

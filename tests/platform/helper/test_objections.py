@@ -12,14 +12,10 @@ import pytest
 
 from ebbtide.helper.criu.connections import Connection, Kind, holders_elsewhere, sockets_of
 from ebbtide.helper.criu.objections import GHOST_LIMIT_BYTES, Ends, objections, pipes, socket_inodes
-from ebbtide.helper.criu.proc_tree import Member, Opened, Tree, look_at
+from ebbtide.helper.criu.proc_tree import Opened, Tree, look_at
+from tests.builders.helper import GOOD
 from tests.platform.helper.trees import counting
 
-GOOD = Member(
-    pid=10, started=1, name="python", uid=0, session=10, tty=0, state="S", tracer=0, foreign_namespaces=(),
-    opened=(Opened(0, "/dev/null", os.O_RDONLY), Opened(1, "/log", os.O_WRONLY | os.O_APPEND, 5)),
-    mapped=frozenset({"/usr/bin/python", "/memfd:x (deleted)"}), cwd="/", own_bytes=1,
-)  # fmt: skip
 NOTHING = Ends({}, {})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ebbtide.probe.helper import ask_helper
 from ebbtide.probe.node import NodeAsk, NodeReading, read_node
 from ebbtide.snapshot.tiers import Means
-from tests.platform.probe.test_processes import Processes
+from tests.builders.helper import Processes
 from tests.platform.storage.doctor import machines
 
 

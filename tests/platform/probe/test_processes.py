@@ -11,26 +11,8 @@ from ebbtide.probe.fact import Fact
 from ebbtide.probe.processes import process_facts, read_tree
 from ebbtide.snapshot.tiers import Means
 from ebbtide.storage.doctor.machine import Machine
+from tests.builders.helper import Processes
 from tests.platform.storage.doctor import machines
-
-
-class Processes(machines.Tree):
-    """A /proc to fill."""
-
-    def process(
-        self, pid: int, parent: int, *, name: str = "python", environ: str | None = "", kib: int = 1000
-    ) -> None:
-        fields = " ".join(["S", str(parent), *["0"] * 17, "4711", *["0"] * 5])
-        self.file(f"/proc/{pid}/stat", f"{pid} ({name}) {fields}")
-        self.file(f"/proc/{pid}/comm", f"{name}\n")
-        self.file(f"/proc/{pid}/status", f"Name:\t{name}\nVmSwap:\t 24 kB\nRssAnon:\t {kib} kB\n")
-        if environ is not None:
-            self.file(f"/proc/{pid}/environ", environ.replace(" ", "\0"))
-
-    def opens(self, pid: int, fd: int, target: str) -> None:
-        place = self.root / f"proc/{pid}/fd/{fd}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(target)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed
 from ebbtide.storage.garbage import Fate, Grace, plan
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
-from ebbtide.storage.object_store import ObjectStore
+from tests.builders.store import one_round
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stores import (
     CHUNK,
@@ -31,13 +31,6 @@ from tests.platform.storage.stores import (
     store_at,
     tensors,
 )
-
-
-def one_round(store: ObjectStore, grace: Grace = NO_GRACE) -> dict[str, Fate]:
-    """What happened to what, by the first characters of its name."""
-    result = collect(store.ports, plan(survey(store.ports), grace), grace)
-    assert not result.failed
-    return {verdict.path.name[:8]: verdict.fate for verdict in result.done}
 
 
 def test_an_unreferenced_object_goes_in_two_rounds(tmp_path: Path) -> None:

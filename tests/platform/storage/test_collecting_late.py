@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.collecting import collect, filesystem_now_s, survey
+from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.durable import Disk
 from ebbtide.storage.garbage import Fate, Grace, plan
 from ebbtide.storage.leases import of_work
 from ebbtide.storage.manifest import Kind
-from ebbtide.storage.names import COMMIT, Attempt, ObjectId
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.names import Attempt, ObjectId
+from tests.builders.store import make_old, one_round
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     KEY,
@@ -27,13 +27,6 @@ from tests.platform.storage.stores import (
     publish_model,
     store_at,
 )
-from tests.platform.storage.test_collecting import one_round
-
-
-def make_old(store: ObjectStore, *objects: ObjectId, age_s: float = 7200.0) -> None:
-    long_ago = filesystem_now_s(store.ports) - age_s
-    for one in objects:
-        os.utime(store.paths.object(one) / COMMIT, (long_ago, long_ago))
 
 
 @pytest.mark.proves("an object is made young whose ref is deleted", "an object is made young whose ref is written over")

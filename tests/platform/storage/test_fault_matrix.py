@@ -3,14 +3,13 @@
 The table is printed. A cell whose fault did not happen counts as broken, and so does one that nobody thought about.
 """
 
-import os
 from collections.abc import Callable
 from errno import EACCES, EAGAIN, EDQUOT, EINTR, EINVAL, EIO, ENOSPC, EOPNOTSUPP, EROFS, ESTALE
 from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.residency import resident_share
+from tests.builders.store import evicts
 from tests.platform.storage.shim.faults import NOT_THERE, RIGHT, Fault, Row, build, run, table
 from tests.turns import SHORT_AND_WHOLE, every, said
 
@@ -112,21 +111,6 @@ WRITE_ROWS = [
     writing("close: hangs", "TransferTimeout ETIMEDOUT", hang("close"), deadline_s=DEADLINE_S),
 ]
 ROWS = [both("no fault", RIGHT), *OPENS, *MOVES, *READ_ROWS, *WRITE_ROWS]
-
-
-def evicts(folder: Path) -> bool:
-    """Whether a file can be had out of the page cache there, and be read with O_DIRECT (not so on tmpfs)."""
-    path = folder / "probe"
-    path.write_bytes(bytes(1 << 20))
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_DIRECT)
-    except OSError:
-        return False
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    share = resident_share(fd, 0, 1 << 20)
-    os.close(fd)
-    return share is not None and share < 0.5
 
 
 @pytest.mark.timeout(900)

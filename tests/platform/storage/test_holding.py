@@ -18,45 +18,18 @@ from ebbtide.storage.holding import Holding, System, claim, hold
 from ebbtide.storage.lease import LeaseFile, Pace, Record
 from ebbtide.storage.liveness import Sighting
 from ebbtide.storage.observing import Observer, living
-from ebbtide.storage.shared_files import CreateFile, Operation, Overwrite, perform
+from ebbtide.storage.shared_files import CreateFile, Overwrite, perform
+from tests.builders.store import HASTY, PATIENT, Broken, names
 from tests.platform.storage.lease_process import PACE
 from tests.platform.storage.played import Player, until
 
-PATIENT = Pace(beat_s=0.02, stale_after_s=60.0, answer_s=30.0)  # nobody dies by a slow machine
 PATIENT_TO_OTHERS = Pace(beat_s=5.0, stale_after_s=60.0, answer_s=30.0)
-HASTY = Pace(beat_s=0.05, stale_after_s=6.0, answer_s=1.5)  # whoever shall lose does so soon
 
 
 def beat_of(holding: Holding) -> int:
     record = Record.decode((holding.directory / str(holding.file)).read_bytes())
     assert record is not None
     return record.beat
-
-
-def names(directory: Path) -> set[str]:
-    return set(os.listdir(directory))
-
-
-class Broken:
-    """A directory that can be made to fail, hang, or be slow."""
-
-    def __init__(self) -> None:
-        self.error = 0
-        self.let_go = threading.Event()
-        self.let_go.set()
-        self.hung = threading.Event()
-
-    def __call__(self, operation: Operation) -> Any:
-        if not self.let_go.is_set():
-            self.hung.set()
-            self.let_go.wait(600.0)
-        if self.error:
-            raise TransferFailed("write", operation.path, errno=self.error)
-        return perform(operation)
-
-    @property
-    def system(self) -> System:
-        return System(perform=self)
 
 
 @pytest.fixture

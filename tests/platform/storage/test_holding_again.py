@@ -9,8 +9,8 @@ import pytest
 from ebbtide.storage.errors import Superseded
 from ebbtide.storage.holding import hold
 from ebbtide.storage.observing import Observer
+from tests.builders.store import HASTY, PATIENT, Broken, names
 from tests.platform.storage.played import until
-from tests.platform.storage.test_holding import HASTY, PATIENT, Broken, names
 
 
 @pytest.fixture

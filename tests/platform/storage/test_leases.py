@@ -20,9 +20,9 @@ from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import Attempt, object_id
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
+from tests.builders.store import Broken
 from tests.platform.storage.played import until
 from tests.platform.storage.stores import KEY, NO_GRACE, POOL, leftovers, model_is_right, publish_model
-from tests.platform.storage.test_holding import Broken
 
 PACE = Pace(beat_s=0.1, stale_after_s=6, answer_s=20)  # quick, and yet no busy machine makes a living one look dead
 

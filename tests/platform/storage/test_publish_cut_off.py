@@ -15,6 +15,7 @@ from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
+from tests.builders.store import lost_by_a_power_cut
 from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stores import (
@@ -95,26 +96,6 @@ def test_a_full_or_failing_disk_at_any_change_leaves_the_store_as_it_was(quick: 
         collect_all(store)
         assert leftovers(store) == [] and len(store.list_objects()) == 1
     publish_model(store, seed=3)
-
-
-def lost_by_a_power_cut(calls: CountedCalls, before: int) -> set[Path]:
-    """What was created, written or moved by the events before number ``before`` and is not surely on the disk."""
-    unsure: set[tuple[str, Path]] = set()  # content of a file, or a name in its directory
-    for what, path, target in calls.events[:before]:
-        if what == "write":
-            unsure.add(("content", path))
-        elif what == "create":
-            unsure.add(("name", path))
-        elif what == "remove":
-            unsure -= {("content", path), ("name", path)}
-        elif what == "rename":
-            assert target is not None
-            inside = {(kind, one) for kind, one in unsure if one == path or path in one.parents}
-            unsure -= inside
-            unsure |= {(kind, target / one.relative_to(path)) for kind, one in inside} | {("name", target)}
-        elif what == "fsync":
-            unsure -= {("content", path)} | {("name", one) for kind, one in unsure if one.parent == path}
-    return {path for _, path in unsure}
 
 
 @pytest.mark.proves(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.store import evicts
 from tests.platform.storage.shim.faults import NOT_THERE, RIGHT, Outcome, build, run, table
 from tests.platform.storage.shim.store_rows import COLUMNS, ROWS
-from tests.platform.storage.test_fault_matrix import evicts
 from tests.turns import SHORT_AND_WHOLE, every, said
 
 SHIM = Path(__file__).parent / "shim"

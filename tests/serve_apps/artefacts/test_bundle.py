@@ -9,28 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.container import Header, parse_header
-from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
+from ebbtide.storage.container_plan import TensorSpec, plan_container
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide_serve.artefacts.bundle import bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
+from tests.builders.replica import TREE, made, read, write
 from tests.platform.storage.stores import stock_tensors
-
-TREE = {
-    "vllm/modelinfos/a-b.json": b"{}",
-    "vllm/torch_compile_cache/torch_aot_compile/ff/inductor_cache/fxgraph/jr/key/name": os.urandom(5000),
-    "triton/KEY=/.hidden": b"x" * 4096,
-    "empty": b"",
-}
-
-
-def write(root: Path, tree: dict[str, bytes]) -> None:
-    for name, content in tree.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def read(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def bundle(root: Path) -> tuple[Header, memoryview]:
@@ -41,14 +24,6 @@ def bundle(root: Path) -> tuple[Header, memoryview]:
     for start in range(0, plan.file_bytes, 1000):  # as a transport asks, in pieces
         fill(start, content[start : start + 1000])
     return parse_header(bytes(content[: len(plan.header)]), plan.file_bytes, root), content
-
-
-def made(tree: dict[str, bytes]) -> tuple[Header, memoryview]:
-    """A bundle with any names."""
-    plan = plan_container(TensorSpec(name, "U8", (len(data),)) for name, data in tree.items())
-    content = memoryview(bytearray(plan.file_bytes))
-    filling(plan, from_buffers({name: memoryview(data) for name, data in tree.items()}))(0, content)
-    return parse_header(bytes(content[: len(plan.header)]), plan.file_bytes, Path("made")), content
 
 
 def test_a_tree_comes_back_as_it_was_for_its_owner_alone(tmp_path: Path) -> None:

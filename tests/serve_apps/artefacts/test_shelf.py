@@ -16,8 +16,8 @@ from ebbtide_serve.artefacts import shelf
 from ebbtide_serve.artefacts.bundle import gather
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
 from ebbtide_serve.artefacts.shelf import NAME, TAG, Restored, publish, restore
+from tests.builders.replica import TREE, read, write
 from tests.platform.storage.stores import leftovers, overwrite, publish_model, store_at, within
-from tests.serve_apps.artefacts.test_bundle import TREE, read, write
 
 WANTED = Fingerprint({"model": "m", "version torch": "2.13.0"})
 
@@ -123,7 +123,7 @@ def test_whoever_was_overtaken_publishes_nothing(store: ObjectStore, used: Path)
 
 
 def test_an_artefact_with_a_bad_name_leaves_an_empty_directory(store: ObjectStore, tmp_path: Path) -> None:
-    from tests.serve_apps.artefacts.test_bundle import made
+    from tests.builders.replica import made
 
     _, content = made({"a": b"1", "../../b": b"2"})
     with store.publication(Kind.ARTEFACT, dict(WANTED.facts)) as work:

@@ -1,7 +1,6 @@
 """What the gateway refuses by itself, and how it says so."""
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -14,21 +13,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ebbtide.client.messages import GatewayOrders, KeyGrant
+from ebbtide.client.messages import GatewayOrders
 from ebbtide_serve.gateway.app import build_app
+from tests.builders.gateway import bearer, key
 from tests.examples import examples
 from tests.serve_apps.gateway.fakes import MODEL, FakeArbiter, Scene, chat, running_gateway, settings, until
 
 CHAT = "/v1/chat/completions"
-
-
-def key(name: str, **fields: Any) -> KeyGrant:
-    fields = {"scopes": ("models", "generate")} | fields
-    return KeyGrant(name=name, sha256=hashlib.sha256(f"secret-{name}".encode()).hexdigest(), **fields)
-
-
-def bearer(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer secret-{name}"}
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:

@@ -1,32 +1,18 @@
 """Promise 3 against replicas that misbehave at the level of bytes."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
 
-from ebbtide.client.messages import RoutingTable, SeatRoute
-from tests.serve_apps.gateway.fakes import MODEL, FakeReplica, Scene, chat, running_gateway, until
-
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-EVENT = b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"tiny","choices":[]}\n\n'
-Say = Callable[[asyncio.StreamWriter], Awaitable[None]]
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
+from ebbtide.client.messages import RoutingTable
+from tests.builders.gateway import EVENT, HEAD, Say, chunk, hang, raw_replica, route
+from tests.serve_apps.gateway.fakes import MODEL, chat, running_gateway, until
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
-
-
-async def hang(writer: asyncio.StreamWriter) -> None:
-    """Connects, takes the request, and says nothing."""
-    await asyncio.sleep(30)
 
 
 async def hang_after_headers(writer: asyncio.StreamWriter) -> None:
@@ -113,40 +99,6 @@ async def end_without_done(writer: asyncio.StreamWriter) -> None:
 
 
 BEGUN: list[Say] = [mid_chunk, mid_event, garbage_later, reset_later, hang_later, end_without_done]
-
-
-@contextlib.asynccontextmanager
-async def raw_replica(say: Say) -> AsyncIterator[tuple[SeatRoute, list[bytes]]]:
-    """A replica that reads a request and then does ``say``."""
-    asked: list[bytes] = []
-    talking: set[asyncio.Task[None]] = set()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talking.add(task)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-            asked.append(await reader.readexactly(length))
-            await say(writer)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    yield SeatRoute(f"{MODEL}/9", f"raw-{port}", f"http://127.0.0.1:{port}"), asked
-    server.close()
-    for task in talking:
-        task.cancel()
-    await asyncio.gather(*talking, return_exceptions=True)
-
-
-async def route(scene: Scene, broken: SeatRoute, healthy: FakeReplica | None) -> None:
-    seats = (broken, healthy.route) if healthy else (broken,)
-    scene.arbiter.table = RoutingTable(scene.arbiter.table.version + 1, {MODEL: seats})
-    version = scene.arbiter.table.version
-    await until(lambda: scene.arbiter.reports[-1].routes_seen >= version)
 
 
 @pytest.mark.proves("a replica that is silent for too long is lost", "a replica's headers are bounded in size")

@@ -11,8 +11,8 @@ import pytest
 from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.testing.process_engine import PROCESS_ENGINE
+from tests.builders.gateway import bearer, key
 from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings
-from tests.serve_apps.gateway.test_app import bearer, key
 from tests.serve_apps.replica_under_test import ReplicaUnderTest
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -10,9 +10,8 @@ from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.errors import Refusal
 from ebbtide_serve.gateway.hold import Hold, HoldLimits, Seated
 from ebbtide_serve.gateway.routes import Routes
+from tests.builders.gateway import bearer, key, request
 from tests.serve_apps.gateway.fakes import MODEL, chat, running_gateway, until
-from tests.serve_apps.gateway.test_app import bearer, key
-from tests.serve_apps.gateway.test_server import request
 
 SEAT = SeatRoute("m/0", "r", "http://127.0.0.1:1")
 PLACES = 4

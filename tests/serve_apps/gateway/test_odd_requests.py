@@ -12,11 +12,20 @@ import pytest
 from ebbtide.client.messages import GatewayOrders, GatewayReport
 from ebbtide_serve.gateway import app
 from ebbtide_serve.gateway.server import OTHER_DESCRIPTORS, GatewayServer
+from tests.builders.gateway import (
+    EVENT,
+    HEAD,
+    answer_to,
+    bearer,
+    chunk,
+    connect,
+    key,
+    raw_replica,
+    request,
+    route,
+    status_of,
+)
 from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
-from tests.serve_apps.gateway.test_app import bearer, key
-from tests.serve_apps.gateway.test_broken_replicas import EVENT, HEAD, chunk, raw_replica, route
-from tests.serve_apps.gateway.test_server import connect, request
-from tests.serve_apps.gateway.test_under_fire import answer_to, status_of
 
 CHAT = "/v1/chat/completions"
 

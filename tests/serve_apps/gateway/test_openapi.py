@@ -23,9 +23,9 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from tests.builders.gateway import bearer, key
 from tests.examples import examples
 from tests.serve_apps.gateway.fakes import MODEL, Scene, running_gateway
-from tests.serve_apps.gateway.test_app import bearer, key
 
 EXAMPLES = int(os.environ.get("EBBTIDE_SCHEMATHESIS_EXAMPLES") or examples(40))
 CHECKS = [

@@ -14,9 +14,8 @@ from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway import proxy
 from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.routes import Routes
+from tests.builders.gateway import EVENT, HEAD, Say, chunk, hang, raw_replica, request, route
 from tests.serve_apps.gateway.fakes import MODEL, Scene, chat, running_gateway, until
-from tests.serve_apps.gateway.test_broken_replicas import EVENT, HEAD, Say, chunk, hang, raw_replica, route
-from tests.serve_apps.gateway.test_server import request
 
 CHAT = "/v1/chat/completions"
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"

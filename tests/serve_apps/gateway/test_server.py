@@ -11,19 +11,8 @@ import httpx
 import pytest
 
 from ebbtide_serve.gateway.server import SEND_BUFFER_BYTES, GatewayServer
+from tests.builders.gateway import CHAT, bearer, connect, key, request
 from tests.serve_apps.gateway.fakes import FakeArbiter, Scene, chat, running_gateway, settings, until
-from tests.serve_apps.gateway.test_app import bearer, key
-
-CHAT = "/v1/chat/completions"
-
-
-async def connect(scene: Scene) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", scene.server.port)
-
-
-def request(body: bytes, *headers: str, path: str = CHAT) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", *headers]
-    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
 
 
 async def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers(scene: Scene) -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 
 import httpx
 
+from tests.builders.gateway import bearer, key
 from tests.serve_apps.gateway.fakes import MODEL, FakeReplica, Scene, chat, running_gateway, until
-from tests.serve_apps.gateway.test_app import bearer, key
 
 CHAT, TEXT, OTHER = "/v1/chat/completions", "/v1/completions", "other"
 

@@ -13,30 +13,11 @@ import psutil
 import pytest
 
 from ebbtide_serve.gateway import server
+from tests.builders.gateway import answer_to, connect, request, status_of
 from tests.serve_apps.gateway.fakes import Scene, chat, running_gateway, until
-from tests.serve_apps.gateway.test_server import connect, request
 
 CHAT = "/v1/chat/completions"
 THIS = psutil.Process()
-
-
-async def answer_to(scene: Scene, raw: bytes, timeout_s: float = 5.0) -> bytes:
-    """All that comes back until the gateway closes, or has nothing more to say."""
-    reader, writer = await connect(scene)
-    writer.write(raw)
-    answer = b""
-    with contextlib.suppress(TimeoutError, ConnectionError):
-        async with asyncio.timeout(timeout_s):
-            while part := await reader.read(65536):
-                answer += part
-                if answer.endswith(b"}") and b"connection: close" not in answer:
-                    break
-    writer.close()
-    return answer
-
-
-def status_of(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
 # ---- headers
@@ -415,8 +396,8 @@ async def test_ten_thousand_idle_connections_cost_little_memory_and_no_service(m
 )
 async def test_a_gateway_that_starts_while_the_arbiter_is_away_says_503_and_none_of_its_keys_is_guessed() -> None:
     from ebbtide_serve.gateway.server import GatewayServer
+    from tests.builders.gateway import bearer, key
     from tests.serve_apps.gateway.fakes import FakeArbiter, settings
-    from tests.serve_apps.gateway.test_app import bearer, key
 
     arbiter = FakeArbiter(away=True, keys=(key("full"),))
     server = GatewayServer(settings(), arbiter)
@@ -447,8 +428,8 @@ async def test_a_revoked_key_is_refused_by_every_gateway_within_a_second() -> No
     from dataclasses import replace
 
     from ebbtide_serve.gateway.server import GatewayServer
+    from tests.builders.gateway import bearer, key
     from tests.serve_apps.gateway.fakes import FakeArbiter, settings
-    from tests.serve_apps.gateway.test_app import bearer, key
 
     arbiter = FakeArbiter(keys=(key("team"),), gateways=2)
     first = GatewayServer(settings(per_node=True), arbiter)

@@ -8,8 +8,8 @@ import pytest
 from ebbtide_serve.loading import capture
 from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.held import HeldCapture
+from tests.builders.rank_load import Rank
 from tests.serve_apps.loading.small_model import publish_small, reach
-from tests.serve_apps.loading.test_rank_load import Rank
 
 
 class Memory:

@@ -17,9 +17,9 @@ from ebbtide.storage.names import ObjectId
 from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, _together, _Work, publish_flat
+from tests.builders.rank_load import Rank, call_to
 from tests.platform.storage.stores import leftovers, overwrite, within
 from tests.serve_apps.loading.small_model import publish_small, reach
-from tests.serve_apps.loading.test_rank_load import Rank, call_to
 
 TP = 2
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from ebbtide.storage.names import ObjectId
 from ebbtide.storage.report import TransferReport
 from ebbtide_serve.loading import identity, rank_load
 from ebbtide_serve.loading.flat_key import FlatKey
-from ebbtide_serve.loading.held import HeldCapture
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.publishing import Outcome, publish_flat
 from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, RankLoad, Ways
-from ebbtide_serve.loading.record import OWN, StartRecord
+from ebbtide_serve.loading.record import OWN
 from ebbtide_serve.loading.settings import LoadSettings
+from tests.builders.rank_load import Rank, call_to
 from tests.platform.storage.stores import overwrite
 from tests.serve_apps.loading.small_model import (
     SHARDS,
@@ -32,41 +32,7 @@ from tests.serve_apps.loading.small_model import (
     publish_small,
     reach,
     repack,
-    right,
-    same,
 )
-
-
-@dataclass
-class Rank:
-    """One rank of an engine with a `SmallModel`."""
-
-    store: ProcessStore
-    wanted: ObjectId
-    tp: int = 1
-    rank: int = 0
-    model: SmallModel = field(init=False)
-    record: StartRecord = field(default_factory=StartRecord)
-    held: HeldCapture = field(default_factory=HeldCapture)
-    said: list[str] = field(default_factory=list)
-    told: EngineFacts | None = None
-
-    def load(self, asked: str = FLAT, *, capture: bool = True, own: bool = False) -> "Rank":
-        self.model = SmallModel(self.tp, self.rank)
-        return self.reload(asked, capture=capture, own=own)
-
-    def reload(self, asked: str = FLAT, *, capture: bool = True, own: bool = False, loaders: int = 0) -> "Rank":
-        settings = LoadSettings(self.store.store.paths.root, self.wanted, capture, loaders)
-
-        def checkpoint() -> tuple[str, TransferReport | None]:
-            way, report = load_small(self.store, self.wanted, self.model)
-            return (OWN, None) if own else (way, report)
-
-        ways = Ways(self.told or facts(self.tp, self.rank), checkpoint, ranks_here=self.tp)
-        load = RankLoad(settings, self.store, record=self.record, held=self.held, say=self.said.append)
-        load.load(self.model, asked, ways)
-        assert same(self.model, right(self.tp, self.rank))
-        return self
 
 
 @pytest.fixture
@@ -77,18 +43,6 @@ def store(tmp_path: Path) -> ProcessStore:
 @pytest.fixture
 def wanted(store: ProcessStore) -> ObjectId:
     return publish_small(store.store)
-
-
-def call_to(ranks: list[Rank]) -> Callable[..., list[Any]]:
-    def call(method: str, *args: Any) -> list[Any]:
-        acts: dict[str, Callable[..., Any]] = {
-            "ebbtide_flat_state": HeldCapture.state,
-            "ebbtide_flat_stage": HeldCapture.begin,
-            "ebbtide_flat_drop": HeldCapture.drop,
-        }
-        return [acts[method](one.held, *args) for one in ranks]
-
-    return call
 
 
 def publish(ranks: list[Rank]) -> Outcome:

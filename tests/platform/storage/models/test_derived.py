@@ -1,6 +1,5 @@
 """What was made of a model goes with it, and a cache that nobody uses goes by age."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from ebbtide.storage.collecting import survey
 from ebbtide.storage.garbage import Fate, Grace, plan
 from ebbtide.storage.leases import of_object
-from ebbtide.storage.manifest import Kind
 from ebbtide.storage.models.derived import (
     ARTEFACT,
     flat_name,
@@ -21,10 +19,9 @@ from ebbtide.storage.models.derived import (
 )
 from ebbtide.storage.names import ObjectId, ref_name, tag
 from ebbtide.storage.object_store import ObjectStore
+from tests.builders.models import DIGEST, publish_cache, publish_flat
+from tests.builders.store import make_old
 from tests.platform.storage.stores import NO_GRACE, collect_all, publish_model, store_at
-from tests.platform.storage.test_collecting_late import make_old
-
-DIGEST = "d1"
 
 
 @pytest.fixture
@@ -32,24 +29,8 @@ def store(tmp_path: Path) -> ObjectStore:
     return store_at(tmp_path / "store")
 
 
-def publish_flat(store: ObjectStore, model: ObjectId) -> ObjectId:
-    with store.publication(Kind.FLAT, {"model": model}, uses=[model]) as work:
-        work.add(work.staging.write_bytes("tp1/rank0.bin", b"flat"))
-        return work.publish([(flat_name(model, DIGEST), "tp1-rank0")])
-
-
 def gone(store: ObjectStore, grace: Grace = NO_GRACE) -> list[str]:
     return [str(one) for one in give_up_derived(store, grace)]
-
-
-def publish_cache(store: ObjectStore, name: str, age_s: float) -> ObjectId:
-    with store.publication(Kind.ARTEFACT, {"of": name}) as work:
-        work.add(work.staging.write_bytes("cache", name.encode()))
-        found = work.publish([(ARTEFACT + name, "latest")])
-    path = store.paths.ref(ref_name(ARTEFACT + name), tag("latest"))
-    changed_s = path.stat().st_mtime - age_s
-    os.utime(path, (changed_s, changed_s))
-    return found
 
 
 def test_a_flat_form_stays_with_its_model_and_goes_with_it(store: ObjectStore) -> None:

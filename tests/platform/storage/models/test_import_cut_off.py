@@ -20,9 +20,9 @@ from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.transport import Consume, Range
+from tests.builders.models import Tampered
 from tests.hunts import spread
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays
-from tests.platform.storage.models.test_importing import Tampered
 from tests.platform.storage.played import ROOT
 from tests.platform.storage.stores import CHUNK, POOL, leftovers, quick_directory, store_at
 

@@ -7,10 +7,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pytest
@@ -20,13 +18,13 @@ from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, 
 from ebbtide.storage.limits import Budget
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.models import sources
-from ebbtide.storage.models.local_source import LocalSource
 from ebbtide.storage.models.progress import ImportProgress, Phase
 from ebbtide.storage.models.records import flights
 from ebbtide.storage.models.remote_source import RemoteSource
-from ebbtide.storage.models.sources import Part, Reading, SourceChanged, SourceFile
+from ebbtide.storage.models.sources import Reading, SourceChanged, SourceFile
 from ebbtide.storage.models.terms import How
 from ebbtide.storage.object_store import ObjectStore
+from tests.builders.models import Tampered
 from tests.platform.storage.failing_calls import failing_at
 from tests.platform.storage.models.http_server import served
 from tests.platform.storage.models.made import TERMS, assert_same, bring, make_checkpoint, stored_arrays
@@ -42,58 +40,8 @@ def store(tmp_path: Path) -> ObjectStore:
     return store_at(tmp_path / "store")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    make_checkpoint(tmp_path / "model")
-    return tmp_path / "model"
-
-
 def nothing_is_there(store: ObjectStore) -> bool:
     return not store.list_objects() and not store.refs.names()
-
-
-class Tampered:
-    """A source whose reads of shards something happens to, before or after; see `Source`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.real = LocalSource(folder)
-        self.where = self.real.where
-        self.reads = 0
-        self.before: Callable[[int], object] = lambda number: None
-        self.after: Callable[[int, Sequence[Part]], object] = lambda number, parts: None
-
-    def listing(self) -> list[SourceFile]:
-        return self.real.listing()
-
-    def look_for(self, names: Iterable[str]) -> list[SourceFile]:
-        return self.real.look_for(names)
-
-    def open(self, file: SourceFile) -> Reading:
-        reading = self.real.open(file)
-        return TamperedReading(self, reading) if file.name.endswith(".safetensors") else reading
-
-
-class TamperedReading:
-    def __init__(self, source: Tampered, real: Reading) -> None:
-        self._source, self._real = source, real
-
-    def read(self, parts: Sequence[Part]) -> None:
-        if max((len(part.memory) for part in parts), default=0) > 5000:  # a tensor's, no header's
-            self._source.reads += 1
-            self._source.before(self._source.reads)
-            self._real.read(parts)
-            self._source.after(self._source.reads, parts)
-        else:
-            self._real.read(parts)
-
-    def __enter__(self) -> Self:
-        self._real.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._real.__exit__(kind, error, trace)
 
 
 # ---- what comes out

@@ -19,18 +19,11 @@ from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
 from ebbtide.storage.training.lineage import Start
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.retention import Retention
+from tests.builders.checkpoints import flip
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.training.runs import CHUNK, at, ids, make_run, same, state_at, step_read
 
 read_state = OpenCheckpoint.read_state
-
-
-def flip(path: Path, offset: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
 
 
 @pytest.fixture

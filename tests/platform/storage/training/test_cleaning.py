@@ -19,6 +19,7 @@ from ebbtide.storage.training.lineage import Start
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.retention import Retention
 from ebbtide.storage.training.room import RESERVATION, measure
+from tests.builders.checkpoints import flip
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import (
@@ -31,7 +32,6 @@ from tests.platform.storage.training.runs import (
     state_at,
     step_read,
 )
-from tests.platform.storage.training.test_checkpoints import flip
 
 
 def make_old(path: Path, age_s: float) -> None:

@@ -24,10 +24,8 @@ from ebbtide.storage.training.dcp_writer import TrainingWriter
 from ebbtide.storage.training.gang import first_failure, load_into, save_together
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.room import RESERVATION
+from tests.builders.checkpoints import commit_sharded, cut, every_type, flip, odd_tensors
 from tests.platform.storage.training.runs import at, leftovers, make_run, same, state_at
-from tests.platform.storage.training.test_checkpoints import flip
-from tests.platform.storage.training.test_rank_file import every_type, odd_tensors
-from tests.platform.storage.training.test_scatter import commit_sharded, cut
 
 
 @pytest.fixture(autouse=True)

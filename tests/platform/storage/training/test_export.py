@@ -18,11 +18,9 @@ from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused
 from ebbtide.storage.training import export as export_module
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.export import export
+from tests.builders.checkpoints import commit_sharded, cut, every_type, flip
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import at, make_run, same, state_at
-from tests.platform.storage.training.test_checkpoints import flip
-from tests.platform.storage.training.test_rank_file import every_type
-from tests.platform.storage.training.test_scatter import commit_sharded, cut
 
 STEP = at("e1/step-1")
 

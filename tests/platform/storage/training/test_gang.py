@@ -11,10 +11,10 @@ import pytest
 
 from ebbtide.storage.training.places import CheckpointId
 from ebbtide.storage.training.verify import verify
+from tests.builders.checkpoints import flip
 from tests.hunts import spread
 from tests.platform.storage.training.gangs import Gangs
 from tests.platform.storage.training.runs import at, ids, leftovers, make_run
-from tests.platform.storage.training.test_checkpoints import flip
 
 _meetings = itertools.count()
 

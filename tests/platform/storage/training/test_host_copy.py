@@ -13,8 +13,8 @@ import torch
 from ebbtide.storage.arenas import Arenas
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.training.host_copy import HostCopies
+from tests.builders.checkpoints import every_type, odd_tensors
 from tests.platform.storage.training.runs import bits, same
-from tests.platform.storage.training.test_rank_file import every_type, odd_tensors
 
 
 def resident_bytes() -> int:

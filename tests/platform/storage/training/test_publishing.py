@@ -21,10 +21,10 @@ from ebbtide.storage.training.publishing import EDGES, Saving, Stage
 from ebbtide.storage.training.rank_entry import RankEntry
 from ebbtide.storage.training.rank_file import Shard, write_shards
 from ebbtide.storage.training.retention import Retention
+from tests.builders.store import lost_by_a_power_cut
 from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stores import quick_directory
-from tests.platform.storage.test_publish_cut_off import lost_by_a_power_cut
 from tests.platform.storage.training.runs import (
     at,
     ids,

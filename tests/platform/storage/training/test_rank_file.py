@@ -11,18 +11,17 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors import safe_open
-from torch import nn
 
 from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import NoRoom, Refused
 from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.posix_calls import SystemCalls
-from ebbtide.storage.torch_views import DTYPE_NAMES
 from ebbtide.storage.training.boxes import Box
 from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.training.rank_entry import RankEntry
 from ebbtide.storage.training.rank_file import Shard, write_shards
+from tests.builders.checkpoints import every_type, odd_tensors
 from tests.platform.storage.training.runs import PIECE, at, make_run, same
 
 
@@ -30,13 +29,6 @@ def write(run: RunCheckpoints, shards: list[Shard], rank: int = 0) -> tuple[Rank
     saving = run.saving(1, 1)
     saving.begin(0)
     return write_shards(saving.staging, rank, shards), run.paths.work(saving.id) / f"rank{rank}.safetensors"
-
-
-def every_type() -> dict[str, torch.Tensor]:
-    raw = torch.arange(64, dtype=torch.uint8)
-    return {str(dtype).removeprefix("torch."): raw.view(dtype) for dtype in DTYPE_NAMES if dtype is not torch.bool} | {
-        "bool": torch.tensor([True, False])
-    }
 
 
 def test_every_type_comes_back_to_the_bit(tmp_path: Path) -> None:
@@ -47,30 +39,6 @@ def test_every_type_comes_back_to_the_bit(tmp_path: Path) -> None:
     found = safetensors.torch.load_file(run.paths.checkpoint(at("e1/step-1")) / "rank0.safetensors")
     assert found.keys() == every_type().keys()
     assert same(found, {name: every_type()[name] for name in found})
-
-
-def odd_tensors() -> dict[str, Any]:
-    base = torch.arange(24.0).reshape(4, 6)
-    return {
-        "scalar": torch.tensor(3.5),
-        "empty": torch.empty(0, 4),
-        "empty inside": torch.empty(3, 0, 2, dtype=torch.bfloat16),
-        "one": torch.tensor([7], dtype=torch.uint8),
-        "one of a row": torch.arange(16.0).reshape(1, 16)[:, 3],
-        "one expanded": torch.tensor(5.0).expand(1),
-        "one of a stride": torch.arange(8)[::8],
-        "one as a matrix": torch.arange(6.0).reshape(1, 6).t()[3:4],
-        "transposed": base.t(),
-        "strided": base[::2, 1::2],
-        "expanded": torch.tensor([1.0, 2.0]).expand(3, 2),
-        "flipped": base.flip(0),
-        "slice": base[1:3],
-        "parameter": nn.Parameter(torch.ones(2, 2)),
-        "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
-        "negative": torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
-        "__metadata__": torch.zeros(1),
-        'a name with spaces, ünïcode and "quotes"': torch.zeros(1),
-    }
 
 
 def test_a_tensor_that_was_saved_can_still_be_parked(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Boxes of stored tensors come back to the bit, from the chunks that hold them and no others."""
 
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,33 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.chunks import down, up
-from ebbtide.storage.training.about import About
 from ebbtide.storage.training.boxes import Box, overlap, runs_of_box
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.rank_entry import RankEntry
-from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
+from ebbtide.storage.training.rank_file import Shard
 from ebbtide.storage.training.scatter import Wanted
-from ebbtide.storage.training.tree_leaves import Json
 from ebbtide.storage.transport import Range
+from tests.builders.checkpoints import commit_sharded, cut
 from tests.examples import examples
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, same
-
-
-def commit_sharded(checkpoints: RunCheckpoints, step: int, ranks: list[list[Shard]]) -> None:
-    """As a gang does it, in one process."""
-    saving = checkpoints.saving(1, step)
-    saving.begin(sum(map(shard_bytes, ranks)))
-    entries = [write_shards(saving.staging, rank, shards) for rank, shards in enumerate(ranks)]
-    tree: Json = {name: {"$tensor": name} for name in {shard.name for shards in ranks for shard in shards}}
-    saving.commit([RankEntry.from_json(entry.to_json()) for entry in entries], tree, About(len(ranks), {}))
-
-
-def cut(name: str, tensor: torch.Tensor, along: int, cuts: list[int]) -> list[Shard]:
-    shards = []
-    for first, last in pairwise([0, *cuts, tensor.shape[along]]):
-        offsets = tuple(first if d == along else 0 for d in range(tensor.dim()))
-        shards.append(Shard(name, tensor.narrow(along, first, last - first), tuple(tensor.shape), offsets))
-    return shards
 
 
 def wanted_of(checkpoint_tensor: object, box: Box, target: torch.Tensor) -> list[Wanted]:

@@ -8,9 +8,9 @@ import pytest
 from ebbtide.storage.errors import Corrupt, NotPublished
 from ebbtide.storage.report import TransferReport
 from ebbtide.storage.training.verify import verify
+from tests.builders.checkpoints import flip
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, state_at
-from tests.platform.storage.training.test_checkpoints import flip
 
 STEP = at("e1/step-1")
 

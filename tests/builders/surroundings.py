@@ -1,0 +1,106 @@
+"""What the arbiter sees of a cluster, without one."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import ray
+
+from ebbtide.client.messages import AgentReport
+from ebbtide.pool.ids import JobName, NodeId, SeatId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler import agents, fences
+from ebbtide_autoscaler.fence_book import Fence, FenceBook
+from ebbtide_autoscaler.reports import Reports, heard
+from ebbtide_autoscaler.surroundings import Surroundings
+
+HEAD, A, B = "head0000", NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
+
+
+def entry(node: str, gpus: int = 2, *, alive: bool = True) -> dict[str, Any]:
+    resources = {"GPU": float(gpus)} if gpus else {}
+    return {
+        "NodeID": node,
+        "Alive": alive,
+        "Resources": resources if alive else {},
+        "NodeManagerAddress": "10.0.0.1",
+        "NodeManagerPort": 7,
+    }
+
+
+class Method:
+    def __init__(self, note: list[Any], fail: Exception | None) -> None:
+        self._note, self._fail = note, fail
+
+    def remote(self, *args: Any) -> None:
+        if self._fail is not None:
+            raise self._fail
+        self._note.append(args)
+
+
+class Agent:
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.watched: list[Any] = []
+        self.fail: Exception | None = None
+
+    @property
+    def watch(self) -> Method:
+        return Method(self.watched, self.fail)
+
+
+class Serve:
+    async def living(self) -> Mapping[SeatId, tuple[str, ...]]:
+        return {}
+
+
+class Jobs:
+    async def restorable(self) -> frozenset[JobName]:
+        return frozenset()
+
+
+class Scene:
+    """A cluster of a head and some nodes, seen through monkeypatched calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = [entry(HEAD, 0), entry(A), entry(B)]
+        self.table: dict[str, Fence] = {}
+        self.dropped: list[str] = []
+        self.agents: dict[str, Agent] = {}
+        self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.killed: list[Agent] = []
+        self.reports = Reports(started_s=time.time())
+        self.book = FenceBook()
+        self.state = PoolState()
+
+        def start_agent(node: str, lock_dir: str) -> Agent:
+            self.started.append(node)
+            return self.agents.setdefault(node, Agent(node))
+
+        def drop(name: str) -> None:
+            self.dropped.append(name)
+            self.table.pop(name, None)
+
+        class Context:
+            def get_node_id(self) -> str:
+                return HEAD
+
+        monkeypatch.setattr(ray, "nodes", lambda: self.nodes)
+        monkeypatch.setattr(ray, "get_runtime_context", Context)
+        monkeypatch.setattr(fences, "table", lambda pool: dict(self.table))
+        monkeypatch.setattr(fences, "drop", drop)
+        monkeypatch.setattr(agents, "start_agent", start_agent)
+        monkeypatch.setattr(agents, "stop_agent", self.stopped.append)
+        monkeypatch.setattr(ray, "kill", lambda agent, no_restart: self.killed.append(agent))
+        self.around = Surroundings("p", self.reports, self.book, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
+
+    async def look(self) -> list[Any]:
+        await self.around._look_at_nodes(1000, self.state)
+        found = list(self.reports.inbox)
+        self.reports.inbox.clear()
+        return found
+
+    def hear(self, node: NodeId, uuids: Mapping[int, str]) -> None:
+        self.reports.agents[node] = heard(AgentReport(str(node), "boot", {}, 0.0, uuids))
