@@ -14,12 +14,12 @@ from random import Random
 
 from benchmarks.large_pool import NOW_S, LargePool, large_pool, with_demand
 from benchmarks.rows import Bar, Row, percentile, result, row, write
-from ebbtide_autoscaler.instruct import instruct
-from ebbtide_autoscaler.observe import routes, traffic
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.seen import Limits, Seen
-from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
-from ebbtide_autoscaler.step import Knobs, step
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.observe.observe import routes, traffic
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.tick.instructions import instruct
+from ebbtide_autoscaler.core.tick.tick import Knobs, step
 
 SIZES = (104, 1_000, 10_000)  # multiples of 8; 104 stands for 100
 ROUNDS = 5

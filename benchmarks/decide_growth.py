@@ -26,14 +26,14 @@ from benchmarks.rows import percentile
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.ids import EndpointName, RecordId
 from ebbtide.pool.records import having
-from ebbtide_autoscaler.collecting import collect_seldom
-from ebbtide_autoscaler.instruct import instruct
-from ebbtide_autoscaler.journal import encode_event
-from ebbtide_autoscaler.observe import routes, traffic
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointSignals, Snapshot
-from ebbtide_autoscaler.step import step
+from ebbtide_autoscaler.control.gc_tuning import collect_seldom
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observe import routes, traffic
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Snapshot
+from ebbtide_autoscaler.core.tick.instructions import instruct
+from ebbtide_autoscaler.core.tick.tick import step
+from ebbtide_autoscaler.journal.records import encode_event
 
 T = TypeVar("T")
 SIZES = {104: 200, 304: 200, 1_000: 100, 3_000: 60, 10_000: 30}  # slots, multiples of 8, and how many calls

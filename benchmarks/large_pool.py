@@ -26,9 +26,9 @@ from ebbtide.pool.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import EndpointRecord, JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import OCCUPIED, JobState, SeatState, SlotState
-from ebbtide_autoscaler.seen import FenceView, Heard, Seen
-from ebbtide_autoscaler.signals import EndpointMemory, Memory
-from ebbtide_autoscaler.step import World
+from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory
+from ebbtide_autoscaler.core.tick.tick import World
 
 GPUS = 8  # per node: the usual server
 NOW_S = 1_000_000.0

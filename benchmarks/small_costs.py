@@ -30,8 +30,8 @@ from ebbtide.client.messages import GatewayOrders, GatewayReport
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.events import Body, Event, NodeFound, Slot, SlotFound, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import NodeId, RecordId, slot_id
-from ebbtide_autoscaler.journal import Journal, recover
-from ebbtide_autoscaler.recovered import Recovered
+from ebbtide_autoscaler.journal.records import Journal, recover
+from ebbtide_autoscaler.journal.recovery import Recovered
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import GatewaySettings
 from ebbtide_serve.gateway.wire import Wire

@@ -7,8 +7,8 @@ with the one that imports it: a static closure does not see it.
 from collections.abc import Mapping
 
 PROCESSES: Mapping[str, tuple[str, ...]] = {
-    "command": ("ebbtide.cli.main", "ebbtide_autoscaler.command_pool", "ebbtide_train.submit"),
-    "arbiter": ("ebbtide_autoscaler.arbiter", "ebbtide_serve.actuator", "ebbtide_train.actuator"),
+    "command": ("ebbtide.cli.main", "ebbtide_autoscaler.commands.pool", "ebbtide_train.submit"),
+    "arbiter": ("ebbtide_autoscaler.actor.arbiter", "ebbtide_serve.actuator", "ebbtide_train.actuator"),
     "agent": ("ebbtide.agent.node_agent",),
     "gateway": ("ebbtide_serve.gateway.deployment",),
     "replica": ("ebbtide_serve.replica", "ebbtide_serve.vllm_engine"),
@@ -30,12 +30,12 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
     ),
     # The arbiter's step and its ledger without processes, as `make sim` plays them.
     "simulated arbiter": (
-        "ebbtide_autoscaler.step",
-        "ebbtide_autoscaler.observe",
-        "ebbtide_autoscaler.instruct",
-        "ebbtide_autoscaler.journal",
-        "ebbtide_autoscaler.recovered",
-        "ebbtide_autoscaler.steady_clock",
+        "ebbtide_autoscaler.core.tick.tick",
+        "ebbtide_autoscaler.core.observe.observe",
+        "ebbtide_autoscaler.core.tick.instructions",
+        "ebbtide_autoscaler.journal.records",
+        "ebbtide_autoscaler.journal.recovery",
+        "ebbtide_autoscaler.control.steady_clock",
         "ebbtide_autoscaler.cluster.size",
         "ebbtide_autoscaler.forecast.watch",
         "ebbtide.ledger.log",

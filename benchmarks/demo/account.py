@@ -20,7 +20,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.journal import decode_event
+from ebbtide_autoscaler.journal.records import decode_event
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from benchmarks.demo.account import read_events
 from benchmarks.fidelity.live import Lived
 from ebbtide.pool.events import SeatReady
 from ebbtide.pool.ids import EndpointName
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.forecast.demand import Demand, bin_of, grown
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.quiet import IdleCache
 from ebbtide_autoscaler.simulate.draws import Load, load
 from ebbtide_autoscaler.simulate.engine import Engine, Times
 from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording

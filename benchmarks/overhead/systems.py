@@ -21,7 +21,7 @@ from benchmarks.overhead.load import Target
 from benchmarks.pool_run import RunFailed, Status, running_pool, wait
 from ebbtide.client.cluster import ClusterRecord
 from ebbtide.client.link import ArbiterLink
-from ebbtide_autoscaler import local_ray
+from ebbtide_autoscaler.lifecycle import local_cluster
 
 ENGINE = {
     "enforce_eager": True,
@@ -155,7 +155,7 @@ class RayLlm:
 
     def __init__(self, out: Path, model: Path, log: TextIO) -> None:
         self.port = free_port()
-        self._ray = local_ray.start(POOL, slots=0, num_cpus=16)
+        self._ray = local_cluster.start(POOL, slots=0, num_cpus=16)
         env = {**os.environ, **self._ray.env, "RAY_ADDRESS": self._ray.address}
         engine = json.dumps({**ENGINE, "distributed_executor_backend": "mp"})
         variables = json.dumps({**ENV, "VLLM_CACHE_ROOT": str(out / "rayllm-cache")})
@@ -190,7 +190,7 @@ class RayLlm:
         self._child.kill()
         self._child.wait()
         local = self._ray
-        local_ray.stop(ClusterRecord(POOL, local.address, "", "", "", "", temp_dir=local.temp_dir, pids=local.pids))
+        local_cluster.stop(ClusterRecord(POOL, local.address, "", "", "", "", temp_dir=local.temp_dir, pids=local.pids))
 
     def _say(self, word: str) -> dict[str, float]:
         assert self._child.stdin is not None

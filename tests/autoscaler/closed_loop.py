@@ -37,9 +37,9 @@ from ebbtide.testing.fake_gateway import FakeGateway
 from ebbtide.testing.fake_link import FakeLink, Weather
 from ebbtide.testing.virtual_clock import VirtualClock
 from ebbtide_autoscaler.cluster.size import SizeConfig
-from ebbtide_autoscaler.seen import Limits, Seen
-from ebbtide_autoscaler.signals import Memory, PolicyConfig
-from ebbtide_autoscaler.step import Knobs, Step, World
+from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig
+from ebbtide_autoscaler.core.tick.tick import Knobs, Step, World
 from tests.autoscaler.sim_arbiter import Arbiter, Died
 from tests.autoscaler.sim_ledger import SimLedger
 from tests.autoscaler.sim_provider import SimProvider

@@ -22,7 +22,7 @@ from tests.autoscaler.pools import BUSY, luck_of
 from tests.autoscaler.sim import played
 
 ROOT = Path(__file__).parents[2]
-DECIDES = "ebbtide_autoscaler.policy"
+DECIDES = "ebbtide_autoscaler.core.decide.policy"
 ITS_ROOM = "ebbtide_autoscaler"
 
 

@@ -17,13 +17,13 @@ from pydantic import TypeAdapter
 from ebbtide.pool.events import Decision, Event, GrantJob, GrantSeat
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.asides import MAY_STEP_ASIDE, asides
-from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.recovered import MEMORY, STATE, plain
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointSignals, PolicyConfig, Snapshot
-from ebbtide_autoscaler.step import Step, World
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, asides
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.tick.tick import Step, World
+from ebbtide_autoscaler.journal.recovery import MEMORY, STATE, plain
 from tests.autoscaler.referee import before_the_moves
 
 A_WEEK_S = 7 * 86_400  # seasons are the same then

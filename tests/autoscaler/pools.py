@@ -11,7 +11,7 @@ from random import Random
 
 from ebbtide.pool.spec import EndpointSpec, Scheduled
 from ebbtide_autoscaler.cluster.size import SizeConfig
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.core.plan.fair_share import Team
 from tests.autoscaler import referee_jobs, referee_seats, referee_teams
 from tests.autoscaler.closed_loop import KNOBS, Loop, an_endpoint
 from tests.autoscaler.referee import Referee

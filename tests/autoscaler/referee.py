@@ -15,10 +15,10 @@ from ebbtide.pool.events import Event, GrantJob, GrantSeat, Move, ParkJob, Resum
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig
-from ebbtide_autoscaler.step import Step, World
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig
+from ebbtide_autoscaler.core.tick.tick import Step, World
 
 HOUR_S = 3600.0
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.core.plan.fair_share import Team
 from tests.autoscaler.referee import Case
 
 HOLDS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.RESUMING})  # those aside hold nothing of their team's

@@ -26,18 +26,10 @@ from ebbtide.ledger.errors import LedgerError
 from ebbtide.pool.events import Decision, Event, Fact, JobEnded, Move, NodeFound, NodeLost, Slot, SlotFound
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.forecast.watch import Watch
-from ebbtide_autoscaler.instruct import (
-    CloseSeat,
-    DropFence,
-    HoldFence,
-    KillHolder,
-    KillReplica,
-    OpenSeat,
-    RestoreJob,
-    instruct,
-)
-from ebbtide_autoscaler.observe import (
+from ebbtide_autoscaler.control.steady_clock import SteadyClock, latest_s
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observe import (
     SETTLE_S,
     directive,
     lease,
@@ -48,10 +40,18 @@ from ebbtide_autoscaler.observe import (
     routes,
     settling,
 )
-from ebbtide_autoscaler.quiet import IdleCache
-from ebbtide_autoscaler.seen import FenceView, Heard, Seen
-from ebbtide_autoscaler.steady_clock import SteadyClock, latest_s
-from ebbtide_autoscaler.step import Step, World, step
+from ebbtide_autoscaler.core.tick.instructions import (
+    CloseSeat,
+    DropFence,
+    HoldFence,
+    KillHolder,
+    KillReplica,
+    OpenSeat,
+    RestoreJob,
+    instruct,
+)
+from ebbtide_autoscaler.core.tick.tick import Step, World, step
+from ebbtide_autoscaler.forecast.watch import Watch
 from tests.autoscaler.sim_ledger import Torn
 from tests.autoscaler.sim_provider import Sizing
 

@@ -14,9 +14,9 @@ from ebbtide.ledger.errors import LedgerBroken
 from ebbtide.ledger.reader import Follower
 from ebbtide.ledger.record import encode_payload
 from ebbtide.pool.events import Event
-from ebbtide_autoscaler.journal import recover
-from ebbtide_autoscaler.recovered import MEMORY, Recovered, decode_event, encode_event
-from ebbtide_autoscaler.signals import Memory
+from ebbtide_autoscaler.core.plan.inputs import Memory
+from ebbtide_autoscaler.journal.records import recover
+from ebbtide_autoscaler.journal.recovery import MEMORY, Recovered, decode_event, encode_event
 
 
 class Torn(Exception):

@@ -13,7 +13,7 @@ from ebbtide.pool.events import Fact, NodeDraining, NodeUndrained
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
-from ebbtide_autoscaler.signals import Memory
+from ebbtide_autoscaler.core.plan.inputs import Memory
 
 if TYPE_CHECKING:
     from tests.autoscaler.closed_loop import Loop

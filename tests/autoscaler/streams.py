@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ebbtide_autoscaler.journal import encode_event
+from ebbtide_autoscaler.journal.records import encode_event
 from tests.autoscaler.chaos import Chaos
 
 MASKED = ("reason", "why", "detail")

@@ -34,8 +34,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.advance import advance
-from ebbtide_autoscaler.seen import FenceView, Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.derive import advance
+from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Limits, Seen
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold
 

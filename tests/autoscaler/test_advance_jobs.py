@@ -26,8 +26,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.advance_jobs import facts
-from ebbtide_autoscaler.seen import STRAGGLER_S, Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.job_facts import facts
+from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Heard, Limits, Seen
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, TRAIN, a_pool, fold, rank
 

@@ -21,8 +21,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.advance_seats import MOST_WHY, facts
-from ebbtide_autoscaler.seen import Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.seat_facts import MOST_WHY, facts
 from tests.builders.policy import S0, SEAT0, a_pool, fold
 
 LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)

@@ -32,8 +32,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.advance_slots import ORPHAN_S, facts
-from ebbtide_autoscaler.seen import STRAGGLER_S, FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.slot_facts import ORPHAN_S, facts
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold
 

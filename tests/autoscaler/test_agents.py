@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ebbtide.pool.ids import NodeId
-from ebbtide_autoscaler import agents
-from ebbtide_autoscaler.agents import HUNG_S, SILENT_S, Agents
+from ebbtide_autoscaler.control import agent_handles
+from ebbtide_autoscaler.control.agent_handles import HUNG_S, SILENT_S, Agents
 
 NODE = NodeId("n0")
 
@@ -32,9 +32,9 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     found = FakeRay()
-    monkeypatch.setattr(agents, "start_agent", found.start)
-    monkeypatch.setattr(agents, "ray", SimpleNamespace(kill=found.kill))
-    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: found.now_s))
+    monkeypatch.setattr(agent_handles, "start_agent", found.start)
+    monkeypatch.setattr(agent_handles, "ray", SimpleNamespace(kill=found.kill))
+    monkeypatch.setattr(agent_handles, "time", SimpleNamespace(monotonic=lambda: found.now_s))
     return found
 
 

@@ -26,7 +26,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId, RecordId, SeatId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.agree import agree, unsettled
+from ebbtide_autoscaler.core.observe.reconcile_config import agree, unsettled
 
 NODE, SEAT = NodeId("n"), SeatId("chat/0")
 S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)

@@ -29,11 +29,11 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.owed import minima_owed
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.teams import Team
-from ebbtide_autoscaler.turn import turn
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.jobs.reservations import minima_owed
+from ebbtide_autoscaler.core.plan.fair_share import Team
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.job_order import turn
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CHAT,

@@ -10,17 +10,17 @@ import pytest
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport
 from ebbtide.pool.events import Body, JobEnded, JobForgotten, JobSubmitted, Slot, SlotFound
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide_autoscaler import job_desk, wishes
-from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.control.loop import Loop
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.service import job_service, operator_service
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.arbiter import FakeLoop, N, an_arbiter
 
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
-    monkeypatch.setattr(wishes, "TAKE_S", 0.1)
-    monkeypatch.setattr(job_desk, "REGISTER_S", 0.1)
+    monkeypatch.setattr(operator_service, "TAKE_S", 0.1)
+    monkeypatch.setattr(job_service, "REGISTER_S", 0.1)
     return FakeLoop()
 
 
@@ -155,7 +155,7 @@ def test_a_submission_is_journaled_with_how_it_would_step_aside_and_asking_chang
     assert found is not None and found["tier"] == "stop_and_restart" and "left of the budget" in str(found["warning"])
     assert loop.world.state is before and json.dumps(found)
     monkeypatch.setattr(loop, "submit", taken.append)
-    monkeypatch.setattr(job_desk, "REGISTER_S", 0.0)
+    monkeypatch.setattr(job_service, "REGISTER_S", 0.0)
     arbiter.register_job(a_job(), "i1", {})
     assert taken == [JobSubmitted(a_job(), "i1", aside=str(found["words"]))]
 

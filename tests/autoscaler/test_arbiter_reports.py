@@ -37,10 +37,10 @@ from ebbtide.pool.events import (
     SlotUnfenced,
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
-from ebbtide_autoscaler.arbiter import Arbiter
-from ebbtide_autoscaler.reports import GATEWAY_PRESENT_S
-from ebbtide_autoscaler.seen import Heard, Seen
-from ebbtide_autoscaler.steady_clock import clock
+from ebbtide_autoscaler.actor.arbiter import Arbiter
+from ebbtide_autoscaler.control.inbox import GATEWAY_PRESENT_S
+from ebbtide_autoscaler.control.steady_clock import clock
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.arbiter import FakeLoop, N, an_arbiter
 

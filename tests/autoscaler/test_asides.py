@@ -13,11 +13,11 @@ from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.aside import StepAside
-from ebbtide_autoscaler.asides import asides, at_admission
-from ebbtide_autoscaler.away import ENOUGH, KEPT, OLD_S, expected_s, noted
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.seen import Heard, Seen
-from ebbtide_autoscaler.signals import Away, Memory, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.jobs.preemption_cost import asides, at_admission
+from ebbtide_autoscaler.core.jobs.preemption_duration import ENOUGH, KEPT, OLD_S, expected_s, noted
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.plan.inputs import Away, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import (
     CHAT,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.asked import ARRIVALS_WINDOW_S, asked, running
-from ebbtide_autoscaler.signals import EndpointSignals
+from ebbtide_autoscaler.core.demand.load import ARRIVALS_WINDOW_S, asked, running
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 from tests.autoscaler.closed_loop import an_endpoint
 
 SPEC = an_endpoint(target_requests=4, ttft_slo_s=1.0)

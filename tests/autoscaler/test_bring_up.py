@@ -8,7 +8,7 @@ import ray
 
 from ebbtide.config.load import load
 from ebbtide.config.root import PoolFile
-from ebbtide_autoscaler.bring_up import UpRefused, _fits, _readiness
+from ebbtide_autoscaler.lifecycle.up import UpRefused, _fits, _readiness
 
 FILE = """pool: {{name: demo, slots: all, shared_dir: shared, ray_address: auto{more}}}
 endpoints:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide_autoscaler.changes import changes, conflicts
+from ebbtide_autoscaler.lifecycle.config_diff import changes, conflicts
 
 
 def a_file(**pool: Any) -> dict[str, Any]:

@@ -10,8 +10,15 @@ import pytest
 
 from ebbtide.agent.process import boot_id, started_ticks
 from ebbtide.config.root import PoolFile
-from ebbtide_autoscaler.claim import Claim, Taken, check_directory, claim_of, mark_directory, unmark_directory
-from ebbtide_autoscaler.heartbeat import Beat, beat_file
+from ebbtide_autoscaler.journal.heartbeat import Beat, beat_file
+from ebbtide_autoscaler.lifecycle.ownership import (
+    Claim,
+    Taken,
+    check_directory,
+    claim_of,
+    mark_directory,
+    unmark_directory,
+)
 
 ME = (os.getpid(), started_ticks(os.getpid()) or 0)
 

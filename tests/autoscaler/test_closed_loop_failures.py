@@ -23,7 +23,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.seen import FenceView
+from ebbtide_autoscaler.core.observe.observation import FenceView
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 from tests.builders.closed_loop import serving, training, until
 

@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster import ClusterRecord
-from ebbtide_autoscaler import command_calls, command_hold, progress
-from ebbtide_autoscaler.command_hold import park, resume
+from ebbtide_autoscaler.commands import calls, hold
+from ebbtide_autoscaler.commands.hold import park, resume
+from ebbtide_autoscaler.lifecycle import progress
 from tests.builders.commands import FakeLink, a_status, no_sleep, run
 
 ANN = {"by": "ann", "reason": "new data", "since_s": 5.0}
@@ -34,10 +35,10 @@ class Link(FakeLink):
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     found = Link()
-    monkeypatch.setattr(command_calls, "ArbiterLink", lambda: found)
-    monkeypatch.setattr(command_hold, "joined", lambda pool: ClusterRecord("p", "h:1", "", "", "/s", "/f"))
+    monkeypatch.setattr(calls, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(hold, "joined", lambda pool: ClusterRecord("p", "h:1", "", "", "/s", "/f"))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
-    monkeypatch.setattr(command_hold, "until_done", no_sleep(progress.until_done))
+    monkeypatch.setattr(hold, "until_done", no_sleep(progress.until_done))
     found.answer = {"changed": True, "held": ANN}
     return found
 

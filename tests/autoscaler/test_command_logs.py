@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from ebbtide_autoscaler.command_logs import until_ctrl_c
+from ebbtide_autoscaler.commands.logs import until_ctrl_c
 
 
 def test_the_first_ctrl_c_is_an_event_wherever_it_comes_and_the_second_interrupts() -> None:

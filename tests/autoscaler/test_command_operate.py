@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from ebbtide.client.cluster import ClusterRecord
-from ebbtide_autoscaler import command_calls, command_operate, progress
-from ebbtide_autoscaler.command_operate import cancel, drain, freeze, left_on, undrain, unfreeze
-from ebbtide_autoscaler.nodes import Node
+from ebbtide_autoscaler.commands import calls, operate
+from ebbtide_autoscaler.commands.operate import cancel, drain, freeze, left_on, undrain, unfreeze
+from ebbtide_autoscaler.control.node_names import Node
+from ebbtide_autoscaler.lifecycle import progress
 from tests.builders.commands import FakeLink, M, N, a_status, no_sleep, run
 
 
@@ -16,11 +17,11 @@ from tests.builders.commands import FakeLink, M, N, a_status, no_sleep, run
 def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
     found = FakeLink()
     record = ClusterRecord("p", "h:1", "", "", "/s", "/f")
-    monkeypatch.setattr(command_calls, "ArbiterLink", lambda: found)
-    monkeypatch.setattr(command_operate, "joined", lambda pool: record)
-    monkeypatch.setattr(command_operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
+    monkeypatch.setattr(calls, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(operate, "joined", lambda pool: record)
+    monkeypatch.setattr(operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
-    monkeypatch.setattr(command_operate, "until_done", no_sleep(progress.until_done))
+    monkeypatch.setattr(operate, "until_done", no_sleep(progress.until_done))
     return found
 
 

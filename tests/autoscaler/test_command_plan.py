@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler import command_plan
-from ebbtide_autoscaler.command_plan import AHEAD_MAX_S, plan
+from ebbtide_autoscaler.commands import plan as command_plan
+from ebbtide_autoscaler.commands.plan import AHEAD_MAX_S, plan
 from tests.examples import examples
 
 

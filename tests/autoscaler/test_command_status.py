@@ -13,9 +13,9 @@ from ebbtide.client.join import ClusterUnreachable
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.events import Body, Event, JobSubmitted, NodeFound
 from ebbtide.pool.ids import NodeId, RecordId
-from ebbtide_autoscaler import command_status
-from ebbtide_autoscaler.command_status import look, render
-from ebbtide_autoscaler.journal import Journal, Recovered
+from ebbtide_autoscaler.commands import status as command_status
+from ebbtide_autoscaler.commands.status import look, render
+from ebbtide_autoscaler.journal.records import Journal, Recovered
 from tests.autoscaler.closed_loop import a_job
 
 

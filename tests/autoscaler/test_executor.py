@@ -9,10 +9,10 @@ import pytest
 
 from ebbtide.client.seats import SeatPlan
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
-from ebbtide_autoscaler import executor, fences
-from ebbtide_autoscaler.executor import Executor, Hands
-from ebbtide_autoscaler.fence_book import FenceBook
-from ebbtide_autoscaler.instruct import CloseSeat, DropFence, HoldFence, KillReplica, OpenSeat, RestoreJob
+from ebbtide_autoscaler.control import executor, fences
+from ebbtide_autoscaler.control.executor import Executor, Hands
+from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.core.tick.instructions import CloseSeat, DropFence, HoldFence, KillReplica, OpenSeat, RestoreJob
 from tests.builders.arbiter import Serve
 
 A = NodeId("aaaaaaaa11")

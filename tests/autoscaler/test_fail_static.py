@@ -18,11 +18,11 @@ from ebbtide.ledger import epoch_file, files
 from ebbtide.ledger.reader import list_epochs, replay
 from ebbtide.pool.events import NodeFound
 from ebbtide.pool.ids import NodeId
-from ebbtide_autoscaler import arbiter as arbiter_module
-from ebbtide_autoscaler import journal, ledger_door, ledger_keeper
-from ebbtide_autoscaler import loop as loop_module
-from ebbtide_autoscaler.arbiter import Arbiter
-from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.actor import arbiter as arbiter_module
+from ebbtide_autoscaler.actor.arbiter import Arbiter
+from ebbtide_autoscaler.control import loop as loop_module
+from ebbtide_autoscaler.journal import ledger_io, ledger_session, records
+from ebbtide_autoscaler.journal.records import recover
 from tests.autoscaler.real_disk import CannotMount, RealDisk
 from tests.builders.arbiter import NoJobs, NoSurroundings
 
@@ -60,9 +60,9 @@ def start(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
     monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "one cluster")
-    monkeypatch.setattr(ledger_keeper, "LEDGER_DEADLINE_S", PATIENCE_S)
-    monkeypatch.setattr(ledger_keeper, "REOPEN_S", 0.1)
-    monkeypatch.setattr(ledger_door, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(ledger_session, "LEDGER_DEADLINE_S", PATIENCE_S)
+    monkeypatch.setattr(ledger_session, "REOPEN_S", 0.1)
+    monkeypatch.setattr(ledger_io, "PATIENCE_S", PATIENCE_S)
     monkeypatch.setattr(arbiter_module, "start_beating", lambda *_, **__: None)
     started: list[Arbiter] = []
 
@@ -282,5 +282,5 @@ def test_a_start_that_hangs_for_long_takes_one_thread_and_not_one_each_try(start
 
 
 def test_the_bounds_of_the_real_thing_are_in_force() -> None:
-    assert journal.SNAPSHOT_BYTES == 8 << 20
-    assert ledger_keeper.LEDGER_DEADLINE_S == ledger_door.PATIENCE_S == 5.0
+    assert records.SNAPSHOT_BYTES == 8 << 20
+    assert ledger_session.LEDGER_DEADLINE_S == ledger_io.PATIENCE_S == 5.0

@@ -1,9 +1,9 @@
 """Which fences count, and which are removed."""
 
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide_autoscaler import fences
-from ebbtide_autoscaler.fence_book import Fence, FenceBook, fallen, prefix, stands, strays
-from ebbtide_autoscaler.seen import FenceView
+from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control.fence_table import Fence, FenceBook, fallen, prefix, stands, strays
+from ebbtide_autoscaler.core.observe.observation import FenceView
 
 A, B = NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
 A0, A1, B0 = SlotId(f"{A}:0"), SlotId(f"{A}:1"), SlotId(f"{B}:0")

@@ -9,9 +9,9 @@ import pytest
 from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.storage.limits import LIMITS, limits_of
-from ebbtide_autoscaler.file_desk import FileDesk
-from ebbtide_autoscaler.journal import CONFIGS_KEPT
-from ebbtide_autoscaler.key_desk import KeyDesk
+from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.key_changes import KeyDesk
+from ebbtide_autoscaler.journal.records import CONFIGS_KEPT
 
 
 def a_file(shared_dir: Path, name: str = "p", **pool: Any) -> PoolFile:

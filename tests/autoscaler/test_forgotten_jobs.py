@@ -13,11 +13,11 @@ from ebbtide.pool.events import Event, GrantJob, JobEnded, JobForgotten, JobSubm
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.journal import Journal, recover
-from ebbtide_autoscaler.recovered import Recovered, snapshot_of
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import Memory
-from ebbtide_autoscaler.step import World, step
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.plan.inputs import Memory
+from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.journal.records import Journal, recover
+from ebbtide_autoscaler.journal.recovery import Recovered, snapshot_of
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
 from tests.builders.closed_loop import until
 

@@ -25,13 +25,13 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.fence_book import FenceBook
-from ebbtide_autoscaler.journal import Journal, fence_record, recover
-from ebbtide_autoscaler.recovered import Recovered, snapshot_of
-from ebbtide_autoscaler.reports import Reports, heard
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import Memory
-from ebbtide_autoscaler.step import World, step
+from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.inbox import Reports, heard
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.plan.inputs import Memory
+from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.journal.records import Journal, fence_record, recover
+from ebbtide_autoscaler.journal.recovery import Recovered, snapshot_of
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint
 from tests.builders.closed_loop import until
 

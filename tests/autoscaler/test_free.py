@@ -16,12 +16,12 @@ from ebbtide.pool.index import awaited, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
-from ebbtide_autoscaler import free as module
-from ebbtide_autoscaler.free import FreeSlots
-from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.placement import askable, lendable, may_lose, packed, placing_nodes
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.plan import free_slots as module
+from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.placement import askable, lendable, may_lose, packed, placing_nodes
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, TRAIN, a_pool, with_job
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from ebbtide.client.seats import SeatActuator
-from ebbtide_autoscaler.gateway_keeper import GatewayKeeper
+from ebbtide_autoscaler.control.gateway_sync import GatewayKeeper
 
 
 class FakeServe:

@@ -12,8 +12,8 @@ import pytest
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import EndpointMemory, Memory, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import CONFIG, NOW, a_pool, at_work, slots, with_job, with_ready
 

@@ -17,7 +17,7 @@ from ebbtide.pool.events import (
     SlotFreed,
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
-from ebbtide_autoscaler import wishes
+from ebbtide_autoscaler.service import operator_service
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.arbiter import FakeLoop, an_arbiter
 
@@ -26,7 +26,7 @@ TRAIN = JobName("train")
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
-    monkeypatch.setattr(wishes, "TAKE_S", 0.1)
+    monkeypatch.setattr(operator_service, "TAKE_S", 0.1)
     found = FakeLoop()
     node, slot = NodeId("n"), SlotId("n:0")
     for body in (EndpointDeclared(an_endpoint()), SlotFound(Slot(slot, node, 0)), SlotFreed(slot)):

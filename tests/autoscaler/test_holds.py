@@ -30,11 +30,11 @@ from ebbtide.pool.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.owed import is_owed
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointSignals, Memory
-from ebbtide_autoscaler.step import World, step
-from ebbtide_autoscaler.view import view
+from ebbtide_autoscaler.core.jobs.reservations import is_owed
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
+from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.service.pool_view import view
 from tests.autoscaler.closed_loop import KNOBS, a_job
 from tests.builders.policy import (
     CONFIG,

@@ -20,7 +20,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.instruct import (
+from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
     DropFence,
     HoldFence,
@@ -30,7 +31,6 @@ from ebbtide_autoscaler.instruct import (
     OpenSeat,
     instruct,
 )
-from ebbtide_autoscaler.seen import FenceView, Heard, Seen
 from tests.builders.policy import S0, S1, S2, SEAT0, SEAT1, a_pool, fold, slots
 
 NOW = 2_000.0

@@ -14,7 +14,7 @@ from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import replay
 from ebbtide.pool.events import Event, JobDurable, NodeFound, SlotForeign, SlotFound, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SlotId
-from ebbtide_autoscaler.journal import (
+from ebbtide_autoscaler.journal.records import (
     SNAPSHOT_FILES,
     SNAPSHOT_RETRY_S,
     Journal,

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide_autoscaler.key_book import KeyBook, create, key_record, recovered_key, revoke, rotate
-from ebbtide_autoscaler.key_desk import KeyDesk
+from ebbtide_autoscaler.control.key_changes import KeyDesk
+from ebbtide_autoscaler.journal.key_store import KeyBook, create, key_record, recovered_key, revoke, rotate
 from tests.examples import examples
 
 ENDPOINTS = frozenset({"chat", "code"})

@@ -13,11 +13,11 @@ import pytest
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import list_epochs
-from ebbtide_autoscaler import ledger_door, ledger_keeper
-from ebbtide_autoscaler.brake import Brake
-from ebbtide_autoscaler.journal import Journal, Recovered
-from ebbtide_autoscaler.ledger_door import LedgerDoor, OpenLedger
-from ebbtide_autoscaler.ledger_keeper import LedgerKeeper
+from ebbtide_autoscaler.journal import ledger_io, ledger_session
+from ebbtide_autoscaler.journal.halt import Brake
+from ebbtide_autoscaler.journal.ledger_io import LedgerDoor, OpenLedger
+from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.records import Journal, Recovered
 
 WAIT_S = 60.0
 
@@ -36,7 +36,7 @@ async def opened(door: LedgerDoor) -> OpenLedger:
 async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_door, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(ledger_io, "PATIENCE_S", 0.05)
     begun, released = [], threading.Event()
 
     def slow(directory: Path, *, expects: str) -> EpochLog:
@@ -59,7 +59,7 @@ async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_i
 async def test_a_ledger_that_cannot_be_opened_is_tried_again_after_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_keeper, "REOPEN_S", 0.1)
+    monkeypatch.setattr(ledger_session, "REOPEN_S", 0.1)
     tried_s: list[float] = []
 
     async def fails(_late: object) -> OpenLedger:

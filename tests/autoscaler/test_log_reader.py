@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide_autoscaler.log_reader import PIECE_BYTES, Selector, matching, read_piece, tail_start
+from ebbtide_autoscaler.commands.log_reader import PIECE_BYTES, Selector, matching, read_piece, tail_start
 
 
 @pytest.fixture

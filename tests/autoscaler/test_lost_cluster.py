@@ -12,8 +12,13 @@ import pytest
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.cluster import ClusterRecord
-from ebbtide_autoscaler.bring_up import UpRefused, _port_is_free
-from ebbtide_autoscaler.lost_cluster import STARTED_BY_RAYLET, end_left_behind, left_behind, what_comes_back
+from ebbtide_autoscaler.lifecycle.cluster_recovery import (
+    STARTED_BY_RAYLET,
+    end_left_behind,
+    left_behind,
+    what_comes_back,
+)
+from ebbtide_autoscaler.lifecycle.up import UpRefused, _port_is_free
 
 TEMP = "/tmp/ebbtide-test-no-such-cluster"
 

@@ -6,8 +6,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate.run import Run
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.metamorphic import Collector, differences

@@ -13,13 +13,13 @@ from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide.telemetry.catalogue import families, series_names
 from ebbtide.telemetry.training import GROWTHS
-from ebbtide_autoscaler.metrics import counted
-from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
-from ebbtide_autoscaler.metrics_tally import Tally
-from ebbtide_autoscaler.notices import FreezeCause
-from ebbtide_autoscaler.seen import Heard
-from ebbtide_autoscaler.signals import Memory
-from ebbtide_autoscaler.step import World, step
+from ebbtide_autoscaler.core.observe.alerts import FreezeCause
+from ebbtide_autoscaler.core.observe.observation import Heard
+from ebbtide_autoscaler.core.plan.inputs import Memory
+from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.metrics.counter_state import Tally
+from ebbtide_autoscaler.metrics.event_counters import counted
+from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.metrics import CONDITION, TRAIN, Metered, one_tide, take_all
 from tests.builders.policy import a_pool, fold, parked, slots, with_job

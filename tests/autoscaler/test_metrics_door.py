@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.config.metrics import MetricsSection
 from ebbtide.telemetry.registry import Metrics
-from ebbtide_autoscaler.metrics_door import RETRY_S, MetricsDoor
+from ebbtide_autoscaler.metrics.exporter import RETRY_S, MetricsDoor
 
 GATEWAY = "http://127.0.0.1:8000"
 

@@ -6,8 +6,8 @@ from ebbtide.client.messages import AgentReport, GatewayReport
 from ebbtide.config.pool import PoolMode
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.notices import FreezeCause, Heardless, Notice, Standstill, notices, standstill
-from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.core.observe.alerts import FreezeCause, Heardless, Notice, Standstill, notices, standstill
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
 
 N = NodeId("0123456789abcdef")
 STATE = PoolState(nodes={N: 0})

@@ -39,8 +39,16 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.observe import GATEWAY_FRESH_S, as_if_ours, began_s, directive, orders, routes, traffic
-from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.observe import (
+    GATEWAY_FRESH_S,
+    as_if_ours,
+    began_s,
+    directive,
+    orders,
+    routes,
+    traffic,
+)
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.closed_loop import serving
 from tests.builders.policy import CHAT, S0, S1, S2, SEAT0, TRAIN, a_pool, fold

@@ -11,9 +11,9 @@ from ebbtide.agent.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.occupancy_retention import KEPT_S, Writer
 from ebbtide.client.messages import AgentReport, LockHolder
 from ebbtide.pool.ids import NodeId
-from ebbtide_autoscaler.log_targets import occupants
-from ebbtide_autoscaler.occupancy_sweeper import FRESH_S, _sweep_once, holders
-from ebbtide_autoscaler.seen import Heard
+from ebbtide_autoscaler.commands.log_targets import occupants
+from ebbtide_autoscaler.core.observe.observation import Heard
+from ebbtide_autoscaler.journal.allocation_log_sweeper import FRESH_S, _sweep_once, holders
 
 A, B, DEAD = NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22"), "dddddddd"
 HELD = LockHolder("train", 3, 17, 100, 0)

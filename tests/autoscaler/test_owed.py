@@ -30,8 +30,8 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
-from ebbtide_autoscaler.owed import kept, minima_owed
-from ebbtide_autoscaler.teams import Shares, Team
+from ebbtide_autoscaler.core.jobs.reservations import kept, minima_owed
+from ebbtide_autoscaler.core.plan.fair_share import Shares, Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CONFIG,

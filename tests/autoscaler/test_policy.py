@@ -25,7 +25,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide_autoscaler.signals import EndpointSignals
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CHAT,

@@ -25,7 +25,7 @@ from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId
 from ebbtide.pool.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler.signals import EndpointSignals
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CHAT,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide_autoscaler.progress import NotInTime, until_done
+from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 
 class Time:

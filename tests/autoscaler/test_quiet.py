@@ -20,10 +20,11 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler import policy, step
-from ebbtide_autoscaler.foresee import foreseen
-from ebbtide_autoscaler.quiet import IdleCache
-from ebbtide_autoscaler.signals import Away, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide import policy
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.decide.lookahead import foreseen
+from ebbtide_autoscaler.core.plan.inputs import Away, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.tick import tick
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.closed_loop import training
@@ -73,7 +74,7 @@ class Twice:
 @pytest.mark.parametrize("seed", range(10))
 def test_through_all_kinds_of_bad_luck(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = Twice()
-    monkeypatch.setattr(step, "decide", twice)
+    monkeypatch.setattr(tick, "decide", twice)
     for number in range(seed, 100, 10):  # how many decisions a storm takes depends on it
         Chaos(number).run(60.0)
         if twice.calls > 500:
@@ -85,7 +86,7 @@ def test_most_decisions_of_a_pool_at_rest_are_not_made_again(monkeypatch: pytest
     loop, _ = training()
     loop.run(60.0)
     twice = Twice()
-    monkeypatch.setattr(step, "decide", twice)
+    monkeypatch.setattr(tick, "decide", twice)
     loop.run(60.0)
     assert twice.remembered > 0.5 * twice.calls
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.events import DrainSeat, GrantSeat
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import EndpointMemory, Memory, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory, Snapshot
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.builders.policy import CONFIG, NOW, a_pool, kinds, look, signals, with_ready
 from tests.platform.pool.builder import CHAT

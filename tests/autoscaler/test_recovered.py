@@ -10,8 +10,9 @@ from ebbtide.client.messages import KeyGrant
 from ebbtide.pool.events import Body, Event, JobHeld, NodeFound, Slot, SlotFound
 from ebbtide.pool.ids import EndpointName, NodeId, RecordId, SlotId
 from ebbtide.pool.state import Hold
-from ebbtide_autoscaler.key_book import MadeKey, key_record
-from ebbtide_autoscaler.recovered import (
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory
+from ebbtide_autoscaler.journal.key_store import MadeKey, key_record
+from ebbtide_autoscaler.journal.recovery import (
     CONFIGS_KEPT,
     PART_ENTRIES,
     Recovered,
@@ -19,7 +20,6 @@ from ebbtide_autoscaler.recovered import (
     from_snapshot,
     snapshot_of,
 )
-from ebbtide_autoscaler.signals import EndpointMemory, Memory
 from tests.builders.pool_events import Pool
 from tests.examples import examples
 from tests.platform.pool.builder import JOB, RUNNING, after, pool

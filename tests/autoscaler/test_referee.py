@@ -16,10 +16,10 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.spec import Scheduled
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.signals import EndpointMemory, Memory, PolicyConfig
-from ebbtide_autoscaler.step import Step, World
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.plan.fair_share import Team
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory, PolicyConfig
+from ebbtide_autoscaler.core.tick.tick import Step, World
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
 from tests.autoscaler.referee import Books
 from tests.autoscaler.referee_jobs import (

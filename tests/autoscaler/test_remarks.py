@@ -2,7 +2,7 @@
 
 from ebbtide.pool.events import GrantJob
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide_autoscaler.remarks import Remarks
+from ebbtide_autoscaler.journal.annotations import Remarks
 
 GRANT = GrantJob(JobName("train"), (SlotId("n0:0"),), "1 free")
 

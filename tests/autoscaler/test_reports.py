@@ -16,9 +16,9 @@ from ebbtide.client.messages import (
 from ebbtide.pool.events import JobEnded, JobForgotten
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.fence_book import FenceBook
-from ebbtide_autoscaler.reports import UNKNOWN_FORGOTTEN_S, Reports, heard, overtaken
-from ebbtide_autoscaler.seen import Heard, Seen
+from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Reports, heard, overtaken
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
 from tests.platform.pool.builder import JOB, READY, SEAT, after, pool
 
 REPORT = ReplicaReport("e/0", "a", "n", 1, 1, ReplicaPhase.READY, seq=5)

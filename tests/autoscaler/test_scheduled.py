@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.spec import Scheduled
-from ebbtide_autoscaler.scheduled import SPARE, scheduled
-from ebbtide_autoscaler.signals import EndpointMemory, Memory
+from ebbtide_autoscaler.core.demand.schedule import SPARE, scheduled
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.builders.policy import CHAT, NOW, S0, S1, SEAT0, SEAT1, a_pool, kinds, look, signals, with_ready
 

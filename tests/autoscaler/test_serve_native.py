@@ -1,5 +1,6 @@
 """The policy as Serve would call it: counts in, replicas out."""
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -7,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide_autoscaler.serve_native import ServePolicy
-from ebbtide_autoscaler.steady_clock import SteadyClock
+from ebbtide_autoscaler.control.steady_clock import SteadyClock
+from ebbtide_autoscaler.integrations.ray_serve_policy import ServePolicy
 
 CHAT, EMBED = "app#chat", "app#embed"
 NAMED: Mapping[str, Mapping[str, Any]] = {
@@ -71,7 +72,7 @@ def test_a_clock_that_is_set_back_keeps_no_replica(monkeypatch: pytest.MonkeyPat
     serve = Served()
     passed_s, set_by_s = 0.0, 1_000_000.0
     machines = partial(SteadyClock, lambda: passed_s + set_by_s, lambda: passed_s)
-    monkeypatch.setattr("ebbtide_autoscaler.serve_native.SteadyClock", machines)
+    monkeypatch.setattr("ebbtide_autoscaler.integrations.ray_serve_policy.SteadyClock", machines)
     serve.policy = ServePolicy(8, NAMED)
 
     def run(seconds: int) -> int:
@@ -92,3 +93,9 @@ def test_a_clock_that_is_set_back_keeps_no_replica(monkeypatch: pytest.MonkeyPat
 def test_a_field_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match="target_request"):
         ServePolicy(8, {"chat": {"target_request": 4}})
+
+
+def test_the_old_name_works_and_says_what_the_new_one_is() -> None:
+    with pytest.warns(DeprecationWarning, match=r"ebbtide_autoscaler\.integrations\.ray_serve_policy"):
+        old = importlib.reload(importlib.import_module("ebbtide_autoscaler.serve_native"))
+    assert old.ServePolicy is ServePolicy

@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 
 from ebbtide.config.policy import PolicySection
-from ebbtide_autoscaler.settings import policy_config
-from ebbtide_autoscaler.signals import PolicyConfig
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.control.settings import policy_config
+from ebbtide_autoscaler.core.plan.fair_share import Team
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 
 KNOBS = sorted({one.name for one in fields(PolicyConfig)} & PolicySection.model_fields.keys())
 

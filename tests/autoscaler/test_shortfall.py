@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName, NodeId
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide_autoscaler.shortfall import Shortfall
-from ebbtide_autoscaler.signals import EndpointSignals
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
+from ebbtide_autoscaler.core.plan.shortfall import Shortfall
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import CHAT, NOW, a_pool, fold, kinds, look, signals, slots, with_job
 

@@ -4,8 +4,8 @@ from ebbtide.pool.events import GrantJob, JobSubmitted, ParkJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import Memory, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import CHAT, CONFIG, a_pool, fold, signals, slots, with_job
 

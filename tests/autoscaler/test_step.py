@@ -13,11 +13,11 @@ from ebbtide.pool.ids import EndpointName, NodeId, RecordId
 from ebbtide.pool.records import having
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
-from ebbtide_autoscaler import step as step_module
-from ebbtide_autoscaler.observe import traffic
-from ebbtide_autoscaler.seen import FenceView, Heard, Seen
-from ebbtide_autoscaler.signals import EndpointSignals, Memory
-from ebbtide_autoscaler.step import Knobs, World, step
+from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
+from ebbtide_autoscaler.core.tick import tick as step_module
+from ebbtide_autoscaler.core.tick.tick import Knobs, World, step
 from tests.autoscaler.closed_loop import KNOBS, a_job
 from tests.builders.policy import CHAT, NOW, RUNNING3, S0, a_pool
 

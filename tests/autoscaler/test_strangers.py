@@ -7,8 +7,8 @@ from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder
 from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.advance_slots import facts
-from ebbtide_autoscaler.seen import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.slot_facts import facts
 from tests.builders.policy import S0, a_pool, fold
 
 UNFENCED = fold(a_pool(), SlotUnfenced(S0))

@@ -13,8 +13,8 @@ from ebbtide.client.messages import SlotRef
 from ebbtide.pool.events import NodeFound, NodeLost, SlotFound
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler import agents, fences, surroundings
-from ebbtide_autoscaler.fence_book import Fence, prefix
+from ebbtide_autoscaler.control import agent_handles, cluster_watch, fences
+from ebbtide_autoscaler.control.fence_table import Fence, prefix
 from tests.builders.surroundings import HEAD, A, B, Scene, entry
 
 
@@ -46,12 +46,12 @@ async def test_an_agent_that_hangs_holds_up_no_other_and_is_started_anew(
     before = len(scene.agents[B].watched)
     await scene.look()
     assert len(scene.agents[B].watched) == before + 1
-    scene.reports.started_s = time.time() - agents.HUNG_S - 1  # never heard of, by the wall clock
+    scene.reports.started_s = time.time() - agent_handles.HUNG_S - 1  # never heard of, by the wall clock
     scene.hear(B, {})
     await scene.look()
     assert scene.killed == [], "nobody can have been silent on a node that was named a moment ago"
     named_s = time.monotonic()
-    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: named_s + agents.HUNG_S + 1))
+    monkeypatch.setattr(agent_handles, "time", SimpleNamespace(monotonic=lambda: named_s + agent_handles.HUNG_S + 1))
     for _ in range(3):
         await scene.look()
     assert scene.killed == [scene.agents[A]], "killed once, not each time"
@@ -119,7 +119,7 @@ async def test_leaving_drops_every_fence_of_the_pool(scene: Scene) -> None:
 
 
 async def test_adoption_waits_for_ray_and_keeps_what_stands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "ADOPT_RETRY_S", 0.01)
+    monkeypatch.setattr(cluster_watch, "ADOPT_RETRY_S", 0.01)
     tries = 0
     name = f"{prefix('p')}{A[:8]}:x"
 
@@ -141,8 +141,8 @@ async def test_a_look_that_hangs_delays_no_other(scene: Scene, monkeypatch: pyte
 
     gate = threading.Event()
     monkeypatch.setattr(ray, "nodes", lambda: gate.wait(30) or [])
-    monkeypatch.setattr(surroundings, "ANSWER_S", 0.2)
-    monkeypatch.setattr(surroundings, "LIVING_S", 0.01)
+    monkeypatch.setattr(cluster_watch, "ANSWER_S", 0.2)
+    monkeypatch.setattr(cluster_watch, "LIVING_S", 0.01)
     watching = asyncio.create_task(scene.around.watch(lambda: 1000, lambda: scene.state, lambda: frozenset()))
     try:
         await asyncio.sleep(0.1)
@@ -182,7 +182,7 @@ async def test_who_has_the_gpus_is_asked_of_the_node_and_may_stay_unknown(
     agent.end_outlived = Asked([7])
     assert await scene.around.strangers(slots[1:]) == {slots[1]: "ray::stranger (pid 7)"}
     assert agent.end_outlived.calls == 1, "in case its actor is dead"
-    monkeypatch.setattr(agents, "ANSWER_S", 0.05)
+    monkeypatch.setattr(agent_handles, "ANSWER_S", 0.05)
     agent.end_outlived = Asked(hangs=True)
     assert await scene.around.strangers(slots[1:]) == {slots[1]: "ray::stranger (pid 7)"}
     agent.gpu_users = Asked(hangs=True)
@@ -221,9 +221,9 @@ async def test_a_gpu_that_nobody_has_is_on_a_lease_that_nobody_remembers_and_its
     agent.gpu_users, agent.end_forgotten = Asked({1: "ray::replica (pid 7)"}), Asked([4711])
     agent.end_outlived = Asked([])
     monkeypatch.setattr(fences, "placement_group_table", dict)
-    expected = {slots[0]: surroundings.FORGOTTEN, slots[1]: "ray::replica (pid 7)"}
+    expected = {slots[0]: cluster_watch.FORGOTTEN, slots[1]: "ray::replica (pid 7)"}
     assert await scene.around.strangers(slots) == expected
     assert agent.end_forgotten.calls == 1
-    monkeypatch.setattr(agents, "ANSWER_S", 0.05)
+    monkeypatch.setattr(agent_handles, "ANSWER_S", 0.05)
     agent.end_forgotten = Asked(hangs=True)
     assert await scene.around.strangers(slots) == expected, "a node that does not answer holds nothing up"

@@ -12,7 +12,7 @@ from ebbtide.cli.main import cli
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.events import JobCrashed, ParkJob, StopJob
 from ebbtide.pool.ids import JobName
-from ebbtide_autoscaler.journal import Journal, recover
+from ebbtide_autoscaler.journal.records import Journal, recover
 from tests.autoscaler.closed_loop import Loop
 from tests.builders.closed_loop import training
 

@@ -12,8 +12,8 @@ from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.aside import StepAside
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import Memory, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CHAT,

@@ -21,8 +21,8 @@ from ebbtide.pool.events import (
     SlotFreed,
 )
 from ebbtide.pool.ids import NodeId, RecordId, SlotId
-from ebbtide_autoscaler.seen import Heard, Seen
-from ebbtide_autoscaler.view import LOST_SHOWN_S, view
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.service.pool_view import LOST_SHOWN_S, view
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold, with_job, with_ready
 

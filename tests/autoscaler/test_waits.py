@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.events import Decision
-from ebbtide_autoscaler.waiting_line import Line
-from ebbtide_autoscaler.waits import Alike, Waits
+from ebbtide_autoscaler.core.jobs.queue import Line
+from ebbtide_autoscaler.core.plan.pending_reasons import Alike, Waits
 from tests.examples import examples
 
 NAMES = tuple("abcdefgh")

@@ -6,8 +6,8 @@ from ebbtide.pool.events import DrainSeat, GrantJob, Slot
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import SlotState
-from ebbtide_autoscaler.instruct import CloseSeat, HoldFence
-from ebbtide_autoscaler.would import news, takes_a_slot, would_record
+from ebbtide_autoscaler.core.tick.instructions import CloseSeat, HoldFence
+from ebbtide_autoscaler.journal.dry_run import news, takes_a_slot, would_record
 
 GRANT = GrantJob(JobName("j"), (SlotId("n:0"),), "3 s idle")
 LATER = GrantJob(JobName("j"), (SlotId("n:0"),), "4 s idle")

@@ -11,8 +11,8 @@ from ebbtide.pool.events import Decision, DrainSeat, EndpointDeclared, GrantSeat
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.pool.spec import EndpointSpec, Scheduled
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import EndpointMemory, EndpointSignals, Memory, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CONFIG,

@@ -9,7 +9,7 @@ from benchmarks.large_pool import NOW_S, large_pool, with_demand
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.promises import violations
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide_autoscaler.step import step
+from ebbtide_autoscaler.core.tick.tick import step
 
 
 @pytest.mark.parametrize("slots", [64, 200])

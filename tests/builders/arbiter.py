@@ -27,16 +27,16 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler import fences
-from ebbtide_autoscaler import loop as loop_module
-from ebbtide_autoscaler.arbiter import Arbiter
-from ebbtide_autoscaler.job_desk import JobDesk
-from ebbtide_autoscaler.journal import Journal, Recovered, fence_record
-from ebbtide_autoscaler.loop import Loop
-from ebbtide_autoscaler.reports import Reports
-from ebbtide_autoscaler.seat_desk import SeatDesk
-from ebbtide_autoscaler.seen import Seen
-from ebbtide_autoscaler.wishes import Wishes
+from ebbtide_autoscaler.actor.arbiter import Arbiter
+from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control import loop as loop_module
+from ebbtide_autoscaler.control.inbox import Reports
+from ebbtide_autoscaler.control.loop import Loop
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.journal.records import Journal, Recovered, fence_record
+from ebbtide_autoscaler.service.job_service import JobDesk
+from ebbtide_autoscaler.service.operator_service import Wishes
+from ebbtide_autoscaler.service.replica_service import SeatDesk
 
 N = NodeId("n")
 

@@ -9,10 +9,10 @@ from ebbtide.pool.events import Decision, Event
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.metrics_gauges import Condition
-from ebbtide_autoscaler.metrics_meter import ArbiterMeter, Reading
-from ebbtide_autoscaler.metrics_tally import Tally
-from ebbtide_autoscaler.step import Step, World
+from ebbtide_autoscaler.core.tick.tick import Step, World
+from ebbtide_autoscaler.metrics.counter_state import Tally
+from ebbtide_autoscaler.metrics.gauges import Condition
+from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
 from tests.platform.telemetry.scrapes import values
 

@@ -37,10 +37,10 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, Sl
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.demand.replica_target import wants
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.forecast.outlook import Outlook
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.serving import wants
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 
 NOW = 10_000.0

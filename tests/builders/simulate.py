@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
-from ebbtide_autoscaler.command_simulate import simulate
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.commands.simulate import simulate
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.engine import ENGINES

@@ -10,10 +10,10 @@ import ray
 from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler import agents, fences
-from ebbtide_autoscaler.fence_book import Fence, FenceBook
-from ebbtide_autoscaler.reports import Reports, heard
-from ebbtide_autoscaler.surroundings import Surroundings
+from ebbtide_autoscaler.control import agent_handles, fences
+from ebbtide_autoscaler.control.cluster_watch import Surroundings
+from ebbtide_autoscaler.control.fence_table import Fence, FenceBook
+from ebbtide_autoscaler.control.inbox import Reports, heard
 
 HEAD, A, B = "head0000", NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
 
@@ -91,8 +91,8 @@ class Scene:
         monkeypatch.setattr(ray, "get_runtime_context", Context)
         monkeypatch.setattr(fences, "table", lambda pool: dict(self.table))
         monkeypatch.setattr(fences, "drop", drop)
-        monkeypatch.setattr(agents, "start_agent", start_agent)
-        monkeypatch.setattr(agents, "stop_agent", self.stopped.append)
+        monkeypatch.setattr(agent_handles, "start_agent", start_agent)
+        monkeypatch.setattr(agent_handles, "stop_agent", self.stopped.append)
         monkeypatch.setattr(ray, "kill", lambda agent, no_restart: self.killed.append(agent))
         self.around = Surroundings("p", self.reports, self.book, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ def test_a_closure_has_all_that_importing_loads() -> None:
     """Held against Python itself: what a fresh interpreter has loaded is in the closure."""
     import subprocess
 
-    names = ["ebbtide_autoscaler.policy", "ebbtide_serve.gateway.hold", "ebbtide.storage.reading"]
+    names = ["ebbtide_autoscaler.core.decide.policy", "ebbtide_serve.gateway.hold", "ebbtide.storage.reading"]
     code = f"import sys\nfor name in {names}: __import__(name)\nprint(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.split(".")[0] in PRODUCT}

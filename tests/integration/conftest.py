@@ -23,7 +23,7 @@ from ebbtide.client.cluster import ClusterRecord, load_cluster
 from ebbtide.client.join import join
 from ebbtide.client.link import ArbiterLink
 from ebbtide.pool.promises import violations
-from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.journal.records import recover
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "out" / "models" / "tiny"

@@ -32,7 +32,7 @@ from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.ask import request_of, send
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, cluster_size
-from ebbtide_autoscaler.nodes import ELASTIC_LABEL
+from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from tests.builders.policy import fold
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide, ebbtide_here
 from tests.integration.two_nodes import ENVIRONMENT, OBJECT_STORE_BYTES

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport
-from ebbtide_autoscaler.arbiter import Arbiter
-from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.actor.arbiter import Arbiter
+from ebbtide_autoscaler.journal.records import recover
 from ebbtide_serve import commands
 from ebbtide_serve.gateway.server import GatewayServer
 from tests.builders.arbiter import Start, an_arbiter, asked, start  # noqa: F401 - fixtures

@@ -329,7 +329,7 @@ def test_the_table_of_actors_says_where_each_one_runs_and_as_which_process(monke
     from ray._private.state import GlobalState
     from ray.core.generated.gcs_pb2 import ActorTableData
 
-    from ebbtide_autoscaler.log_targets import Actor, actors
+    from ebbtide_autoscaler.commands.log_targets import Actor, actors
 
     alive = ActorTableData(actor_id=b"\1" * 16, name="arbiter", class_name="Arbiter", pid=7, state=ActorTableData.ALIVE)
     alive.address.node_id = b"\xab" * 28

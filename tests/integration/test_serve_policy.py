@@ -41,7 +41,7 @@ applications:
     route_prefix: /
     import_path: one_model:chat
     autoscaling_policy:
-      policy_function: ebbtide_autoscaler.serve_native:ServePolicy
+      policy_function: ebbtide_autoscaler.integrations.ray_serve_policy:ServePolicy
       policy_kwargs:
         gpus: 3
         deployments:

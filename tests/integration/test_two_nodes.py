@@ -23,8 +23,8 @@ import ray
 from ebbtide.agent.node_agent import agent_name
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.link import NAMESPACE
-from ebbtide_autoscaler import fences
-from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.journal.records import recover
 from tests.builders.nodes import ask
 from tests.integration.conftest import Pool, ebbtide, ebbtide_here
 from tests.integration.two_nodes import MACHINE_LABEL, TwoNodes, two_nodes, wait_dead

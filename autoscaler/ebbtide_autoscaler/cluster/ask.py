@@ -21,7 +21,7 @@ from ebbtide.pool.drain import drained_as_unneeded
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.size import SizeWish
-from ebbtide_autoscaler.nodes import ELASTIC_LABEL
+from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 
 NODE_LABEL = "ray.io/node-id"
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from ebbtide.agent.process import started_ticks
 from ebbtide_autoscaler.cluster.machines import Machine, MachineOrder
-from ebbtide_autoscaler.local_ray import end
-from ebbtide_autoscaler.nodes import MACHINE_LABEL
+from ebbtide_autoscaler.control.node_names import MACHINE_LABEL
+from ebbtide_autoscaler.lifecycle.local_cluster import end
 
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that have an option of their own
 OBJECT_STORE_BYTES = 80 << 20  # the least that Ray takes is 75 MiB; no weights travel through it

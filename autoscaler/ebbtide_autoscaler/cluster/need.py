@@ -25,9 +25,9 @@ from ebbtide.pool.index import on_nodes
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.placement import may_lose
-from ebbtide_autoscaler.serving import COMING_OR_READY
-from ebbtide_autoscaler.teams import OTHERS, Team
+from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY
+from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Team
+from ebbtide_autoscaler.core.plan.placement import may_lose
 
 NO_USE = frozenset({SlotState.LOST, SlotState.FOREIGN})
 NO_ROOM = frozenset({JobState.WAITING, JobState.PARKED})

@@ -17,7 +17,7 @@ from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.words import many
 from ebbtide_autoscaler.cluster.need import Need, need
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.core.plan.fair_share import Team
 
 NAMED = 3  # of those that lack slots, in a reason; the others are counted
 

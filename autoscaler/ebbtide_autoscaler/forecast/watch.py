@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.asked import running
+from ebbtide_autoscaler.core.demand.load import running
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 from ebbtide_autoscaler.forecast.demand import Bin, Demand, OpenBin, bin_of, grown, heard
 from ebbtide_autoscaler.forecast.outlook import Outlook, outlook
 from ebbtide_autoscaler.forecast.surge import GAP_S, Samples
-from ebbtide_autoscaler.signals import EndpointSignals
 
 SURGES_EVERY = 4  # samples: once a minute
 SILENT_S = 30.0  # an arbiter hears some times a second

@@ -6,10 +6,10 @@ from dataclasses import replace
 from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.policy import Reclaim, decide
-from ebbtide_autoscaler.quiet import IdleCache
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.training import reclaim as least_lost
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.decide.policy import Reclaim, decide
+from ebbtide_autoscaler.core.jobs.reclaim import reclaim as least_lost
+from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
 
 Bounds = Callable[[float, Snapshot], Mapping[EndpointName, tuple[int, int]]]
 """The fewest and the most replicas of each endpoint now."""
@@ -25,10 +25,10 @@ class Bounded:
     def __call__(
         self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
     ) -> tuple[Decision, Memory]:
-        """As `ebbtide_autoscaler.policy.decide`."""
+        """As `ebbtide_autoscaler.core.decide.policy.decide`."""
         state, now = snapshot.state, self._bounds(now_s, snapshot)
         if self._last is None or self._last[0] is not state or self._last[1] != now:
-            self._last = (state, now, _within(state, now))  # the same object for the same bounds: see `quiet`
+            self._last = (state, now, _within(state, now))  # the same object for the same bounds: see `idle_cache`
         bounded = replace(snapshot, state=self._last[2])
         return decide(now_s, bounded, memory, config, reclaim=self._reclaim, cache=self._idle)
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate import remarks
 from ebbtide_autoscaler.simulate import scene as traced
 from ebbtide_autoscaler.simulate.file import SimulationFile

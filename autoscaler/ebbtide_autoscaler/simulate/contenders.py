@@ -16,9 +16,9 @@ import numpy as np
 
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.quiet import IdleCache
-from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import engine
 from ebbtide_autoscaler.simulate.bounded import Bounded
 from ebbtide_autoscaler.simulate.draws import CURVE_S, replicas_needed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.pool.events import Decision
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.casting import File, Given, policy_config, scene
 from ebbtide_autoscaler.simulate.contenders import TURNED, knobs_of

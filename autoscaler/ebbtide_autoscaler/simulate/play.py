@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ebbtide.agent.process import exit_with_parent, started_ticks
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.collecting import collect_seldom
+from ebbtide_autoscaler.control.gc_tuning import collect_seldom
 from ebbtide_autoscaler.simulate.casting import File, Given, scene
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.frontier import settings_of

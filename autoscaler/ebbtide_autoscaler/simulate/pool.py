@@ -58,7 +58,7 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, seat_id, slo
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler.agree import retire
+from ebbtide_autoscaler.core.observe.reconcile_config import retire
 from ebbtide_autoscaler.simulate.book import Book
 from ebbtide_autoscaler.simulate.engine import Times
 from ebbtide_autoscaler.simulate.filesystem import SERVING, TRAINING, Filesystem, Transfer

@@ -34,10 +34,11 @@ from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.subject import subject
 from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide_autoscaler.control.steady_clock import latest_s
+from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.forecast.record import from_part
-from ebbtide_autoscaler.recovered import Recovered, decode_event
-from ebbtide_autoscaler.signals import Memory
+from ebbtide_autoscaler.journal.recovery import Recovered, decode_event
 from ebbtide_autoscaler.simulate.happened import Uses
 from ebbtide_autoscaler.simulate.job_past import JobPast, JobPasts
 from ebbtide_autoscaler.simulate.measured import Durations
@@ -45,7 +46,6 @@ from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.presence import Presence
 from ebbtide_autoscaler.simulate.standing import NOTHING, Standing
 from ebbtide_autoscaler.simulate.traces import BadTrace
-from ebbtide_autoscaler.steady_clock import latest_s
 
 DAY_S = 86_400.0
 POINTS = 2000  # of a picture: as a week has, by five minutes

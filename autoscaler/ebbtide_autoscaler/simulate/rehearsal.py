@@ -21,7 +21,7 @@ from ebbtide.pool.follow import summed
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bounded import Bounded
 from ebbtide_autoscaler.simulate.contradictions import AS_WELL, GANGS, SERVES
 from ebbtide_autoscaler.simulate.foresight import STRETCH_S, Learnt, lead_s, nothing_learnt, plan, unmoved
@@ -61,7 +61,7 @@ class Foreseeing:
     def __call__(
         self, now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
     ) -> tuple[Decision, Memory]:
-        """As `ebbtide_autoscaler.policy.decide`."""
+        """As `ebbtide_autoscaler.core.decide.policy.decide`."""
         counts = _ready(snapshot.state.seats)
         for name, seen in self.ready.items():
             at = self._at(now_s, seen)

@@ -17,9 +17,9 @@ import numpy as np
 
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.spec import EndpointSpec
-from ebbtide_autoscaler import settings
+from ebbtide_autoscaler.control import settings
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand, bin_of, grown
-from ebbtide_autoscaler.signals import PolicyConfig
 from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S
 from ebbtide_autoscaler.simulate.draws import DISPERSION, Job, Load, load
 from ebbtide_autoscaler.simulate.engine import Engine, Saves, Times

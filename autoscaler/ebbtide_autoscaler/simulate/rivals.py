@@ -18,11 +18,11 @@ from ebbtide.pool.index import in_state
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide_autoscaler.asked import running
-from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.leaving import leave
-from ebbtide_autoscaler.placement import may_lose
-from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.demand.load import running
+from ebbtide_autoscaler.core.jobs.step_aside import leave
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.placement import may_lose
+from ebbtide_autoscaler.core.plan.plan import Draft
 
 DAY_S = 86_400.0
 BACKLOG_S = 20.0  # within which what waits is to be answered

@@ -15,9 +15,9 @@ from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.forecast.demand import Demand
 from ebbtide_autoscaler.forecast.watch import SILENT_S, Watch
-from ebbtide_autoscaler.signals import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.arrivals import ARRIVALS_S, WINDOW_S
 from ebbtide_autoscaler.simulate.draws import Job, Load
 from ebbtide_autoscaler.simulate.engine import Engine, Times

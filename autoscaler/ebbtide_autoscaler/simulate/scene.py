@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.pool.spec import EndpointSpec
-from ebbtide_autoscaler import settings
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.control import settings
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate.draws import CURVE_S, Job, Load, jobs, lasting, load, replicas_needed
 from ebbtide_autoscaler.simulate.engine import Engine, Saves, Times
 from ebbtide_autoscaler.simulate.failures import Failure, failures

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ebbtide.pool.ids import EndpointName, JobName
-from ebbtide_autoscaler.signals import Memory
+from ebbtide_autoscaler.core.plan.inputs import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from evidence.family import adopt_orphans, end_descendants
 MODULES = (
     *("benchmarks.gpu.preempt", "benchmarks.gpu.storage", "benchmarks.gpu.line.__main__", "benchmarks.gpu.line.play"),
     *("benchmarks.gpu.line.model", "ebbtide.cli.main", "ebbtide.agent.node_agent", "ebbtide.helper.__main__"),
-    *("ebbtide_autoscaler.arbiter", "ebbtide_autoscaler.command_pool", "ebbtide_autoscaler.commands"),
+    *("ebbtide_autoscaler.actor.arbiter", "ebbtide_autoscaler.commands.pool", "ebbtide_autoscaler.commands.registry"),
     *("ebbtide_serve.actuator", "ebbtide_serve.commands", "ebbtide_serve.gateway.deployment", "ebbtide_serve.replica"),
     *("ebbtide_train.actuator", "ebbtide_train.control", "ebbtide_train.entry", "ebbtide_train.leased_trainer"),
     *("ebbtide_train.pool_trainer", "ebbtide_train.run", "ebbtide_train.submit", "ebbtide_train.worker"),

@@ -26,7 +26,7 @@ _SHAPES = {
     "seat": re.compile(r"[^:]+/\d+"),
     "node": re.compile(r"[0-9a-f]{40,}"),
 }
-_KEY = "json_extract(payload, '$.key.grant.name')"  # see ``key_book.key_record``
+_KEY = "json_extract(payload, '$.key.grant.name')"  # see ``key_store.key_record``
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ebbtide.config.pool import PoolSection
-from ebbtide_autoscaler.job_desk import JobDesk
+from ebbtide_autoscaler.service.job_service import JobDesk
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.arbiter import FakeLoop
 from tests.builders.policy import TRAIN, a_pool

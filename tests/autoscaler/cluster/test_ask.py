@@ -8,7 +8,7 @@ from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler.cluster import ask
 from ebbtide_autoscaler.cluster.ask import NODE_LABEL, request_of, send
 from ebbtide_autoscaler.cluster.size import SizeWish
-from ebbtide_autoscaler.nodes import ELASTIC_LABEL
+from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from tests.builders.policy import a_pool, fold
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")

@@ -6,11 +6,11 @@ from ebbtide.config.pool import PoolMode
 from ebbtide.pool.drain import UNNEEDED, let_go
 from ebbtide.pool.events import GrantSeat, NodeDraining, NodeUndrained, SlotUnfenced
 from ebbtide.pool.ids import NodeId, seat_id, slot_id
-from ebbtide_autoscaler.fence_book import Fence, prefix
-from ebbtide_autoscaler.instruct import HoldFence, instruct
-from ebbtide_autoscaler.nodes import ELASTIC_LABEL
-from ebbtide_autoscaler.notices import Heardless, notices
-from ebbtide_autoscaler.seen import Seen
+from ebbtide_autoscaler.control.fence_table import Fence, prefix
+from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
+from ebbtide_autoscaler.core.observe.alerts import Heardless, notices
+from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.tick.instructions import HoldFence, instruct
 from tests.builders.policy import CHAT, a_pool, fold, slots
 from tests.builders.surroundings import A, B, Scene, entry
 

@@ -23,9 +23,9 @@ from ebbtide.pool.ids import EndpointName, NodeId, node_of, seat_id
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.teams import Team
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.fair_share import Team
+from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import CHAT, a_pool, fold, signals, slots, with_job, with_ready
 from tests.examples import examples

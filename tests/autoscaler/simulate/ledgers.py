@@ -12,7 +12,7 @@ from ebbtide.pool.ids import EndpointName, NodeId, RecordId, slot_id
 from ebbtide_autoscaler.forecast.demand import Demand
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Closed
-from ebbtide_autoscaler.journal import Journal, recover
+from ebbtide_autoscaler.journal.records import Journal, recover
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint
 
 WAIT_S = 60.0

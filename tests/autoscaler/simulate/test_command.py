@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide_autoscaler import command_simulate
-from ebbtide_autoscaler.command_simulate import simulate
+from ebbtide_autoscaler.commands import simulate as command_simulate
+from ebbtide_autoscaler.commands.simulate import simulate
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.engine import ENGINES

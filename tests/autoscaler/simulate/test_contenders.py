@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC, TURNED, knobs_of
 from ebbtide_autoscaler.simulate.draws import Job

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.promises import check
 from ebbtide.pool.transitions import SlotState
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.failures import STORM_FROM_S, Failure, failures

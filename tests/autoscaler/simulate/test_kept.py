@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import ebbtide_autoscaler
 from ebbtide.config.policy import PolicySection
-from ebbtide_autoscaler.command_simulate import simulate
+from ebbtide_autoscaler.commands.simulate import simulate
 from ebbtide_autoscaler.simulate import play
 from ebbtide_autoscaler.simulate.given import given, given_ledger
 from ebbtide_autoscaler.simulate.kept import Kept

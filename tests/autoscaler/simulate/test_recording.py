@@ -20,7 +20,7 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.forecast.demand import Bin
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Closed
-from ebbtide_autoscaler.journal import recover
+from ebbtide_autoscaler.journal.records import recover
 from ebbtide_autoscaler.simulate.happened import Uses, use_of_slot
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.recording import Recording, Stretch, known_bins, read_recording

@@ -9,8 +9,8 @@ import pytest
 
 from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate import rehearsal
 from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of

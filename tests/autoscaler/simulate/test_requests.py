@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.simulate import batching
 from ebbtide_autoscaler.simulate.draws import Load, lengths, load
 from ebbtide_autoscaler.simulate.engine import Engine

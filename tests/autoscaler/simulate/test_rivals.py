@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide_autoscaler.draft import Draft
-from ebbtide_autoscaler.free import FreeSlots
-from ebbtide_autoscaler.policy import Reclaim
-from ebbtide_autoscaler.signals import EndpointSignals, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide.policy import Reclaim
+from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
+from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.plan import Draft
 from ebbtide_autoscaler.simulate.rivals import (
     DAY_S,
     SLICE_S,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.bound import training_bound_s
 from ebbtide_autoscaler.simulate.contenders import CONTENDERS
 from ebbtide_autoscaler.simulate.draws import Job

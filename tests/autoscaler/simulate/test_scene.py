@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ebbtide_autoscaler.command_simulate import simulate
+from ebbtide_autoscaler.commands.simulate import simulate
 from ebbtide_autoscaler.simulate.bound import FLAT, is_flat, serving_slots
 from ebbtide_autoscaler.simulate.draws import lasting
 from ebbtide_autoscaler.simulate.engine import ENGINES

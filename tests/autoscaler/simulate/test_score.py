@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.policy import decide
-from ebbtide_autoscaler.signals import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_autoscaler.simulate.draws import Job
 from ebbtide_autoscaler.simulate.meter import Use
 from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, Service

@@ -11,7 +11,7 @@ from ebbtide.ledger.reader import Follower
 from ebbtide.pool.events import Event
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.journal import decode_event, recover
+from ebbtide_autoscaler.journal.records import decode_event, recover
 from ebbtide_train.session.step_log import StepLine, gang_lines
 from tests.integration.kills import judge
 from tests.integration.kills.judge import Finding

@@ -18,7 +18,7 @@ from ebbtide.client.cluster import ClusterRecord, save_cluster
 from ebbtide.client.messages import KeyGrant
 from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.record import JSON
-from ebbtide_autoscaler.key_book import KeyBook, create, key_record
+from ebbtide_autoscaler.journal.key_store import KeyBook, create, key_record
 
 NODE = "ab" * 28
 

@@ -7,7 +7,7 @@ import pytest
 from ebbtide.cli.narrate import sentence, short
 from ebbtide.pool import events
 from ebbtide.pool.ids import JobName, RecordId, SeatId, SlotId
-from ebbtide_autoscaler.journal import encode_event
+from ebbtide_autoscaler.journal.records import encode_event
 
 KINDS = [cls.__dataclass_fields__["kind"].default for cls in get_args(events.Body)]
 

@@ -39,7 +39,7 @@ from ebbtide.pool.promises import violations, violations_since
 from ebbtide.pool.retention import LOST_KEPT, LOST_KEPT_MAX, LOST_SPARED_S, nodes_to_forget
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide_autoscaler.view import LOST_SHOWN_S
+from ebbtide_autoscaler.service.pool_view import LOST_SHOWN_S
 from tests.examples import examples
 from tests.platform.pool.builder import JOB, JOB_IN, NODE, S0, S1, S2, SEAT, SEAT_IN, SPEC, a_slot, after, pool
 

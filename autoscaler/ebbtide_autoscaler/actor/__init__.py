@@ -1,0 +1,1 @@
+"""The Ray actor that decides and keeps the ledger."""

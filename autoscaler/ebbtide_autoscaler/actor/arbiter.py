@@ -1,0 +1,208 @@
+"""The arbiter: the one Ray actor that decides and keeps the ledger.
+
+Its methods only take reports in and answer from the last state that the ledger has confirmed; each belongs to a service
+(``job_service``, ``replica_service``, ``operator_service``), and all the deciding is in ``loop``. It may be killed at
+any time: Ray starts it again, and it replays the ledger, opens a new epoch and takes up where the reports say the world
+is. Until it has read the ledger it answers None, like an arbiter that is not there: whoever asks goes on as before.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ebbtide.agent.occupancy_retention import Writer
+from ebbtide.client.messages import (
+    AgentAnswer,
+    AgentReport,
+    ControllerOrders,
+    ControllerReport,
+    GatewayOrders,
+    GatewayReport,
+    JobDirective,
+    KeyGrant,
+    Lease,
+    PoolRuntime,
+    RankReport,
+    ReplicaOrders,
+    ReplicaReport,
+)
+from ebbtide.config.root import PoolFile
+from ebbtide.pool.ids import JobName, NodeId, SeatId
+from ebbtide.pool.spec import JobSpec
+from ebbtide_autoscaler.control.gc_tuning import collect_seldom
+from ebbtide_autoscaler.control.loop import Loop
+from ebbtide_autoscaler.control.steady_clock import clock
+from ebbtide_autoscaler.core.observe.alerts import FreezeCause
+from ebbtide_autoscaler.core.observe.reconcile_config import unsettled
+from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
+from ebbtide_autoscaler.journal.heartbeat import start_beating
+from ebbtide_autoscaler.service.job_service import JobDesk
+from ebbtide_autoscaler.service.operator_service import Wishes
+from ebbtide_autoscaler.service.replica_service import SeatDesk
+from ebbtide_autoscaler.service.status import status
+
+
+class Arbiter:
+    """The actor's class; see ``launch`` for how it is started."""
+
+    def __init__(self, pool: str, shared_dir: str, lock_dir: str) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        collect_seldom()
+        self._pool, self._shared_dir, self._lock_dir = pool, shared_dir, lock_dir
+        writer = f"{socket.gethostname()}:{os.getpid()}"
+        self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)
+        self._jobs, self._seats, self._wishes = JobDesk(self._loop), SeatDesk(self._loop), Wishes(self._loop)
+        self._loop.start()
+        node_dir, shared = Path(lock_dir).parent, Path(shared_dir)
+        start_sweeping(shared / "occupancy", self._slot_holders)
+        start_beating(pool, lambda: self._loop.ledger.epoch, node_dir=node_dir, shared_dir=shared)
+
+    def _slot_holders(self) -> Callable[[Writer], bool] | None:
+        """Who may have a slot now; None while the ledger is not open, for then the directory may be another one."""
+        loop = self._loop
+        if not loop.opened or loop.still.by is FreezeCause.LEDGER:
+            return None
+        return holders(loop.world.state.nodes, dict(loop.reports.agents), clock.now_s())
+
+    # ---- everybody
+
+    def hello(self) -> PoolRuntime | None:
+        """What a process that joins the pool needs."""
+        if not self._loop.opened:  # guard: nothing is told before the ledger is open
+            return None
+        ledger, config = self._loop.ledger, self._loop.file.json
+        sessions = PoolFile.model_validate_json(config).sessions.model_dump_json() if config else ""
+        return PoolRuntime(self._pool, self._shared_dir, self._lock_dir, ledger.epoch, ledger.ledger_id, sessions)
+
+    def pid(self) -> int:
+        """Of this process; for tests that kill it."""
+        return os.getpid()
+
+    def report_agent(self, report: AgentReport) -> AgentAnswer:
+        """A node agent's proof of who holds its slots."""
+        state = self._loop.world.state
+        if self._loop.reports.take_agent(report, state):
+            self._loop.wake()
+        return self._loop.reports.answer_agent(report, state)
+
+    # ---- training
+
+    def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders | None:
+        """Take a job in; see :meth:`JobDesk.register`."""
+        return self._jobs.register(spec, incarnation, restored=bool(details.get("restored")))
+
+    def how_aside(self, spec: JobSpec) -> dict[str, object] | None:
+        """How such a job would step aside if it were submitted now; None: nobody can tell. Changes nothing."""
+        aside = self._jobs.aside(spec)
+        return aside.as_json() if aside is not None else None
+
+    def report_controller(self, report: ControllerReport) -> ControllerOrders | None:
+        """A Train controller's state; the answer is what it should do when it has no gang."""
+        return self._jobs.controller(report)
+
+    def report_rank(self, report: RankReport) -> JobDirective | None:
+        """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
+        return self._jobs.rank(report)
+
+    def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
+        """A driver's last word."""
+        self._jobs.ended(JobName(job), incarnation, outcome, detail)
+
+    # ---- serving
+
+    def seat_lease(self, seat: str, replica: str, node: str, gpu_ids: tuple[int, ...]) -> Lease | None:
+        """The lease of a replica that was placed on these GPUs; None: they were not granted to it."""
+        return self._seats.lease(SeatId(seat), NodeId(node), gpu_ids)
+
+    def report_replica(self, report: ReplicaReport) -> ReplicaOrders:
+        """A replica's state."""
+        return self._seats.replica(report)
+
+    def report_gateway(self, report: GatewayReport) -> GatewayOrders:
+        """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""
+        return self._seats.gateway(report)
+
+    # ---- what people ask for: all may raise ValueError, see ``operator_service``
+
+    def cancel_job(self, job: str, reason: str) -> None:
+        """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again."""
+        self._wishes.cancel(JobName(job), reason)
+
+    def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
+        """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
+        self._wishes.cancel_submission(JobName(job), incarnation, reason)
+
+    def park_job(self, job: str, reason: str, by: str, off_node: bool = False) -> dict[str, Any]:
+        """Have a job step aside at its next safe point and stay there until :meth:`resume_job`."""
+        return self._wishes.hold(JobName(job), reason, by, off_node=off_node)
+
+    def resume_job(self, job: str, by: str) -> dict[str, Any]:
+        """Let a job that a person holds have slots again."""
+        return self._wishes.release(JobName(job), by)
+
+    def freeze(self, reason: str) -> None:
+        """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
+        self._wishes.freeze(reason)
+
+    def unfreeze(self) -> None:
+        """Decide again."""
+        self._wishes.unfreeze()
+
+    def drain_node(self, node: str, reason: str) -> None:
+        """Have everything leave a node, in good order, and grant nothing there."""
+        self._wishes.drain(NodeId(node), reason)
+
+    def undrain_node(self, node: str) -> None:
+        """Use a node again."""
+        self._wishes.undrain(NodeId(node))
+
+    def apply_config(self, config_json: str) -> dict[str, Any]:
+        """Make the pool agree with a file; waits until it is journaled and the gateway was told."""
+        return self._wishes.apply_config(config_json)
+
+    def create_key(self, grant: KeyGrant) -> dict[str, Any]:
+        """Make an API key; every gateway takes it within a second."""
+        return self._wishes.create_key(grant)
+
+    def rotate_key(self, name: str, sha256: str, grace_s: float) -> dict[str, Any]:
+        """Give a key another secret; the old one stays good for ``grace_s``."""
+        return self._wishes.rotate_key(name, sha256, grace_s)
+
+    def revoke_key(self, name: str) -> dict[str, Any]:
+        """Close a key for good; every gateway refuses it within a second."""
+        return self._wishes.revoke_key(name)
+
+    def stop(self) -> None:
+        """Remove gateway and seats, drop the fences and stop deciding: the pool is being taken down."""
+        self._loop.stop().result(timeout=60)
+
+    # ---- what people look at
+
+    def keys(self) -> list[dict[str, Any]]:
+        """All API keys without their digests."""
+        return self._loop.keys.book.rows(time.time())
+
+    def config(self) -> str:
+        """The file in force as JSON; empty before the first `up`."""
+        return self._loop.file.json
+
+    def configs(self) -> tuple[str, ...]:
+        """The files that were in force last, as JSON, oldest first; the last one is in force."""
+        return self._loop.file.recent
+
+    def rolling(self) -> dict[str, list[str]]:
+        """Seats that have something to do before the pool agrees with its file, by endpoint; {}: it agrees."""
+        config = self._loop.file.json
+        return unsettled(PoolFile.model_validate_json(config), self._loop.world.state) if config else {}
+
+    def status(self) -> dict[str, Any]:
+        """The pool for people and scripts."""
+        return status(self._pool, self._loop)
+
+    def foresee(self, at_s: float) -> dict[str, Any]:
+        """What the policy would come to then; seconds since 1970."""
+        return self._loop.foresee(at_s)

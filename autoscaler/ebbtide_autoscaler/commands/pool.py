@@ -1,0 +1,240 @@
+"""``ebbtide up | down | env``."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ebbtide.cli.errors import BadInput, CommandFailed
+from ebbtide.cli.output import json_option, print_json
+from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
+from ebbtide.client.join import ClusterUnreachable, join
+from ebbtide.client.link import ArbiterLink
+from ebbtide.config.check import check, model_fault
+from ebbtide.config.load import load_file
+from ebbtide.config.pool import PoolMode
+from ebbtide.config.root import PoolFile
+from ebbtide.config.scalars import is_stored_model
+from ebbtide_autoscaler.core.observe.alerts import FreezeCause
+from ebbtide_autoscaler.lifecycle import down as take_down
+from ebbtide_autoscaler.lifecycle import up as bring_up
+from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
+from ebbtide_autoscaler.lifecycle.local_cluster import RayStartFailed
+from ebbtide_autoscaler.lifecycle.pool_presence import Standing, look_for
+from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
+
+ROLL_S = 3600.0  # a large model that is read from a slow disk, a few replicas in a row
+COLOURS = {"+": "green", "-": "red", "!": "red"}
+
+POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
+
+
+def the_pool(name: str | None) -> ClusterRecord:
+    """The record of a running pool.
+
+    Raises:
+        BadInput: there is none.
+    """
+    try:
+        return load_cluster(name)
+    except NoPool as error:
+        raise BadInput(str(error)) from error
+
+
+def joined(name: str | None) -> ClusterRecord:
+    """The same, and this process has joined its cluster.
+
+    Raises:
+        ClickException: nobody answers there.
+    """
+    record = the_pool(name)
+    try:
+        join(record)
+    except ClusterUnreachable as error:
+        raise CommandFailed(
+            f"{error}; if the cluster is lost, `ebbtide up {record.config_file}` restores it"
+        ) from error
+    return record
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr, results to stdout."""
+    click.echo(line, err=True)
+
+
+def checked(file: Path) -> PoolFile:
+    """A pool's file that is sound here.
+
+    Raises:
+        BadInput: it is not, or describes no pool.
+    """
+    loaded = load_file(file)
+    check(loaded, environ=os.environ, starting=True)
+    if loaded.config.is_submission:
+        raise BadInput(f"{file} describes no pool (it has no pool.shared_dir): submit it to one with `ebbtide submit`")
+    return bring_up.with_digests(loaded.config, os.environ)
+
+
+def changed(config: PoolFile, standing: Standing) -> tuple[Change, ...]:
+    """What it changes in the pool, if that is up."""
+    before = bring_up.in_force() if standing.state == "up" else None
+    return changes(before, bring_up.as_json(config))
+
+
+def show(found: Sequence[Change]) -> None:
+    """A line for each change, with what it does."""
+    if not found:
+        click.echo("nothing to change")
+    for change in found:
+        click.secho(str(change), fg=COLOURS.get(change.what, "yellow"), nl=False)
+        click.echo(f"  ({change.effect})")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option("--rollback", is_flag=True, help="Put the file that was in force before the present one back, not FILE.")
+@click.option("--yes", is_flag=True, help="Do not ask before a rollback.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until changed endpoints run what the file says.")
+@POOL
+@json_option
+def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | None, as_json: bool) -> None:
+    """Bring the pool of FILE up, or make a running one agree with it.
+
+    Starts a Ray cluster on this machine unless the file names one to join. In a running pool only what changed
+    restarts; `ebbtide plan FILE` shows it beforehand. After the loss of the whole cluster it starts a new one, and
+    endpoints and jobs come back from the shared directory.
+    """
+    if rollback == (file is not None):
+        raise BadInput("give either a FILE or --rollback")
+    if file is None:
+        record = joined(pool)
+        config, standing = _before(record), Standing("up", record)
+        path = Path(record.config_file)
+    else:
+        config, path = checked(file), file.resolve()
+        standing = look_for(config.pool.name)
+    found = changed(config, standing)
+    _refuse(conflicts(found))
+    if rollback:
+        _ask(found, yes=yes, as_json=as_json)
+    try:
+        record = bring_up.up(config, path, standing, say=say)
+    except (ValueError, ClusterUnreachable) as error:
+        raise BadInput(str(error)) from error
+    except (bring_up.UpFailed, RayStartFailed) as error:
+        raise CommandFailed(str(error)) from error
+    left = {} if no_wait else _settle(config)
+    if as_json:
+        print_json(
+            {
+                "pool": record.pool,
+                "gateway": record.gateway_url,
+                "address": record.address,
+                "changes": [change.as_json() for change in found],
+                "unsettled": left,
+            }
+        )
+        return
+    click.echo(f"pool {record.pool} is up: {record.gateway_url}/v1")
+    if standing.state != "up":
+        click.echo('Next: ebbtide status; and for plain Ray tools in this shell: eval "$(ebbtide env)"')
+
+
+def _refuse(bad: Sequence[Change]) -> None:
+    if bad:
+        raise BadInput(
+            "the pool runs already and cannot take: "
+            + "; ".join(str(change) for change in bad)
+            + ". `ebbtide down` first, or name another pool"
+        )
+
+
+def _before(record: ClusterRecord) -> PoolFile:
+    """The file that was in force before the present one."""
+    kept = ArbiterLink().call("configs", timeout_s=10.0)
+    if kept is None:
+        raise CommandFailed("the arbiter does not answer: nothing was changed; see `ebbtide status`")
+    if len(kept) < 2:
+        raise BadInput(f"the pool {record.pool} has had no other file in force: there is nothing to go back to")
+    config = PoolFile.model_validate_json(kept[-2])
+    for endpoint in config.endpoints:
+        elsewhere = endpoint.engine_class is not None or is_stored_model(endpoint.model)
+        fault = None if elsewhere else model_fault(endpoint.model)
+        if fault:
+            raise BadInput(f"endpoint {endpoint.name} of the file before cannot be served any more: {fault}")
+    return config
+
+
+def _ask(found: Sequence[Change], *, yes: bool, as_json: bool) -> None:
+    if not as_json:
+        show(found)
+    if yes or not found:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise BadInput("a rollback asks first; give --yes where nobody can answer")
+    click.confirm("Put this into force?", abort=True)
+
+
+def _settle(config: PoolFile) -> dict[str, list[str]]:
+    """Wait until changed endpoints run what the file says, and removed ones are gone; what is left after an hour."""
+    if config.pool.mode is PoolMode.OBSERVE:
+        return {}
+    link = ArbiterLink()
+
+    def look() -> tuple[dict[str, list[str]], str] | None:
+        rolling = link.call("rolling")
+        status = (link.call("status") or {}) if rolling else {}
+        return None if rolling is None else (rolling, _standing_still(status))
+
+    def words(found: tuple[dict[str, list[str]], str]) -> str:
+        rolling, still = found
+        parts = [f"{name}: {', '.join(seats) or 'being taken in'}" for name, seats in rolling.items()]
+        return f"still to change: {'; '.join(parts)}{still}" if parts else ""
+
+    try:
+        until_done(look, done=lambda found: not found[0] or bool(found[1]), words=words, say=say, limit_s=ROLL_S)
+    except NotInTime as error:
+        raise CommandFailed(f"the file is in force, and not carried out within {ROLL_S:g} s: {error}") from error
+    return link.call("rolling") or {}
+
+
+def _standing_still(status: dict[str, object]) -> str:
+    arbiter = status.get("arbiter")
+    if isinstance(arbiter, dict) and arbiter.get("frozen_by") == FreezeCause.PERSON:
+        return f"; nothing moves before `ebbtide unfreeze`: {arbiter['frozen']}"
+    return ""
+
+
+@click.command()
+@POOL
+@json_option
+def down(pool: str | None, as_json: bool) -> None:
+    """Take the pool down: gateway, replicas, fences, and the Ray cluster if `up` started it.
+
+    What is on the shared directory stays: ledger, checkpoints, models.
+    """
+    record = the_pool(pool)
+    take_down.down(record, say=say)
+    if as_json:
+        print_json({"pool": record.pool, "down": True})
+    else:
+        click.echo("down")
+
+
+@click.command()
+@POOL
+@json_option
+def env(pool: str | None, as_json: bool) -> None:
+    """Print the variables by which plain Ray tools find the pool: eval "$(ebbtide env)"."""
+    record = the_pool(pool)
+    found = {**record.env, "EBBTIDE_GATEWAY_URL": record.gateway_url}
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    if sys.stdout.isatty():
+        click.echo('run: eval "$(ebbtide env)"', err=True)

@@ -1,0 +1,1 @@
+"""The control loop: its inbox, what it sees of the cluster, fences, and carrying instructions out."""

@@ -1,0 +1,269 @@
+"""What the arbiter looks at by itself: the cluster's nodes, its fences, replica actors, jobs that could be restored.
+
+Four looks, each at its own pace and with a deadline, so that one that hangs delays none of the others, and none of
+them a tick. A look that fails changes nothing: what was known stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ebbtide.client.bounded import BoundedCalls
+from ebbtide.client.jobs import CannotRestore, JobActuator
+from ebbtide.client.messages import SlotRef
+from ebbtide.client.seats import SeatActuator
+from ebbtide.pool.drain import let_go
+from ebbtide.pool.events import NodeFound, NodeLost, Slot, SlotFound
+from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of, slot_id
+from ebbtide.pool.state import PoolState
+from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control.agent_handles import Agents
+from ebbtide_autoscaler.control.fence_table import FenceBook, fallen, strays
+from ebbtide_autoscaler.control.inbox import Reports
+from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
+from ebbtide_autoscaler.control.steady_clock import clock
+
+LIVING_S = 0.25  # between two looks at the list of replica actors, one call to Ray's GCS
+NODES_S = 1.0
+FENCES_S = 5.0
+JOBS_S = 2.0  # a listing of the shared directory
+ANSWER_S = 10.0  # the GCS answers within milliseconds; one that restarts needs some seconds
+ADOPT_RETRY_S = 1.0
+FORGOTTEN = "nobody that Ray could name: a lease left behind by a restart of its GCS, which is being cleared up"
+
+log = logging.getLogger(__name__)
+
+
+def load_serve() -> SeatActuator:
+    """The serving port that the installed packages offer.
+
+    Raises:
+        LookupError: none is installed.
+    """
+    for entry in entry_points(group="ebbtide.actuators", name="serve"):
+        port: SeatActuator = entry.load()()
+        return port
+    raise LookupError("no package offers an entry point 'serve' in the group ebbtide.actuators")
+
+
+def cluster_name() -> str:
+    """What tells this Ray cluster from one that was started later: the id of the node that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
+def load_train(shared_dir: str) -> JobActuator:
+    """The port of training that the installed packages offer; one that can do nothing if there is none."""
+    for entry in entry_points(group="ebbtide.actuators", name="train"):
+        port: JobActuator = entry.load()(shared_dir)
+        return port
+    return _NoJobs()
+
+
+class _NoJobs:
+    """Without the training room nothing can be submitted again."""
+
+    async def restorable(self) -> frozenset[JobName]:
+        return frozenset()
+
+    async def restore(self, job: JobName) -> str:
+        raise CannotRestore(f"job {job}: no package offers an entry point 'train' in the group ebbtide.actuators")
+
+    async def forget(self, job: JobName) -> None:
+        return None
+
+
+class Surroundings:
+    """Looks around at its own pace and writes what it finds into the in-tray.
+
+    ``nodes``: how many Ray nodes live, with GPUs or without; 0 before the first look. ``elastic``: of those with GPUs
+    the ones that Ray's autoscaler may take away, with how many they have.
+    """
+
+    def __init__(
+        self, pool: str, reports: Reports, book: FenceBook, serve: SeatActuator, jobs: JobActuator, lock_dir: str
+    ) -> None:
+        self.nodes = 0
+        self.elastic: Mapping[NodeId, int] = {}
+        self._pool, self._reports, self._book, self._serve, self._jobs = pool, reports, book, serve, jobs
+        self._agents = Agents(lock_dir)
+        self._calls = BoundedCalls("surroundings")
+        self._raylets: dict[NodeId, tuple[str, int]] = {}
+
+    async def adopt(self) -> None:
+        """Find again the fences that an earlier arbiter made; returns when Ray has answered, however late."""
+        while True:
+            try:
+                await self._look_at_fences(lambda: frozenset())
+                return
+            except (RayError, TimeoutError, OSError, RuntimeError) as error:
+                log.warning("the fences cannot be looked up yet: %r", error)
+            await asyncio.sleep(ADOPT_RETRY_S)
+
+    async def watch(
+        self,
+        host_bytes: Callable[[], int | None],
+        state: Callable[[], PoolState],
+        asking: Callable[[], frozenset[NodeId]],
+    ) -> None:
+        """Look around for ever.
+
+        Args:
+            host_bytes: what parked workers may use on a node; None: no file is in force yet, nothing is looked at.
+            state: the pool as it is now.
+            asking: nodes on which fences are being asked for now.
+        """
+
+        async def every(pause_s: float, look: Callable[[], Awaitable[None]]) -> None:
+            while True:
+                try:
+                    if host_bytes() is not None:
+                        await look()
+                except (RayError, TimeoutError, OSError, RuntimeError) as error:
+                    log.warning("looking around failed, what was known stays: %r", error)
+                await asyncio.sleep(pause_s)
+
+        await asyncio.gather(
+            every(LIVING_S, self._look_at_replicas),
+            every(NODES_S, lambda: self._look_at_nodes(host_bytes() or 0, state())),
+            every(FENCES_S, lambda: self._look_at_fences(asking)),
+            every(JOBS_S, self._look_at_jobs),
+        )
+
+    async def _look_at_replicas(self) -> None:
+        asked_s = clock.now_s()
+        self._reports.living = dict(await self._serve.living())
+        self._reports.living_at_s = asked_s
+
+    async def _look_at_jobs(self) -> None:
+        self._reports.restorable = await asyncio.wait_for(self._jobs.restorable(), ANSWER_S)
+
+    # ---- fences
+
+    async def _look_at_fences(self, asking: Callable[[], frozenset[NodeId]]) -> None:
+        before = asking()
+        names = dict(self._book.names)
+        table = await self._calls("fences", ANSWER_S, fences.table, self._pool)
+        gone = fallen(names, table)
+        for slot, name in gone.items():
+            if self._book.names.get(slot) == name:
+                log.warning("the fence %s of slot %s has fallen", name, slot)
+                del self._book.names[slot]
+        # Read anew: what was asked for and had in the meantime is in the book by now.
+        left = {name for name in gone.values() if name in table}
+        await self._drop({*left, *strays(self._book.names, table, before | asking())})
+
+    async def _drop(self, names: set[str]) -> None:
+        for name in sorted(names):
+            log.info("removing the fence %s", name)
+        dropping = [self._calls(("drop", name), ANSWER_S, fences.drop, name) for name in names]
+        for failed in await asyncio.gather(*dropping, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                log.warning("a fence could not be removed, it is tried again: %r", failed)
+
+    # ---- nodes
+
+    async def _look_at_nodes(self, host_bytes: int, state: PoolState) -> None:
+        entries = await self._calls("nodes", ANSWER_S, ray.nodes)
+        living = [entry for entry in entries if entry["Alive"]]
+        if ray.get_runtime_context().get_node_id() not in {entry["NodeID"] for entry in living}:
+            # A GCS that has just restarted does not know anybody yet; we live, so it is wrong about the others too.
+            log.warning("Ray's list of nodes lacks our own: not believed")
+            return
+        self.nodes = len(living)
+        found = {NodeId(entry["NodeID"]): entry for entry in living if int(entry["Resources"].get("GPU", 0))}
+        alive = frozenset(found)
+        self.elastic = {
+            node: int(entry["Resources"]["GPU"])
+            for node, entry in found.items()
+            if entry.get("Labels", {}).get(ELASTIC_LABEL) == "true"  # guard: only a node that Ray can end goes
+        }
+        for node in state.nodes:
+            if node not in alive:
+                self._reports.inbox.append(NodeLost(node))
+        for node, entry in found.items():
+            self._found(node, entry, host_bytes, state)
+        self._raylets = {node: (str(e["NodeManagerAddress"]), int(e["NodeManagerPort"])) for node, e in found.items()}
+        gone = let_go(state)  # Ray is to find nothing of ours there
+        found = {node: entry for node, entry in found.items() if node not in gone}
+        await self._forget(frozenset(found))
+        await self._calls("agents of nodes let go", ANSWER_S, self._agents.end, gone)
+        jobs = [str(name) for name, job in state.jobs.items() if job.state is not JobState.ENDED]
+        slots = self._slots(found)
+        await self._calls(
+            "agents", ANSWER_S, self._agents.watch, slots, self._silent_s(frozenset(found)), host_bytes, jobs
+        )
+
+    def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
+        """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""
+        if state.nodes.get(node) != host_bytes:
+            self._reports.inbox.append(NodeFound(node, host_bytes))
+        heard = self._reports.agents.get(node)
+        uuids = heard.report.uuids if heard is not None else {}
+        for index in range(int(entry["Resources"]["GPU"])):
+            record = state.slots.get(slot_id(node, index))
+            if index in uuids and (record is None or record.state is SlotState.LOST):
+                self._reports.inbox.append(SlotFound(Slot(slot_id(node, index), node, index, uuid=uuids[index])))
+
+    async def _forget(self, alive: frozenset[NodeId]) -> None:
+        """Leave nothing on other nodes, dead or let go: no fence, no agent, no report that could be believed."""
+        for node in [node for node in self._reports.agents if node not in alive]:
+            self._reports.agents.pop(node, None)
+        dead = self._book.forget_nodes(alive)
+        for slot, _ in dead:
+            self._book.names.pop(slot, None)
+        await self._drop({name for _, name in dead})
+        await self._calls("dead agents", ANSWER_S, self._agents.forget, alive)
+
+    @staticmethod
+    def _slots(found: Mapping[NodeId, Mapping[str, Any]]) -> dict[NodeId, list[SlotRef]]:
+        return {
+            node: [SlotRef(str(node), index) for index in range(int(entry["Resources"]["GPU"]))]
+            for node, entry in found.items()
+        }
+
+    def _silent_s(self, alive: frozenset[NodeId]) -> dict[NodeId, float]:
+        """For how long each agent has said nothing to this arbiter."""
+        now_s, heard = clock.now_s(), self._reports.agents
+        able_s = max(self._reports.started_s, self._reports.back_s)
+        return {node: now_s - max(heard[node].at_s if node in heard else 0.0, able_s) for node in alive}
+
+    # ---- for the executor
+
+    async def kill_holder(self, slot: Slot, epoch: int) -> None:
+        """Have the slot's node kill whoever holds its lock under a lease not newer than ``epoch``."""
+        await self._agents.kill_holder(slot.node, slot.index, epoch)
+
+    async def strangers(self, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:
+        """Who has the logical GPUs of these slots of one node, as far as can be told in a few seconds.
+
+        A GPU that nobody has, and that cannot be had, is on a lease that nobody remembers; one that a process has whose
+        actor is dead, is in nobody's use. The end of both is seen to here.
+        """
+        node = node_of(slots[0])
+        if node not in self._raylets:
+            return {}
+        users = await self._agents.gpu_users(node, *self._raylets[node])
+        if users is None:
+            return {}
+        found = {slot: users[index] for slot in slots if (index := int(slot.rpartition(":")[2])) in users}
+        if found:
+            await self._agents.end_outlived(node, *self._raylets[node])
+        if len(found) == len(slots):
+            return found
+        groups = await self._calls("groups", ANSWER_S, fences.others, frozenset(self._book.names.values()), node)
+        if not groups:
+            await self._agents.end_forgotten(node, *self._raylets[node])
+        who = f"the placement group {', '.join(groups)}" if groups else FORGOTTEN
+        return {slot: found.get(slot, who) for slot in slots}
+
+    async def leave(self) -> None:
+        """Drop every fence of the pool, those that nobody knows as well."""
+        table = await self._calls("fences", ANSWER_S, fences.table, self._pool)
+        self._book.names.clear()
+        await self._drop(set(table))

@@ -1,0 +1,236 @@
+"""The arbiter's in-tray: the last report of everybody, written by the actor's threads, read by its loop.
+
+Every field is a plain dict whose entries are replaced whole, so that a reader sees either the old or the new report.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import inf
+from secrets import token_hex
+from typing import Protocol, TypeVar
+
+from ebbtide.client.messages import (
+    AgentAnswer,
+    AgentReport,
+    ControllerReport,
+    GatewayReport,
+    LimitShare,
+    RankReport,
+    ReplicaReport,
+)
+from ebbtide.pool.events import Body
+from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
+from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.steady_clock import clock
+from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.observe import looked_too_early
+
+GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits
+AWAY_S = 2.0  # without a tick; they come every 0.2 s, and a caller gives a call up after 2 s
+UNKNOWN_FORGOTTEN_S = 60.0  # reports of jobs and seats that the ledger does not know (yet); who lives sends another
+GATEWAY_FORGOTTEN_S = 60.0  # a gateway that was restarted has a new name; the old one's counts go after this
+
+R = TypeVar("R")
+K = TypeVar("K")
+
+
+class Sequenced(Protocol):
+    """A report that its sender numbers."""
+
+    @property
+    def seq(self) -> int: ...
+
+
+def heard(report: R) -> Heard[R]:
+    """The report, stamped with the time it came in."""
+    return Heard(clock.now_s(), report)
+
+
+def overtaken(last: Heard[R] | None, sender: tuple[str, ...], new: Sequenced) -> bool:
+    """Whether a later report of the same process has come in before ``new`` (Ray may change their order).
+
+    Args:
+        last: the last report taken in.
+        sender: names of the fields that together tell one process from another, such as a pid.
+        new: a report that may be late; ``seq`` 0: its sender does not count, so nothing is known.
+    """
+    if last is None or any(getattr(last.report, name) != getattr(new, name) for name in sender):
+        return False
+    seq: int = getattr(last.report, "seq", 0)
+    return 0 < new.seq < seq
+
+
+@dataclass(slots=True)
+class Reports:
+    """What came in."""
+
+    started_s: float
+    arbiter: str = field(default_factory=lambda: token_hex(8))  # a name that no other arbiter has or had
+    back_s: float = -inf  # when the arbiter came back from a pause; see :meth:`attend`
+    ranks: dict[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
+    controllers: dict[JobName, Heard[ControllerReport]] = field(default_factory=dict)
+    replicas: dict[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
+    gateways: dict[str, Heard[GatewayReport]] = field(default_factory=dict)
+    agents: dict[NodeId, Heard[AgentReport]] = field(default_factory=dict)
+    living: dict[SeatId, tuple[str, ...]] = field(default_factory=dict)
+    living_at_s: float = 0.0
+    restorable: frozenset[JobName] = frozenset()
+    misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)
+    gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
+    inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
+    _attended_s: float = 0.0
+
+    def attend(self, now_s: float) -> None:
+        """Note that the arbiter's loop runs. After a long pause it has just come back, and nobody else was silent.
+
+        A process that is stopped (SIGSTOP, a machine that is moved or swaps) does not notice it. When it wakes, the
+        reports that it has are as old as its pause, and those that came meanwhile are not taken in yet.
+        """
+        if self._attended_s and now_s - self._attended_s > AWAY_S:
+            self.back_s = now_s
+        self._attended_s = now_s
+
+    def take_inbox(self) -> tuple[Body, ...]:
+        """All facts submitted so far, in their order; they are gone from here."""
+        bodies: list[Body] = []
+        while self.inbox:
+            bodies.append(self.inbox.popleft())
+        return tuple(bodies)
+
+    def forget_job(self, job: JobName) -> None:
+        """Forget what an earlier submission of the same name reported."""
+        self.controllers.pop(job, None)
+        for key in [key for key in self.ranks if key[0] == job]:
+            self.ranks.pop(key, None)
+
+    def take_rank(self, report: RankReport) -> bool:
+        """Take in a rank's word unless it was overtaken; says whether it is news."""
+        key = (JobName(report.job), report.rank)
+        last = self.ranks.get(key)
+        # guard: a rank's word that was overtaken is dropped
+        if overtaken(last, ("incarnation", "node", "pid"), report):
+            return False
+        if (
+            last is None
+            # guard: a rank's word of an earlier lease is dropped
+            or last.report.lease_epoch <= report.lease_epoch
+        ):
+            self.ranks[key] = heard(report)
+        return last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive)
+
+    def take_controller(self, report: ControllerReport) -> bool:
+        """Take in a Train controller's word unless it was overtaken; says whether it is news."""
+        name = JobName(report.job)
+        last = self.controllers.get(name)
+        if overtaken(last, ("incarnation",), report):  # guard: a controller's word that was overtaken is dropped
+            return False
+        self.controllers[name] = heard(report)
+        return last is None or last.report.phase is not report.phase
+
+    def take_replica(self, report: ReplicaReport) -> bool:
+        """Take in a replica's word unless it was overtaken; says whether it is news."""
+        seat = SeatId(report.seat)
+        last = self.replicas.get(seat)
+        late = overtaken(last, ("replica", "node", "pid"), report)
+        if not late and (
+            last is None
+            or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
+        ):
+            self.replicas[seat] = heard(report)
+        return last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica)
+
+    def take_misplaced(self, seat: SeatId, slots: Iterable[SlotId]) -> None:
+        """A replica came to other slots than it was granted."""
+        self.misplaced[seat] = heard(tuple(sorted(slots)))
+
+    def take_gateway(self, report: GatewayReport) -> bool:
+        """Take in a gateway's word unless it was overtaken; says whether it holds requests and held none before."""
+        last = self.gateways.get(report.gateway)
+        if not overtaken(last, ("gateway",), report):  # guard: a gateway's word that was overtaken is dropped
+            self.gateways[report.gateway] = heard(report)
+            self.gateway_last_s = clock.now_s()
+        held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
+        return sum(part.held for part in report.traffic.values()) > 0 and not held_before
+
+    def take_agent(self, report: AgentReport, state: PoolState) -> bool:
+        """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""
+        node = NodeId(report.node)
+        last = self.agents.get(node)
+        # guard: an agent's word that was overtaken is dropped
+        if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:
+            return False  # a lock that it calls free may have been taken since
+        report = self._by_own_clock(report)
+        self.agents[node] = heard(report)
+        if last is None or last.report.holders != report.holders:
+            return True
+        return looked_too_early(state, last.report) and not looked_too_early(state, report)
+
+    def answer_agent(self, report: AgentReport, state: PoolState) -> AgentAnswer:
+        """What the sender of ``report`` is to say that it has heard."""
+        return AgentAnswer(self.arbiter, clock.now_s(), again=looked_too_early(state, self._by_own_clock(report)))
+
+    def _by_own_clock(self, report: AgentReport) -> AgentReport:
+        """``report`` without the answer of another arbiter, whose clock may have been ahead."""
+        foreign = report.after is not None and report.after.arbiter != self.arbiter
+        return replace(report, after=None) if foreign else report
+
+    def share_of(self, asking: GatewayReport) -> LimitShare | None:
+        """Which part of each key's limits is for the gateway that reports this; None: it is to keep what it has.
+
+        An arbiter that has begun to listen a moment ago would take the first gateway that it hears for the only one.
+        The order is by node, so that one that is restarted has the place of the one before.
+        """
+        now_s = clock.now_s()
+        # guard: an arbiter that has not heard all gateways changes no part of the limits
+        if now_s - max(self.started_s, self.back_s) <= GATEWAY_PRESENT_S:
+            return None
+        last = [one.report for one in list(self.gateways.values()) if now_s - one.at_s <= GATEWAY_PRESENT_S]
+        present = sorted({_order(report) for report in (*last, asking)})
+        return LimitShare(present.index(_order(asking)), len(present))
+
+    def seen(self, state: PoolState, book: FenceBook, fencing: frozenset[NodeId], routes_version: int) -> Seen:
+        """A frozen copy for one step."""
+        now_s = clock.now_s()
+        for name in [name for name, last in self.gateways.items() if now_s - last.at_s > GATEWAY_FORGOTTEN_S]:
+            self.gateways.pop(name, None)
+        self._forget_unknown(state, now_s)  # guard: reports of who is gone are forgotten
+        return Seen(
+            started_s=self.started_s,
+            back_s=self.back_s,
+            ranks=dict(self.ranks),
+            controllers=dict(self.controllers),
+            replicas=dict(self.replicas),
+            gateways=dict(self.gateways),
+            agents=dict(self.agents),
+            fences=book.views(state.slots, now_s),
+            fencing=fencing,
+            living=dict(self.living),
+            living_at_s=self.living_at_s,
+            restorable=self.restorable,
+            misplaced=dict(self.misplaced),
+            strangers=dict(book.strangers),
+            routes_version=routes_version,
+        )
+
+    def _forget_unknown(self, state: PoolState, now_s: float) -> None:
+        """What was said of jobs and seats that are gone goes a while later, for names come and go without end."""
+        for rank in [key for key in list(self.ranks) if key[0] not in state.jobs]:
+            _pop_old(self.ranks, rank, now_s)
+        for job in [name for name in list(self.controllers) if name not in state.jobs]:
+            _pop_old(self.controllers, job, now_s)
+        for seat in [name for name in [*list(self.replicas), *list(self.misplaced)] if name not in state.seats]:
+            _pop_old(self.replicas, seat, now_s)
+            _pop_old(self.misplaced, seat, now_s)
+
+
+def _order(gateway: GatewayReport) -> tuple[str, float, str]:
+    return gateway.node, gateway.started_s, gateway.gateway
+
+
+def _pop_old(reports: dict[K, Heard[R]], key: K, now_s: float) -> None:
+    last = reports.get(key)
+    # guard: reports of who has just come are kept
+    if last is not None and now_s - last.at_s > UNKNOWN_FORGOTTEN_S:
+        reports.pop(key, None)

@@ -1,0 +1,1 @@
+"""What decides, as functions of what was seen: no I/O, no clock, no Ray."""

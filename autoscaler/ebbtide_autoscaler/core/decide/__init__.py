@@ -1,0 +1,1 @@
+"""One decision: `decide`, its cache, and a look ahead. Pure."""

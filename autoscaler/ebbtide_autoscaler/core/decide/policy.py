@@ -1,0 +1,136 @@
+"""``decide(now_s, snapshot, memory, config) -> (Decision, memory)``: the whole policy, pure.
+
+Serving first, training on what is left. Least disruption first: a free slot, then a job that steps aside in place,
+then a job that goes on with fewer workers.
+
+Nobody knows how long a need will last. Whoever waits until waiting has cost as much as acting pays at most twice the
+best possible, whatever comes (ski rental): so a job parks at once, and is restarted smaller when it has been parked
+for as long as a restart costs. If the endpoint has been busy for that long already, a job that can do with fewer
+workers is restarted right away. Where the pool has seen enough parks (``preemption_duration``), a parked job is
+restarted at once if they usually last that long.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+from ebbtide.pool.events import Decision, DrainSeat, ResumeJob, StopJob
+from ebbtide.pool.ids import EndpointName, JobName
+from ebbtide.pool.index import awaited
+from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, Quiet, satisfied
+from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, Want, may_go, wants
+from ebbtide_autoscaler.core.jobs import reclaim as training
+from ebbtide_autoscaler.core.jobs.allocate import give
+from ebbtide_autoscaler.core.jobs.holds import put_aside
+from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s, noted
+from ebbtide_autoscaler.core.jobs.reservations import kept, minima_owed
+from ebbtide_autoscaler.core.plan.fair_share import Shares
+from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
+from ebbtide_autoscaler.core.plan.inputs import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.outdated import is_on_draining, why_outdated
+from ebbtide_autoscaler.core.plan.pending_reasons import Waits
+from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.replicas import scale_up
+from ebbtide_autoscaler.core.replicas.endpoint_reclaim import make_place
+from ebbtide_autoscaler.core.replicas.rolling_update import replace_outdated
+from ebbtide_autoscaler.core.replicas.warm_pool import give_way, park_or_drain
+
+Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
+"""Has jobs step aside for the slots that a draft misses."""
+
+
+def decide(
+    now_s: float,
+    snapshot: Snapshot,
+    memory: Memory,
+    config: PolicyConfig,
+    *,
+    reclaim: Reclaim = training.reclaim,
+    cache: IdleCache | None = None,
+) -> tuple[Decision, Memory]:
+    """What to do now.
+
+    Args:
+        now_s: seconds since 1970.
+        snapshot: the world; it is not changed.
+        memory: what the last call returned.
+        config: knobs.
+        reclaim: who steps aside; another one is for comparisons.
+        cache: this caller's own, across calls; it changes no move, but words of waits may be some seconds old.
+
+    Returns:
+        The decision, every move with its reason, and the memory for the next call.
+    """
+    state = snapshot.state
+    wanted, endpoints = wants(now_s, snapshot, memory, config)
+    cache = cache or IdleCache()
+    if cache.last is not None and cache.last.holds(now_s, snapshot, memory, config, wanted, reclaim):
+        return Decision(waits=cache.last.waits), _with(memory, endpoints, {}, memory.away)
+    scale_up.followed(state)
+    free = state.free_slots()
+    shares = Shares(config.teams, state.jobs) if config.teams else None
+    minima = minima_owed(state, shares)
+    owed = kept(state, free, minima)
+    draft = Draft(
+        free=FreeSlots(now_s, state, owed),
+        owed=[slot for slot in free if slot in owed] if owed else [],
+        minima=minima,
+        asides=snapshot.asides,
+        expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
+        shares=shares,
+    )
+    training.vacate(state, draft)  # guard: jobs leave a draining node
+    put_aside(state, draft)  # guard: a job that a person holds leaves its slots
+    for _, group in groupby(wanted, key=lambda want: state.endpoints[want.endpoint].spec.priority):
+        same = list(group)
+        scale_up.raise_by_turns(now_s, state, [want for want in same if want.want > want.now], draft)
+        for want in same:
+            if want.want < want.now:
+                _lower(now_s, state, want, draft)
+            replace_outdated(now_s, state, want, draft)
+    reclaim(now_s, state, draft, config)
+    make_place(now_s, state, wanted, draft)
+    grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
+    give_way(state, draft)  # guard: warm replicas give way
+    decision = Decision(moves=tuple(draft.moves), waits=Waits(draft.waits))
+    ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
+    worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
+    away = noted(memory.away, now_s, state, draft.moves, worth_s)
+    if not draft.moves and not grow_since_s and satisfied(wanted):
+        cache.last = Quiet(state, snapshot.asides, memory.away, config, reclaim, now_s, draft.until_s, decision.waits)
+    return decision, _with(memory, endpoints, grow_since_s, away)
+
+
+def _with(
+    memory: Memory,
+    endpoints: Mapping[EndpointName, EndpointMemory],
+    grow_since_s: Mapping[JobName, float],
+    away: tuple[Away, ...],
+) -> Memory:
+    """The next memory; the same object if nothing is new."""
+    if (endpoints, grow_since_s, away) == (memory.endpoints, memory.grow_since_s, memory.away):
+        return memory
+    return replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
+
+
+def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
+    """Drain replicas that must go anyway, else park or drain those that may go.
+
+    Of these first those on slots on which a parked job would go on, then those with the highest seat numbers.
+    """
+    record = state.endpoints[want.endpoint]
+    seats = [seat for seat in state.seats_of(want.endpoint) if seat.state in COMING_OR_READY]
+    going = [seat for seat in seats if may_go(now_s, state, record, seat)]
+    claimed = awaited(state.jobs)
+
+    def goes_first(seat: SeatRecord) -> tuple[bool, bool, bool]:
+        lets_back = not claimed.keys().isdisjoint(seat.slots)
+        return not is_on_draining(state, seat), not why_outdated(state, seat), not lets_back
+
+    for seat in sorted(reversed(going), key=goes_first)[: want.now - want.want]:  # a stable sort
+        why = why_outdated(state, seat)
+        if why:
+            draft.moves.append(DrainSeat(seat.id, f"{why}; {want.reason}"))
+        else:
+            park_or_drain(now_s, state, seat, want.reason, draft)

@@ -1,0 +1,1 @@
+"""How many replicas each endpoint should have. Pure."""

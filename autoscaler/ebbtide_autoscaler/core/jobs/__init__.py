@@ -1,0 +1,1 @@
+"""Which jobs are preempted, and which get slots. Pure."""

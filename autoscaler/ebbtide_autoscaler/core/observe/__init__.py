@@ -1,0 +1,1 @@
+"""What was seen, which facts follow from it, and what workloads are told. Pure."""

@@ -1,0 +1,1 @@
+"""Which replicas start, wake, park, are replaced or make place. Pure."""

@@ -1,0 +1,210 @@
+"""Warm replicas: which one parks instead of ending, which one wakes, and which one gives way. Pure.
+
+A warm replica costs host memory and nothing else: its slots belong to everybody. So it never keeps a slot from anyone,
+it wakes when all of its slots happen to be free, and its memory is lent only as far as no job on its node may need it,
+those that run there included: what a job was promised at its admission goes first.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from ebbtide.pool import index
+from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
+from ebbtide.pool.follow import chosen, grouped, summed
+from ebbtide.pool.ids import EndpointName, NodeId, number_of
+from ebbtide.pool.index import remembered
+from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
+from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide.pool.words import many
+from ebbtide_autoscaler.core.demand.replica_target import Want, warm_count
+from ebbtide_autoscaler.core.plan.outdated import node_of_seat, stale_seats, why_outdated
+from ebbtide_autoscaler.core.plan.plan import Draft
+
+AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
+
+
+def followed(state: PoolState) -> None:
+    """Look at what a rising endpoint asks for: else the first tick of a burst works off all that has changed since."""
+    _seats_of_warm(state.seats)
+    _may_wake(state.seats)
+
+
+def seats_of_warm(state: PoolState, endpoint: EndpointName) -> tuple[SeatRecord, ...]:
+    """The endpoint's seats whose replica is warm, or was: they are taken, and do not count as replicas."""
+    return tuple(_seats_of_warm(state.seats).get(endpoint, {}).values())
+
+
+def may_wake(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
+    """The endpoint's replicas that are warm or about to be, in the order in which they wake."""
+    return iter(_may_wake(state.seats).get(endpoint, {}).values())
+
+
+def wake(want: Want, sleeping: Iterator[SeatRecord], most: int, state: PoolState, draft: Draft) -> int:
+    """Wake the next warm replicas whose slots are free, up to ``most``.
+
+    Says how many need no other slots, those still parking included.
+    """
+    found = 0
+    while found < most and (seat := next(sleeping, None)):
+        parking = seat.state is SeatState.PARKING
+        if not (parking or draft.free.has(seat.slots)) or why_outdated(state, seat):
+            continue
+        if parking:
+            draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
+        else:
+            reason = f"{want.reason}: {many(want.want, 'replica')} instead of {want.now}, and it is warm"
+            draft.wake(WakeSeat(seat.id, reason), seat.slots)
+        found += 1
+    return found
+
+
+def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft) -> str:
+    """Why a replica that is not wanted any more has to end; empty if it may stay warm."""
+    record = state.endpoints[seat.endpoint]
+    if not seat.fenced:
+        return "it was started before the file asked for warm replicas"
+    if not seat.park_bytes:
+        return seat.cannot_park or "its engine does not say how"
+    if record.park_failed_s and now_s - record.park_failed_s < AGAIN_S:
+        return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
+    others = _to_stay_warm(state.seats).get(seat.endpoint, 0)
+    parks = [state.seats[move.seat] for move in draft.moves if isinstance(move, ParkSeat)]
+    warm = others + sum(one.endpoint == seat.endpoint for one in parks)
+    if warm >= record.spec.warm_replicas:
+        return f"{warm} of {record.spec.warm_replicas} are warm already"
+    node = node_of_seat(seat)
+    promised = sum(one.park_bytes for one in parks if node_of_seat(one) == node)
+    of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, draft)[node]
+    needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
+    if needed > state.nodes.get(node, 0):  # guard: a replica stays warm only where there is host memory for it
+        return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
+    return ""
+
+
+def park_or_drain(now_s: float, state: PoolState, seat: SeatRecord, reason: str, draft: Draft) -> None:
+    """Have a ready replica leave its slots: it stays warm if its endpoint has such, and it can."""
+    if state.endpoints[seat.endpoint].spec.warm_replicas:
+        why_not = why_not_park(now_s, state, seat, draft)
+        if not why_not:
+            draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
+            return
+        reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
+    draft.moves.append(DrainSeat(seat.id, reason))
+
+
+def give_way(state: PoolState, draft: Draft) -> None:
+    """End warm replicas that nobody may wake any more, that are too many, or whose memory a job may need."""
+    warm = _warm(state.seats)
+    if not warm:
+        return
+    too_many, too_much = not _all_may_stay(state), not _memory_does(state, draft)
+    if not too_many and not too_much:
+        return
+    moved = draft.moved()
+    kept = [one for one in warm.values() if one.id not in moved]
+    if too_many:
+        kept = _without_surplus(state, draft, kept)
+    if too_much:
+        _return_memory(state, draft, kept)
+
+
+def _all_may_stay(state: PoolState) -> bool:
+    """Whether none is too many, or outdated: what nearly every decision finds."""
+    counts = warm_count(state.seats)
+    few = all(count <= state.endpoints[name].spec.warm_replicas for name, count in counts.items())
+    return few and not state.draining and not any(stale_seats(state, name) for name in counts)
+
+
+def _memory_does(state: PoolState, draft: Draft) -> bool:
+    """Whether no node lends more than it has, with what this decision has granted: likewise."""
+    of_jobs, of_seats = _of_gangs(state.jobs), index.warm_bytes(state.seats)
+    if _too_full(of_jobs, of_seats, state.nodes):
+        return False
+    new = _of_grants(state, draft)
+    lent = {node: of_seats[node] + of_jobs.get(node, 0) for node in new if node in of_seats}
+    return all(bytes_ + new[node] <= state.nodes.get(node, 0) for node, bytes_ in lent.items())
+
+
+@remembered
+def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nodes: Mapping[NodeId, int]) -> bool:
+    most = max(of_jobs.values(), default=0) + max(of_seats.values(), default=0)
+    if most <= min(nodes.values(), default=0) and of_seats.keys() <= nodes.keys():
+        return False  # as in nearly all pools, whose nodes have room for more than is ever lent
+    jobs, has = dict(of_jobs.items()), dict(nodes.items())  # thousands of nodes: a dict answers at once
+    return any(jobs.get(node, 0) + lent > has.get(node, 0) for node, lent in of_seats.items())
+
+
+def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> list[SeatRecord]:
+    """Those that stay; the others end."""
+    left = Counter({name: state.endpoints[name].spec.warm_replicas for name in {one.endpoint for one in warm}})
+    kept: list[SeatRecord] = []
+    for seat in _best_first(state, warm):
+        why = why_outdated(state, seat)
+        if not why and not left[seat.endpoint]:
+            why = f"the file asks for {state.endpoints[seat.endpoint].spec.warm_replicas} warm replicas"
+        if why:
+            draft.moves.append(DrainSeat(seat.id, why))
+        else:
+            left[seat.endpoint] -= 1
+            kept.append(seat)
+    return kept
+
+
+@grouped(order=number_of)
+def _may_wake(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    return (seat.endpoint, seat) if seat.state in (SeatState.WARM, SeatState.PARKING) else None
+
+
+@summed
+def _to_stay_warm(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
+    return {seat.endpoint: 1} if seat.parks and seat.state is not SeatState.STOPPING else None
+
+
+@grouped(order=number_of)
+def _seats_of_warm(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
+    taken = seat.parks and seat.state in (SeatState.WARM, SeatState.STOPPING)
+    return (seat.endpoint, seat) if taken else None
+
+
+@chosen
+def _warm(seat: SeatRecord) -> SeatRecord | None:
+    return seat if seat.state is SeatState.WARM else None
+
+
+def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
+    """Those that could wake now first."""
+    free = set(state.free_slots())
+    return sorted(warm, key=lambda one: (not free.issuperset(one.slots), one.id))
+
+
+def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
+    used, ending = _of_jobs(state, draft), draft.moved()
+    for one in state.seats.values():
+        if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
+            used[node_of_seat(one)] += one.park_bytes
+    for seat in sorted(warm, key=lambda one: (state.endpoints[one.endpoint].spec.priority, one.since_s, one.id)):
+        node = node_of_seat(seat)
+        if used[node] > state.nodes.get(node, 0):
+            why = f"its {seat.park_bytes} bytes of host memory are needed, since jobs on node {node[:8]} go first"
+            draft.moves.append(DrainSeat(seat.id, why))
+            used[node] -= seat.park_bytes
+
+
+@summed
+def _of_gangs(job: JobRecord) -> Mapping[NodeId, int] | None:
+    may_park = job.state is not JobState.ENDED and job.spec.in_place
+    return index.on_nodes(job.gang, job.spec.host_bytes_per_worker) if may_park else None
+
+
+def _of_jobs(state: PoolState, draft: Draft) -> Counter[NodeId]:
+    """Host memory that jobs may need where they are, or are about to be, by node."""
+    return Counter(_of_gangs(state.jobs)) + _of_grants(state, draft)
+
+
+def _of_grants(state: PoolState, draft: Draft) -> Counter[NodeId]:
+    """Of that, what jobs may need where they are about to be."""
+    found: Counter[NodeId] = Counter()
+    for move in draft.moves:
+        if isinstance(move, GrantJob) and state.jobs[move.job].spec.in_place:
+            found.update(index.on_nodes(move.slots, state.jobs[move.job].spec.host_bytes_per_worker))
+    return found

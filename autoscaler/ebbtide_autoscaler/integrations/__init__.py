@@ -1,0 +1,1 @@
+"""The policy inside other systems."""

@@ -1,0 +1,59 @@
+"""Taking a pool down: seats, gateway, fences and the actors of ours; and the cluster, if `up` started it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayError
+
+from ebbtide.agent.node_agent import agent_name
+from ebbtide.client.cluster import ClusterRecord, forget_cluster
+from ebbtide.client.join import ClusterUnreachable, join
+from ebbtide.client.link import ARBITER_NAME, NAMESPACE, ArbiterLink
+from ebbtide_autoscaler.journal.heartbeat import beat_file
+from ebbtide_autoscaler.lifecycle import local_cluster
+from ebbtide_autoscaler.lifecycle.cluster_recovery import end_left_behind
+from ebbtide_autoscaler.lifecycle.ownership import claim_of, unmark_cluster, unmark_directory
+
+STOP_S = 60.0
+
+
+def down(record: ClusterRecord, *, say: Callable[[str], None]) -> None:
+    """Take the pool down; a cluster that `up` started is stopped too."""
+    try:
+        join(record)
+        _leave(say)
+    except (ClusterUnreachable, RayError) as error:
+        say(f"not left in order, the cluster is stopped all the same: {error}")
+    ray.shutdown()
+    if record.pids:
+        killed = local_cluster.stop(record) + end_left_behind(record)
+        say(f"Ray cluster stopped{f' ({killed} processes had to be killed)' if killed else ''}")
+    _let_go(record, say)
+    forget_cluster(record.pool)
+
+
+def _leave(say: Callable[[str], None]) -> None:
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    link = ArbiterLink()
+    if link.call("hello", timeout_s=5.0) is not None:
+        link.call("stop", timeout_s=STOP_S)
+        say("seats and gateway removed, fences dropped")
+    for name in (ARBITER_NAME, *(agent_name(node) for node in nodes)):
+        try:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
+        except ValueError:
+            continue  # not there
+    unmark_cluster()
+
+
+def _let_go(record: ClusterRecord, say: Callable[[str], None]) -> None:
+    """The directory is free for the next `up`; its ledger still says whose it is."""
+    shared = Path(record.shared_dir)
+    try:
+        claim = claim_of(shared)
+        if claim is not None and claim.id == record.claim:
+            unmark_directory(shared)
+            beat_file(shared).unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        say(f"the mark on {shared} was left there: {error}")

@@ -1,0 +1,1 @@
+"""Counters, gauges and the port that is scraped."""

@@ -1,0 +1,1 @@
+"""Answers to ranks, replicas, gateways and people; nothing is decided here."""

@@ -1,0 +1,53 @@
+"""What ``ebbtide status`` shows: the arbiter itself, alerts, and the pool (``pool_view``)."""
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from ebbtide_autoscaler.control import settings
+from ebbtide_autoscaler.control.loop import Loop
+from ebbtide_autoscaler.control.steady_clock import clock
+from ebbtide_autoscaler.core.jobs.preemption_cost import asides
+from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
+from ebbtide_autoscaler.core.observe.alerts import Heardless, Notice, notices
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
+from ebbtide_autoscaler.service.pool_view import view
+
+
+def status(pool: str, loop: Loop) -> dict[str, Any]:
+    """The pool for people and scripts, by the arbiter's process itself."""
+    seen, state, now_s = loop.seen, loop.world.state, clock.now_s()
+    policy = loop.file.config.policy if loop.file.config else PolicyConfig()
+    restart_s = policy.restart_cost_s
+    usual_s = expected_s(loop.world.memory.away, now_s, park_first=policy.park_first)
+    ways = asides(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
+    shared = settings.teams(loop.file.config) if loop.file.config else ()
+    found = view(state, seen, loop.waits, now_s, ways, shared) if seen else {}
+    still, file = loop.still, loop.file
+    gateway = Heardless(
+        last_s=loop.reports.gateway_last_s,
+        trouble=loop.acting.gateway.trouble,
+        trouble_since_s=loop.acting.gateway.trouble_since_s,
+    )
+    told = notices(state, seen, now_s, mode=file.mode, mode_since_s=file.mode_since_s, gateway=gateway) if seen else ()
+    return {
+        "pool": pool,
+        "arbiter": {
+            "epoch": loop.ledger.epoch,
+            "pid": os.getpid(),
+            "frozen": still.why,
+            "frozen_since_s": still.since_s or None,
+            "frozen_by": still.by or "",
+            "mode": file.mode,
+            "tick_s": round(loop.tick_took_s, 5),
+        },
+        "metrics": loop.metrics_door.status(),
+        "cluster": loop.size.status(),
+        "notices": [asdict(notice) for notice in (*told, *_metrics(loop))],
+        **found,
+    }
+
+
+def _metrics(loop: Loop) -> list[Notice]:
+    trouble = loop.metrics_door.trouble
+    return [Notice("metrics", "", 0.0, f"{trouble}; it is tried again")] if trouble else []
