@@ -15,6 +15,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
+from tests.autoscaler.streams import digest
 from tests.builders.policy import CONFIG, NOW, a_pool, at_work, slots, with_job, with_ready
 
 SLOTS_EACH = {EndpointName("a"): 1, EndpointName("b"): 2, EndpointName("c"): 4}
@@ -83,3 +84,17 @@ def test_a_decision_is_the_same_with_every_hash_seed(hash_seed: str) -> None:
         seed for seed, (mine, theirs) in enumerate(zip(digests(), found.stdout.split(), strict=True)) if mine != theirs
     ]
     assert differ == []
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_simulated_arbiter_lives_the_same_life_with_every_hash_seed(hash_seed: str) -> None:
+    """A seed that has found a fault must find it again: a gateway of the simulation once told of endpoints as a set."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from tests.autoscaler.streams import digest; print(digest(80), digest(7), sep='|')"],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip().split("|") == [digest(80), digest(7)]

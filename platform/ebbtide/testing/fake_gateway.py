@@ -94,7 +94,7 @@ class FakeGateway:
             return
         now_s = self.cluster.clock.now_s
         traffic = {}
-        for endpoint in {*self.rates, *self.held}:
+        for endpoint in dict.fromkeys([*self.rates, *self.held]):  # in an order that no hash decides
             held = self.held[endpoint]
             inflight = sum(self.at_seat[endpoint].values())
             ready = len(self.table.endpoints.get(endpoint, ()))
