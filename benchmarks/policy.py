@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks import acme, decide_growth
 from benchmarks.rows import versions
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
-from ebbtide_autoscaler.simulate.given import given
-from ebbtide_autoscaler.simulate.play import play
-from ebbtide_autoscaler.simulate.tables import goal_of
+from ebbtide_simulator.play import play
+from ebbtide_simulator.policies.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
+from ebbtide_simulator.report.tables import goal_of
+from ebbtide_simulator.scenes.given import given
 from evidence.again import in_turn
 from evidence.provenance import RESULTS
 from evidence.result_file import load, write

@@ -3,7 +3,7 @@
 A rival that stands where its authors left it is easily beaten. So each is turned over a grid as wide as ours, on two
 days of 64 GPUs (the first fills the pool, the second counts), and compared with whatever came out best: the most
 training among the points that serve `SLO` in time, or the best serving where none does. The points, and what was
-chosen, go to ``benchmarks/results/policy/sweep.json``; the choice stands in ``ebbtide_autoscaler/simulate/knobs.py``.
+chosen, go to ``benchmarks/results/policy/sweep.json``; the choice stands in ``ebbtide_simulator/policies/knobs.py``.
 
 Points that are there already are not played again: a sweep that was stopped goes on.
 """
@@ -21,14 +21,14 @@ from typing import Any
 
 from benchmarks.policy import CONFIGS, PARTS
 from benchmarks.rows import versions
-from ebbtide_autoscaler.simulate.bars import SLO
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, CONTROLS, ORACLE, OURS, knobs_of
-from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.frontier import point
-from ebbtide_autoscaler.simulate.given import given
-from ebbtide_autoscaler.simulate.knobs import Knobs
-from ebbtide_autoscaler.simulate.one_run import played
-from ebbtide_autoscaler.simulate.scene import Inputs
+from ebbtide_simulator.played.one_run import played
+from ebbtide_simulator.policies.contenders import CONTENDERS, CONTROLS, ORACLE, OURS, knobs_of
+from ebbtide_simulator.policies.knobs import Knobs
+from ebbtide_simulator.report.bars import SLO
+from ebbtide_simulator.report.frontier import point
+from ebbtide_simulator.scenes.file import SimulationFile
+from ebbtide_simulator.scenes.given import given
+from ebbtide_simulator.scenes.scene import Inputs
 from evidence.provenance import RESULTS
 
 PART = "64-week"

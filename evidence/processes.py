@@ -46,7 +46,7 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
         "ebbtide.testing.fake_link",
         "ebbtide.testing.virtual_clock",
     ),
-    "simulator": ("ebbtide_autoscaler.simulate.play", "ebbtide_autoscaler.simulate.given"),
+    "simulator": ("ebbtide_simulator.play", "ebbtide_simulator.scenes.given"),
 }
 
 POOL = (

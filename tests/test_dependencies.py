@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs")
 SOURCES = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
 OF_AN_EXTRA = {
-    "simulate": ("autoscaler/ebbtide_autoscaler/simulate/",),
+    "simulate": ("autoscaler/ebbtide_simulator/",),
     "examples": ("train_jobs/ebbtide_train/examples/", "serve_apps/ebbtide_serve/examples/"),
 }
 INSTALLED = {

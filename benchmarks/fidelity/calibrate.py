@@ -15,14 +15,14 @@ import numpy as np
 from benchmarks.demo.client import Outcome as Seen
 from benchmarks.fidelity.live import Lived
 from benchmarks.fidelity.replay import Model, asked
-from ebbtide_autoscaler.simulate.batching import seconds_of_bin
-from ebbtide_autoscaler.simulate.draws import Load
-from ebbtide_autoscaler.simulate.engine import Engine, Times
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.recording import Recording
-from ebbtide_autoscaler.simulate.requests import RequestQueue
-from ebbtide_autoscaler.simulate.singles import Drawn
-from ebbtide_autoscaler.simulate.traces import Array
+from ebbtide_simulator.model.batching import seconds_of_bin
+from ebbtide_simulator.model.engine import Engine, Times
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.recorded.recording import Recording
+from ebbtide_simulator.traffic.draws import Load
+from ebbtide_simulator.traffic.requests import RequestQueue
+from ebbtide_simulator.traffic.singles import Drawn
+from ebbtide_simulator.traffic.traces import Array
 
 SHARES: Array = np.linspace(0.05, 0.95, 19)  # of requests, at which two spreads are compared
 KV_TOKENS = 40_000.0  # 128 MiB of KV cache at 3 KiB a token (6 layers, 4 heads of 64, bf16): never full here

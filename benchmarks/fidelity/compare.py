@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_simulator.model.meter import Use
 
 GROUPS: Mapping[str, Sequence[Use]] = {
     "training": (Use.TRAINING, Use.LOST),

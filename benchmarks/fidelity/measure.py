@@ -17,9 +17,9 @@ from benchmarks.fidelity.live import Lived, live, make_model, read
 from benchmarks.fidelity.replay import Model, played, recorded
 from benchmarks.fidelity.windows import CALIBRATION, REPEATED, SPAN_S, WINDOWS
 from benchmarks.rows import percentile, versions
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.recording import Recording
-from ebbtide_autoscaler.simulate.run import Outcome
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.recorded.recording import Recording
+from ebbtide_simulator.run.run import Outcome
 from evidence.provenance import hardware
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,13 +17,13 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.forecast.demand import Demand, bin_of, grown
-from ebbtide_autoscaler.simulate.draws import Load, load
-from ebbtide_autoscaler.simulate.engine import Engine, Times
-from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
-from ebbtide_autoscaler.simulate.replay import jobs, replay_policy, shape
-from ebbtide_autoscaler.simulate.replay_file import ReplayFile
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service
-from ebbtide_autoscaler.simulate.traces import Requests
+from ebbtide_simulator.model.engine import Engine, Times
+from ebbtide_simulator.recorded.recording import Recording, Stretch, read_recording
+from ebbtide_simulator.recorded.replay_file import ReplayFile
+from ebbtide_simulator.run.run import Outcome, Run, Scene, Service
+from ebbtide_simulator.scenes.replay import jobs, replay_policy, shape
+from ebbtide_simulator.traffic.draws import Load, load
+from ebbtide_simulator.traffic.traces import Requests
 
 AS_IT_WAS = ReplayFile()
 FIRST_STAY_S = (

@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.simulate.run import Run
+from ebbtide_simulator.run.run import Run
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.metamorphic import Collector, differences
 from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide

@@ -17,8 +17,8 @@ from ebbtide.pool.transitions import JOB_HOLDS_SLOTS
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Shares, Team
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.pool import Pool
+from ebbtide_simulator.model.engine import Times
+from ebbtide_simulator.model.pool import Pool
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import CHAT, CONFIG, NOW, SEAT0, a_pool, fold, parked, signals, slots, with_job, with_ready
 from tests.examples import examples

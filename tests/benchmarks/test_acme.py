@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.acme import LONGEST_S, SHORTEST_S, drawn, written
-from ebbtide_autoscaler.simulate.traces import read_jobs
+from ebbtide_simulator.traffic.traces import read_jobs
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from benchmarks.fidelity.compare import Figures, bars, beside
 from benchmarks.fidelity.live import Lived
 from benchmarks.fidelity.replay import asked
 from benchmarks.fidelity.windows import CALIBRATION, SPAN_S, WINDOWS
-from ebbtide_autoscaler.simulate.batching import BINS, seconds_of_bin
-from ebbtide_autoscaler.simulate.engine import Engine
-from ebbtide_autoscaler.simulate.meter import Use
+from ebbtide_simulator.model.batching import BINS, seconds_of_bin
+from ebbtide_simulator.model.engine import Engine
+from ebbtide_simulator.model.meter import Use
 
 ENGINE = Engine(prefill_tok_s=5_000, decode_tok_s=500, step_s=0.01)
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.policy_sweep import AS_THEY_ARE, Point, chosen, grid, is_at
-from ebbtide_autoscaler.simulate.bars import SLO
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, OURS, knobs_of
+from ebbtide_simulator.policies.contenders import CONTENDERS, OURS, knobs_of
+from ebbtide_simulator.report.bars import SLO
 from evidence.provenance import RESULTS
 
 RIVALS = [name for name in CONTENDERS if name not in AS_THEY_ARE and not name.startswith(OURS)]

@@ -10,15 +10,15 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
-from ebbtide_autoscaler.commands.simulate import simulate
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.simulate import play
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.engine import ENGINES
-from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
-from ebbtide_autoscaler.simulate.scene import Inputs, Named, scene
-from ebbtide_autoscaler.simulate.traces import Array, Jobs, Rates, Requests
+from ebbtide_simulator import play
+from ebbtide_simulator.command import simulate
+from ebbtide_simulator.model.engine import ENGINES
+from ebbtide_simulator.policies.contenders import CONTENDERS
+from ebbtide_simulator.run.run import Outcome, Run, Scene
+from ebbtide_simulator.scenes.file import SimulationFile
+from ebbtide_simulator.scenes.scene import Inputs, Named, scene
+from ebbtide_simulator.traffic.traces import Array, Jobs, Rates, Requests
 
 
 def written(folder: Path, columns: Mapping[str, Sequence[object]]) -> Path:

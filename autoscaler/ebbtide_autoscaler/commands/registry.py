@@ -5,7 +5,6 @@ from ebbtide_autoscaler.commands.logs import logs
 from ebbtide_autoscaler.commands.operate import cancel, drain, freeze, undrain, unfreeze
 from ebbtide_autoscaler.commands.plan import plan
 from ebbtide_autoscaler.commands.pool import down, env, up
-from ebbtide_autoscaler.commands.simulate import simulate
 from ebbtide_autoscaler.commands.status import status
 
-COMMANDS = (up, plan, simulate, status, logs, park, resume, cancel, drain, undrain, freeze, unfreeze, down, env)
+COMMANDS = (up, plan, status, logs, park, resume, cancel, drain, undrain, freeze, unfreeze, down, env)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ebbtide_autoscaler.simulate.draws import Job, Load
-from ebbtide_autoscaler.simulate.engine import Engine, Times
-from ebbtide_autoscaler.simulate.run import Scene, Service, endpoint_spec
+from ebbtide_simulator.model.engine import Engine, Times
+from ebbtide_simulator.run.run import Scene, Service, endpoint_spec
+from ebbtide_simulator.traffic.draws import Job, Load
 
 ENGINE = Engine(prefill_tok_s=10_000, decode_tok_s=1_000)
 HOUR_S = 3600

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.bars import SLO, SLO_BEHIND_STATIC, VS_ORACLE, VS_STATIC, VS_STATIC_FLAT, WASTE, bars
-from ebbtide_autoscaler.simulate.contenders import LYRA, ORACLE, OURS, STATIC
-from ebbtide_autoscaler.simulate.contradictions import AS_WELL, SERVES
-from ebbtide_autoscaler.simulate.one_run import Played
-from ebbtide_autoscaler.simulate.report import Report
-from ebbtide_autoscaler.simulate.score import over_seeds
-from ebbtide_autoscaler.simulate.tables import held_to
+from ebbtide_simulator.played.one_run import Played
+from ebbtide_simulator.policies.contenders import LYRA, ORACLE, OURS, STATIC
+from ebbtide_simulator.policies.contradictions import AS_WELL, SERVES
+from ebbtide_simulator.report.bars import SLO, SLO_BEHIND_STATIC, VS_ORACLE, VS_STATIC, VS_STATIC_FLAT, WASTE, bars
+from ebbtide_simulator.report.report import Report
+from ebbtide_simulator.report.tables import held_to
+from ebbtide_simulator.run.score import over_seeds
 
 BOUND_S = 100.0
 

@@ -7,9 +7,9 @@ import pytest
 
 from ebbtide.pool.events import JobEnded, JobSubmitted
 from ebbtide.pool.ids import JobName
-from ebbtide_autoscaler.simulate.beside import beside, happened
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.recording import read_recording
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.recorded.recording import read_recording
+from ebbtide_simulator.report.beside import beside, happened
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.simulate.ledgers import an_event, nothing, pool_of, written
 

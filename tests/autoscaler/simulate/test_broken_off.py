@@ -19,7 +19,7 @@ __all__ = ["files"]  # the fixture
 
 PATIENCE_S = 60.0
 RUNS = "300"  # all of them are drawn before the first one plays, and they take longer than any test looks on
-COMMAND = "from ebbtide_autoscaler.commands.simulate import simulate; simulate()"
+COMMAND = "from ebbtide_simulator.command import simulate; simulate()"
 PLAYS = "spawn_main"
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.one_run import played
-from ebbtide_autoscaler.simulate.scene import Inputs, Named, scene
-from ebbtide_autoscaler.simulate.traces import (
+from ebbtide_simulator.played.one_run import played
+from ebbtide_simulator.scenes.file import SimulationFile
+from ebbtide_simulator.scenes.scene import Inputs, Named, scene
+from ebbtide_simulator.traffic.traces import (
     Array,
     BadTrace,
     Gpus,

@@ -12,19 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide_autoscaler.commands import simulate as command_simulate
-from ebbtide_autoscaler.commands.simulate import simulate
-from ebbtide_autoscaler.simulate import play
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.engine import ENGINES
-from ebbtide_autoscaler.simulate.given import given
-from ebbtide_autoscaler.simulate.one_run import Played
-from ebbtide_autoscaler.simulate.outputs import STDOUT, check_outputs
-from ebbtide_autoscaler.simulate.page import POINTS, drawn_course
-from ebbtide_autoscaler.simulate.report import Report
-from ebbtide_autoscaler.simulate.run import COURSE_S
-from ebbtide_autoscaler.simulate.scene import scene
-from ebbtide_autoscaler.simulate.traces import BadTrace
+from ebbtide_simulator import command as command_simulate
+from ebbtide_simulator import play
+from ebbtide_simulator.command import simulate
+from ebbtide_simulator.model.engine import ENGINES
+from ebbtide_simulator.outputs import STDOUT, check_outputs
+from ebbtide_simulator.played.one_run import Played
+from ebbtide_simulator.policies.contenders import CONTENDERS
+from ebbtide_simulator.report.page import POINTS, drawn_course
+from ebbtide_simulator.report.report import Report
+from ebbtide_simulator.run.run import COURSE_S
+from ebbtide_simulator.scenes.given import given
+from ebbtide_simulator.scenes.scene import scene
+from ebbtide_simulator.traffic.traces import BadTrace
 from tests.builders.simulate import (
     CONFIG,
     MISUSED,

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from ebbtide.cli.errors import CommandFailed
-from ebbtide_autoscaler.commands import simulate as command_simulate
+from ebbtide_simulator import command as command_simulate
 from tests.builders.simulate import files
 
 __all__ = ["files"]  # the fixture
 
-COMMAND = "from ebbtide_autoscaler.commands.simulate import simulate; simulate()"
+COMMAND = "from ebbtide_simulator.command import simulate; simulate()"
 FULL = "Error: stdout is not whole: No space left on device; make room"
 
 

@@ -8,15 +8,15 @@ import pytest
 
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.simulate.bound import training_bound_s
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC, TURNED, knobs_of
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.mix import Mix, cast
-from ebbtide_autoscaler.simulate.one_run import Played
-from ebbtide_autoscaler.simulate.report import Report
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene
-from ebbtide_autoscaler.simulate.score import figures
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.played.one_run import Played
+from ebbtide_simulator.policies.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC, TURNED, knobs_of
+from ebbtide_simulator.report.report import Report
+from ebbtide_simulator.run.bound import training_bound_s
+from ebbtide_simulator.run.mix import Mix, cast
+from ebbtide_simulator.run.run import Outcome, Run, Scene
+from ebbtide_simulator.run.score import figures
+from ebbtide_simulator.traffic.draws import Job
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
 from tests.builders.simulate import played
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide_autoscaler.simulate import scene as scenes
-from ebbtide_autoscaler.simulate.traces import BadTrace, Requests
+from ebbtide_simulator.scenes import scene as scenes
+from ebbtide_simulator.traffic.traces import BadTrace, Requests
 from tests.builders.simulate import drawn, file_of, replicas
 
 WAYS: tuple[dict[str, Any], ...] = (

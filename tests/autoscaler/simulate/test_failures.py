@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ebbtide.pool.promises import check
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.failures import STORM_FROM_S, Failure, failures
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene
+from ebbtide_simulator.model.failures import STORM_FROM_S, Failure, failures
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.policies.contenders import CONTENDERS
+from ebbtide_simulator.run.run import BEGINS_S, Outcome, Run, Scene
+from ebbtide_simulator.traffic.draws import Job
 from tests.autoscaler.simulate.scenes import HOUR_S, jobs_of, load_of, scene_of, tide
 from tests.examples import examples
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.filesystem import ASSUMED_BYTES_PER_S, SERVING, TRAINING, Filesystem
+from ebbtide_simulator.model.filesystem import ASSUMED_BYTES_PER_S, SERVING, TRAINING, Filesystem
 
 RATE = 10e9
 

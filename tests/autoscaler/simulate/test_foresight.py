@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.draws import Load
-from ebbtide_autoscaler.simulate.foresight import DIP_S, STRETCH_S, plan
-from ebbtide_autoscaler.simulate.queue import Queue
+from ebbtide_simulator.policies.foresight import DIP_S, STRETCH_S, plan
+from ebbtide_simulator.traffic.draws import Load
+from ebbtide_simulator.traffic.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, load_of, tide
 from tests.examples import examples
 

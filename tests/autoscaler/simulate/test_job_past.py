@@ -8,7 +8,7 @@ from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, GrantJob, JobEnded, JobRunning, JobSubmitted, SlotFreed
 from ebbtide.pool.ids import JobName, NodeId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.simulate.job_past import JobPast, JobPasts
+from ebbtide_simulator.recorded.job_past import JobPast, JobPasts
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.simulate.ledgers import an_event, pool_of
 

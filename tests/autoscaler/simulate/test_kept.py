@@ -6,19 +6,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import ebbtide
 import ebbtide_autoscaler
+import ebbtide_simulator
 from ebbtide.config.policy import PolicySection
-from ebbtide_autoscaler.commands.simulate import simulate
-from ebbtide_autoscaler.simulate import play
-from ebbtide_autoscaler.simulate.given import given, given_ledger
-from ebbtide_autoscaler.simulate.kept import Kept
-from ebbtide_autoscaler.simulate.knobs import USUAL
-from ebbtide_autoscaler.simulate.one_run import Played
+from ebbtide_simulator import play
+from ebbtide_simulator.command import simulate
+from ebbtide_simulator.played.kept import Kept
+from ebbtide_simulator.played.one_run import Played
+from ebbtide_simulator.policies.knobs import USUAL
+from ebbtide_simulator.scenes.given import given, given_ledger
 from tests.autoscaler.simulate.ledgers import pool_file, tide, written
 from tests.builders.simulate import files
 
@@ -58,14 +61,15 @@ def test_only_that_very_run_is_found(files: tuple[str, str, str], tmp_path: Path
     assert Kept(tmp_path, *other).find("ebbtide", 3, None) is None
 
 
+@pytest.mark.parametrize("package", [ebbtide, ebbtide_autoscaler, ebbtide_simulator])
 def test_nor_what_other_code_came_to(
-    files: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: ModuleType, files: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept_of(files, tmp_path).keep("ebbtide", 3, None, PLAYED)
-    package = tmp_path / "other"
-    package.mkdir()
-    (package / "policy.py").write_text("")
-    monkeypatch.setattr(ebbtide_autoscaler, "__path__", [str(package)])
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "policy.py").write_text("")
+    monkeypatch.setattr(package, "__path__", [str(other)])
     assert kept_of(files, tmp_path).find("ebbtide", 3, None) is None
 
 

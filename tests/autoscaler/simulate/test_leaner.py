@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.simulate.foresight import STRETCH_S
-from ebbtide_autoscaler.simulate.leaner import late_with, leaner
-from ebbtide_autoscaler.simulate.queue import Queue
-from ebbtide_autoscaler.simulate.run import Service, endpoint_spec
+from ebbtide_simulator.policies.foresight import STRETCH_S
+from ebbtide_simulator.policies.leaner import late_with, leaner
+from ebbtide_simulator.run.run import Service, endpoint_spec
+from ebbtide_simulator.traffic.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, load_of
 from tests.examples import examples
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.bound import training_bound_s
-from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, ALL_TRAINING, ORACLE, OURS
-from ebbtide_autoscaler.simulate.contradictions import AS_WELL, GANGS, SERVES, contradictions
-from ebbtide_autoscaler.simulate.draws import Job, Load
-from ebbtide_autoscaler.simulate.failures import Failure, failures
-from ebbtide_autoscaler.simulate.luck import luck
-from ebbtide_autoscaler.simulate.run import Scene
-from ebbtide_autoscaler.simulate.score import figures
+from ebbtide_simulator.model.failures import Failure, failures
+from ebbtide_simulator.policies.contenders import ALL_SERVING, ALL_TRAINING, ORACLE, OURS
+from ebbtide_simulator.policies.contradictions import AS_WELL, GANGS, SERVES, contradictions
+from ebbtide_simulator.run.bound import training_bound_s
+from ebbtide_simulator.run.luck import luck
+from ebbtide_simulator.run.run import Scene
+from ebbtide_simulator.run.score import figures
+from ebbtide_simulator.traffic.draws import Job, Load
 from tests.autoscaler.simulate.scenes import ENGINE, jobs_of, load_of, scene_of, tide
 from tests.builders.simulate import played
 

@@ -21,8 +21,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import JobName, NodeId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.measured import Durations
+from ebbtide_simulator.model.engine import Times
+from ebbtide_simulator.recorded.measured import Durations
 from tests.autoscaler.closed_loop import a_job
 from tests.autoscaler.simulate.ledgers import an_event, pool_of
 from tests.examples import examples

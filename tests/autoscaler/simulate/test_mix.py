@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.pool.spec import WorkloadClass
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.mix import ALIKE, Mix, cast
+from ebbtide_simulator.run.mix import ALIKE, Mix, cast
+from ebbtide_simulator.traffic.draws import Job
 
 MIX = Mix(elastic=0.2, semi_preemptible=0.5, non_preemptible=0.05, priorities={0: 0.7, 1: 0.2, 5: 0.1})
 COUNT = 20_000

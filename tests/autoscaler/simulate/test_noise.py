@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ebbtide_autoscaler.simulate.draws import load
-from ebbtide_autoscaler.simulate.engine import ENGINES
-from ebbtide_autoscaler.simulate.noise import APART_S, aggregated
-from ebbtide_autoscaler.simulate.traces import Array, Rates, Requests, Tokens
+from ebbtide_simulator.model.engine import ENGINES
+from ebbtide_simulator.traffic.draws import load
+from ebbtide_simulator.traffic.noise import APART_S, aggregated
+from ebbtide_simulator.traffic.traces import Array, Rates, Requests, Tokens
 
 ENGINE = ENGINES["llama-8b-h100"]
 MINUTES = 3000

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ebbtide.pool import apply_job
 from ebbtide.pool.events import GrantJob
 from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.occupants import Occupants
-from ebbtide_autoscaler.simulate.pool import Pool
-from ebbtide_autoscaler.simulate.run import job_spec
+from ebbtide_simulator.model.engine import Times
+from ebbtide_simulator.model.occupants import Occupants
+from ebbtide_simulator.model.pool import Pool
+from ebbtide_simulator.run.run import job_spec
+from ebbtide_simulator.traffic.draws import Job
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 4), st.sets(st.integers(0, 5), max_size=4), st.integers(0, 20)), min_size=1, max_size=30

@@ -1,8 +1,8 @@
 """The page of a simulation."""
 
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.page import Picture, page
-from ebbtide_autoscaler.simulate.tables import CAUSES, Table
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.report.page import Picture, page
+from ebbtide_simulator.report.tables import CAUSES, Table
 
 
 def test_equal_runs_have_equal_pages() -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate import queue
-from ebbtide_autoscaler.simulate.arrivals import Served
-from ebbtide_autoscaler.simulate.queue import Queue
+from ebbtide_simulator.traffic import queue
+from ebbtide_simulator.traffic.arrivals import Served
+from ebbtide_simulator.traffic.queue import Queue
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, load_of, tide
 
 WORKS = st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60)

@@ -11,18 +11,18 @@ from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.simulate import rehearsal
-from ebbtide_autoscaler.simulate.bound import training_bound_s
-from ebbtide_autoscaler.simulate.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of
-from ebbtide_autoscaler.simulate.contradictions import AS_WELL, contradictions
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.foresight import DIP_S, lead_s, nothing_learnt, plan, unmoved
-from ebbtide_autoscaler.simulate.lessons import lesson
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.rehearsal import GOOD, Foreseeing, Rehearsed, best
-from ebbtide_autoscaler.simulate.run import Outcome, Run, Scene, Service, endpoint_spec
-from ebbtide_autoscaler.simulate.score import figures
-from ebbtide_autoscaler.simulate.traces import Array
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.policies import rehearsal
+from ebbtide_simulator.policies.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of
+from ebbtide_simulator.policies.contradictions import AS_WELL, contradictions
+from ebbtide_simulator.policies.foresight import DIP_S, lead_s, nothing_learnt, plan, unmoved
+from ebbtide_simulator.policies.lessons import lesson
+from ebbtide_simulator.policies.rehearsal import GOOD, Foreseeing, Rehearsed, best
+from ebbtide_simulator.run.bound import training_bound_s
+from ebbtide_simulator.run.run import Outcome, Run, Scene, Service, endpoint_spec
+from ebbtide_simulator.run.score import figures
+from ebbtide_simulator.traffic.draws import Job
+from ebbtide_simulator.traffic.traces import Array
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of
 from tests.builders.simulate import played
 

@@ -32,19 +32,19 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.forecast.record import demand_record
 from ebbtide_autoscaler.forecast.watch import Closed
-from ebbtide_autoscaler.simulate.casting import policy_config, scene
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.happened import Uses
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.presence import Presence
-from ebbtide_autoscaler.simulate.queue import requests_at_full
-from ebbtide_autoscaler.simulate.recording import Recording, Stretch, read_recording
-from ebbtide_autoscaler.simulate.replay import Recorded
-from ebbtide_autoscaler.simulate.replay_file import ReplayFile
-from ebbtide_autoscaler.simulate.replay_remarks import replay_remarks
-from ebbtide_autoscaler.simulate.run import Outcome, Run
-from ebbtide_autoscaler.simulate.traces import BadTrace
+from ebbtide_simulator.model.engine import Times
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.policies.contenders import CONTENDERS
+from ebbtide_simulator.recorded.happened import Uses
+from ebbtide_simulator.recorded.presence import Presence
+from ebbtide_simulator.recorded.recording import Recording, Stretch, read_recording
+from ebbtide_simulator.recorded.replay_file import ReplayFile
+from ebbtide_simulator.run.run import Outcome, Run
+from ebbtide_simulator.scenes.casting import policy_config, scene
+from ebbtide_simulator.scenes.replay import Recorded
+from ebbtide_simulator.scenes.replay_notes import replay_remarks
+from ebbtide_simulator.traffic.queue import requests_at_full
+from ebbtide_simulator.traffic.traces import BadTrace
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.simulate.ledgers import CHAT, an_event, nothing, pool_file, pool_of, tide, tides, written
 from tests.examples import examples

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.simulate import batching
-from ebbtide_autoscaler.simulate.draws import Load, lengths, load
-from ebbtide_autoscaler.simulate.engine import Engine
-from ebbtide_autoscaler.simulate.failures import Failure
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.queue import Queue
-from ebbtide_autoscaler.simulate.requests import AT_ONCE, HELD_S, RequestQueue, at_full
-from ebbtide_autoscaler.simulate.run import Run, Service
-from ebbtide_autoscaler.simulate.singles import Drawn
-from ebbtide_autoscaler.simulate.traces import Rates, Requests
+from ebbtide_simulator.model import batching
+from ebbtide_simulator.model.engine import Engine
+from ebbtide_simulator.model.failures import Failure
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.run.run import Run, Service
+from ebbtide_simulator.traffic.draws import Load, lengths, load
+from ebbtide_simulator.traffic.queue import Queue
+from ebbtide_simulator.traffic.requests import AT_ONCE, HELD_S, RequestQueue, at_full
+from ebbtide_simulator.traffic.singles import Drawn
+from ebbtide_simulator.traffic.traces import Rates, Requests
 from tests.autoscaler.simulate.scenes import HOUR_S, jobs_of, scene_of
 from tests.examples import examples
 from tests.hunts import spread

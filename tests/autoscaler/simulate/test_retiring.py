@@ -8,8 +8,8 @@ from ebbtide.pool.apply_seat import occupied_seats
 from ebbtide.pool.events import DrainSeat, GrantSeat, Move, ParkSeat, WakeSeat
 from ebbtide.pool.ids import NodeId, SeatId, slot_id
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.simulate.engine import Times
-from ebbtide_autoscaler.simulate.pool import Pool
+from ebbtide_simulator.model.engine import Times
+from ebbtide_simulator.model.pool import Pool
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.simulate.ledgers import CHAT
 

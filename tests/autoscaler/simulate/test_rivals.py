@@ -11,7 +11,7 @@ from ebbtide_autoscaler.core.decide.policy import Reclaim
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.plan import Draft
-from ebbtide_autoscaler.simulate.rivals import (
+from ebbtide_simulator.policies.rivals import (
     DAY_S,
     SLICE_S,
     Schedule,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
-from ebbtide_autoscaler.simulate.bound import training_bound_s
-from ebbtide_autoscaler.simulate.contenders import CONTENDERS
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Run, Scene, job_spec
-from ebbtide_autoscaler.simulate.score import figures
-from ebbtide_autoscaler.simulate.standing import Standing
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.model.warm_start import Standing
+from ebbtide_simulator.policies.contenders import CONTENDERS
+from ebbtide_simulator.run.bound import training_bound_s
+from ebbtide_simulator.run.run import BEGINS_S, Run, Scene, job_spec
+from ebbtide_simulator.run.score import figures
+from ebbtide_simulator.traffic.draws import Job
 from tests.autoscaler.simulate.scenes import ENGINE, HOUR_S, jobs_of, load_of, scene_of, tide
 from tests.builders.simulate import played
 from tests.examples import examples

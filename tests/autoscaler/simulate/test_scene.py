@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ebbtide_autoscaler.commands.simulate import simulate
-from ebbtide_autoscaler.simulate.bound import FLAT, is_flat, serving_slots
-from ebbtide_autoscaler.simulate.draws import lasting
-from ebbtide_autoscaler.simulate.engine import ENGINES
-from ebbtide_autoscaler.simulate.file import SimulationFile
-from ebbtide_autoscaler.simulate.remarks import remarks
-from ebbtide_autoscaler.simulate.requests import at_full
-from ebbtide_autoscaler.simulate.run import Scene
-from ebbtide_autoscaler.simulate.scene import Inputs, Named, read, scene
-from ebbtide_autoscaler.simulate.traces import Array, BadTrace, Jobs, Rates, Requests
+from ebbtide_simulator.command import simulate
+from ebbtide_simulator.model.engine import ENGINES
+from ebbtide_simulator.run.bound import FLAT, is_flat, serving_slots
+from ebbtide_simulator.run.run import Scene
+from ebbtide_simulator.scenes.file import SimulationFile
+from ebbtide_simulator.scenes.notes import remarks
+from ebbtide_simulator.scenes.scene import Inputs, Named, read, scene
+from ebbtide_simulator.traffic.draws import lasting
+from ebbtide_simulator.traffic.requests import at_full
+from ebbtide_simulator.traffic.traces import Array, BadTrace, Jobs, Rates, Requests
 from tests.autoscaler.simulate.scenes import load_of
 from tests.builders.simulate import REPLICA_PER_S, TOKENS, Columns, drawn, file_of, replicas, written
 

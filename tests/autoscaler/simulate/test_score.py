@@ -16,13 +16,13 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
-from ebbtide_autoscaler.simulate.draws import Job
-from ebbtide_autoscaler.simulate.meter import Use
-from ebbtide_autoscaler.simulate.run import BEGINS_S, Outcome, Run, Scene, Service
-from ebbtide_autoscaler.simulate.score import HOUR_S, _most_in_an_hour, figures, over_seeds, student_t, waste_of
-from ebbtide_autoscaler.simulate.tables import compared, moved
-from ebbtide_autoscaler.simulate.tally import Tally
-from ebbtide_autoscaler.simulate.training import Training
+from ebbtide_simulator.model.meter import Use
+from ebbtide_simulator.model.tally import Tally
+from ebbtide_simulator.model.training import Training
+from ebbtide_simulator.report.tables import compared, moved
+from ebbtide_simulator.run.run import BEGINS_S, Outcome, Run, Scene, Service
+from ebbtide_simulator.run.score import HOUR_S, _most_in_an_hour, figures, over_seeds, student_t, waste_of
+from ebbtide_simulator.traffic.draws import Job
 from tests.autoscaler.simulate.scenes import jobs_of, scene_of, tide
 
 CAUSES = {"lost", "loading", "saving", "starting", "draining", "idle-reserved", "fragmentation"}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.draws import MINUTE_S, Load, lasting, load
-from ebbtide_autoscaler.simulate.singles import Drawn, Singles
-from ebbtide_autoscaler.simulate.traces import Rates, Requests
+from ebbtide_simulator.traffic.draws import MINUTE_S, Load, lasting, load
+from ebbtide_simulator.traffic.singles import Drawn, Singles
+from ebbtide_simulator.traffic.traces import Rates, Requests
 from tests.autoscaler.simulate.scenes import ENGINE
 
 SECONDS = 150

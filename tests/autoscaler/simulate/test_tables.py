@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ebbtide_autoscaler.simulate.contenders import ORACLE
-from ebbtide_autoscaler.simulate.tables import WITH_THEIRS, compared
+from ebbtide_simulator.policies.contenders import ORACLE
+from ebbtide_simulator.report.tables import WITH_THEIRS, compared
 
 PART = "static-p95"
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.draws import load
-from ebbtide_autoscaler.simulate.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
+from ebbtide_simulator.traffic.draws import load
+from ebbtide_simulator.traffic.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
 from tests.autoscaler.simulate.scenes import ENGINE
 from tests.builders.simulate import Columns, written
 

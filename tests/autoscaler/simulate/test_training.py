@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.simulate.engine import Saves
-from ebbtide_autoscaler.simulate.training import Training
+from ebbtide_simulator.model.engine import Saves
+from ebbtide_simulator.model.training import Training
 
 saves = st.builds(Saves, every_s=st.floats(10.0, 1e4), pause_s=st.floats(0.0, 9.0))
 # In whole seconds no stretch is so short that what is left in it would be taken for a rounding.

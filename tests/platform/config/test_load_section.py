@@ -8,7 +8,7 @@ import pytest
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.load_section import load_section
 from ebbtide.config.wording import model_at
-from ebbtide_autoscaler.simulate.file import EngineModel, SimulationFile
+from ebbtide_simulator.scenes.file import EngineModel, SimulationFile
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:

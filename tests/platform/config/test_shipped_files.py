@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.config.load import load
 from ebbtide.config.load_section import load_section
-from ebbtide_autoscaler.simulate.file import SimulationFile
+from ebbtide_simulator.scenes.file import SimulationFile
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 ALL = sorted(path for path in CONFIGS.iterdir() if path.suffix in {".yaml", ".yml"})

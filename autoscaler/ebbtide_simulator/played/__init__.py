@@ -1,0 +1,1 @@
+"""Runs that have ended, and where they are kept."""

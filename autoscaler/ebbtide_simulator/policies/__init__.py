@@ -1,0 +1,1 @@
+"""Who is compared: our policy, what teams do instead, and perfect foresight."""

@@ -1,0 +1,1 @@
+"""Figures as tables, JSON and a page."""

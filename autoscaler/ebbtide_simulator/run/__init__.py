@@ -1,0 +1,1 @@
+"""One contender on one scene, and the figures of what came about."""

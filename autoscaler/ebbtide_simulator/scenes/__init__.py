@@ -1,0 +1,1 @@
+"""From files, traces or a recording to the scene that every contender plays."""
