@@ -50,6 +50,7 @@ def checks(bin_dir: str) -> tuple[tuple[str, ...], ...]:
         (f"{bin_dir}/mypy",),
         (f"{bin_dir}/lint-imports",),
         (python, "-m", "evidence.guards", "check"),
+        (python, "-m", "evidence.guards", "page", "--check"),
         (python, "-m", "pytest", "-q", "tests/test_layout.py"),
     )
 

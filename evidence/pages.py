@@ -90,8 +90,8 @@ def pages(results: Path = RESULTS) -> dict[Path, str]:
     }
 
 
-def write_beside(path: Path, found: Mapping[str, Any], results: Path = RESULTS) -> None:
-    """Write the page of one result."""
+def write_beside(path: Path, found: Mapping[str, Any], results: Path) -> None:
+    """Write the page of one result of ``results``."""
     name = str(path.relative_to(results).with_suffix(""))
     if name not in PAGE_ELSEWHERE:
         path.with_suffix(".md").write_text(page(name, found))

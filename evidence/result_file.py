@@ -25,15 +25,17 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(document: Mapping[str, Any] | list[Any], path: Path) -> None:
     """Replace the file by one rename: a run that is cut off leaves the old result or the new one, whole."""
+    path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(document, indent=1) + "\n"
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("w") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
     if path.is_relative_to(RESULTS) and isinstance(document, Mapping):
-        pages.write_beside(path, document)
+        pages.write_beside(path, json.loads(text), RESULTS)

@@ -8,6 +8,6 @@ __all__ = ["DeploymentPolicy", "ServePolicy"]
 
 warnings.warn(
     "ebbtide_autoscaler.serve_native is now ebbtide_autoscaler.integrations.ray_serve_policy: change policy_function",
-    DeprecationWarning,
+    FutureWarning,  # a DeprecationWarning is hidden where Serve imports it
     stacklevel=2,
 )

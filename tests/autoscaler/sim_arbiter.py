@@ -39,6 +39,7 @@ from ebbtide_autoscaler.core.observe.observe import (
     replica_orders,
     routes,
     settling,
+    traffic,
 )
 from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
@@ -221,9 +222,10 @@ class Arbiter:
         bodies, self.inbox = tuple(self.inbox), []
         frozen = self.loop.knobs.frozen or settling(self.world.state, seen, now_s)
         knobs = replace(self.loop.knobs, frozen=True) if frozen else self.loop.knobs
+        signals = traffic(self.world.state, seen, now_s)
+        self.watch.hear(now_s, signals)
         before = self.world
-        result = step(before, seen, bodies, now_s, knobs, self.watch.outlooks, self.idle)
-        self.watch.hear(now_s, result.traffic)
+        result = step(before, seen, bodies, now_s, knobs, self.watch.outlooks, self.idle, signals)
         try:
             self._journal(result)
         except LedgerError:

@@ -96,6 +96,6 @@ def test_a_field_that_is_not_known_is_refused() -> None:
 
 
 def test_the_old_name_works_and_says_what_the_new_one_is() -> None:
-    with pytest.warns(DeprecationWarning, match=r"ebbtide_autoscaler\.integrations\.ray_serve_policy"):
+    with pytest.warns(FutureWarning, match=r"ebbtide_autoscaler\.integrations\.ray_serve_policy"):
         old = importlib.reload(importlib.import_module("ebbtide_autoscaler.serve_native"))
     assert old.ServePolicy is ServePolicy

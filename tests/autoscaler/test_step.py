@@ -17,9 +17,9 @@ from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
 from ebbtide_autoscaler.core.observe.observe import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
 from ebbtide_autoscaler.core.tick import tick as step_module
-from ebbtide_autoscaler.core.tick.tick import Knobs, World, step
+from ebbtide_autoscaler.core.tick.tick import World, step
 from tests.autoscaler.closed_loop import KNOBS, a_job
-from tests.builders.policy import CHAT, NOW, RUNNING3, S0, a_pool
+from tests.builders.policy import NOW, RUNNING3, S0, a_pool
 
 NODE = NodeId("n")
 HELD = Heard(NOW, GatewayReport("g", "n0", 1.0, "http://g", 1, {"chat": Traffic(held=1, last_arrival_s=NOW)}))
@@ -36,10 +36,7 @@ def test_an_observer_decides_what_could_be_done_at_once_and_does_it_not() -> Non
     assert observes.world.state == RUNNING3
 
 
-@pytest.mark.parametrize("knobs", [KNOBS, replace(KNOBS, frozen=True), replace(KNOBS, observe=True)])
-def test_traffic_is_made_of_reports_once_and_told_to_the_forecast_too(
-    knobs: Knobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traffic_is_made_of_reports_anew_only_after_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def counted(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
@@ -47,10 +44,12 @@ def test_traffic_is_made_of_reports_once_and_told_to_the_forecast_too(
         return traffic(state, seen, now_s)
 
     monkeypatch.setattr(step_module, "traffic", counted)
-    seen = Seen(started_s=NOW, gateways={"g": HELD})
-    found = step(World(RUNNING3, Memory(), 1), seen, (), NOW, knobs)
-    assert found.traffic == traffic(RUNNING3, seen, NOW) and found.traffic[CHAT].held == 1
-    assert len(made) == 1
+    seen = Seen(started_s=NOW, fences=dict.fromkeys(RUNNING3.slots, FenceView.HELD), gateways={"g": HELD})
+    world, at_hand = World(RUNNING3, Memory(), 1), traffic(RUNNING3, seen, NOW)
+    alike = step(world, seen, (), NOW, KNOBS)
+    assert step(world, seen, (), NOW, KNOBS, signals=at_hand) == alike and len(made) == 1
+    step(world, seen, (NodeFound(NODE, 1),), NOW, KNOBS, signals=at_hand)
+    assert len(made) == 2, "what was submitted may have declared an endpoint"
 
 
 def broken(state: PoolState) -> PoolState:

@@ -71,7 +71,7 @@ class Metered(Loop):
             before = self.arbiter.world.state
             events = super().run(tick_s, tick_s)
             if self.arbiter is not None:
-                result = Step(tuple(events), self.arbiter.world, Decision(), (), {})
+                result = Step(tuple(events), self.arbiter.world, Decision(), ())
                 self.meter.committed(before, result, self.arbiter.seen(), self.clock.now_s)
             found += events
         return found

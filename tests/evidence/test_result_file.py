@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evidence import result_file
 from evidence.result_file import read, write
 
 
@@ -29,3 +30,10 @@ def test_a_disk_that_fails_leaves_the_old_result_alone(tmp_path: Path, monkeypat
         write({"rows": [1, 2]}, path)
     assert read(path) == {"rows": [1]}
     assert [one.name for one in tmp_path.iterdir()] == ["kills.json"]
+
+
+def test_a_result_that_is_named_from_here_gets_its_page_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_file, "RESULTS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result_file.write({"rows": [{"case": "a", 1: (2, 3), "n": 4}]}, Path("some.json"))
+    assert "| a | 4 |" in (tmp_path / "some.md").read_text()

@@ -252,9 +252,10 @@ class Loop:
         try:
             knobs = self._knobs(seen)
             with self.meter.stepping():
+                signals = traffic(self.world.state, seen, now_s)
+                closed = self._watch.hear(now_s, signals)
                 submitted, expected = (*bodies, *self._agree(knobs)), self._watch.outlooks
-                result = step(self.world, seen, submitted, now_s, knobs, expected, self._idle)
-                closed = self._watch.hear(now_s, result.traffic)
+                result = step(self.world, seen, submitted, now_s, knobs, expected, self._idle, signals)
             before = self.world.state
             await self._commit(result, [demand_record(one) for one in closed])
             self.meter.committed(before, result, seen, now_s)

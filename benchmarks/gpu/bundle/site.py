@@ -13,7 +13,13 @@ from benchmarks.gpu.bundle.plan import BESIDE, LEFT_OUT, ON_THE_MACHINE, CannotB
 from evidence.provenance import NOTED, SOURCES, commit
 
 ROOT = SOURCES.parent
-ROOMS = ("platform/ebbtide", "autoscaler/ebbtide_autoscaler", "serve_apps/ebbtide_serve", "train_jobs/ebbtide_train")
+ROOMS = (
+    "platform/ebbtide",
+    "autoscaler/ebbtide_autoscaler",
+    "autoscaler/ebbtide_simulator",
+    "serve_apps/ebbtide_serve",
+    "train_jobs/ebbtide_train",
+)
 TOOLS = ("benchmarks", "evidence")
 OLDEST_GLIBC = 17  # manylinux2014
 

@@ -58,14 +58,12 @@ class Step:
         events: to be journaled.
         world: after them.
         refused: what was submitted or seen and cannot be, and why.
-        traffic: the signals of each endpoint that it was decided on.
     """
 
     events: tuple[Event, ...]
     world: World
     decision: Decision
     refused: tuple[tuple[Body, str], ...]
-    traffic: Mapping[EndpointName, EndpointSignals]
 
 
 def step(
@@ -76,8 +74,11 @@ def step(
     knobs: Knobs,
     outlooks: Mapping[EndpointName, Outlook] = MappingProxyType({}),
     cache: IdleCache | None = None,
+    signals: Mapping[EndpointName, EndpointSignals] | None = None,
 ) -> Step:
     """Take in what was submitted and seen, then decide; ``cache`` as in `decide`.
+
+    ``signals``: the traffic of ``world`` where the caller has it at hand; it is made anew only after an event.
 
     Raises:
         InvariantViolated: a promise would be broken; nothing has changed.
@@ -89,13 +90,14 @@ def step(
             break
     decision = Decision()
     state = writer.world.state
-    signals = traffic(state, seen, now_s)
     if state.frozen:  # guard: a pool frozen by a person decides nothing
         decision = Decision(waits=tuple(_frozen_waits(state)))
     elif not knobs.frozen:  # guard: a frozen pool decides nothing, whatever the cause
         # guard: an observing pool decides as if slots that are free were its own
         state = as_if_ours(state, seen) if knobs.observe else state
         known = writer.world.memory
+        if signals is None or writer.world.state is not world.state:
+            signals = traffic(state, seen, now_s)
         snapshot = shown(state, seen, now_s, known, knobs.policy, signals, outlooks)
         decision, memory = decide(now_s, snapshot, known, knobs.policy, cache=cache)
         if not knobs.observe:  # guard: an observing pool moves nothing
@@ -105,7 +107,7 @@ def step(
     if writer.events:
         # guard: the whole state is checked at the end of a tick
         check(writer.world.state)  # all of it: each event was checked by what it changed
-    return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused), signals)
+    return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
 
 
 def shown(

@@ -8,7 +8,7 @@ From the bottom up:
 - *rank_file, scatter*: tensors into a rank's file, and rows of it back into tensors;
 - *checkpoints*: one run's checkpoints, for whoever holds all of the state in one process;
 - *dcp_writer, dcp_reader, gang*: the same for ``torch.distributed.checkpoint``, each rank with its own shards;
-- *host_copy, background*: a copy in host memory, written while training goes on;
+- *host_copy*: a copy in host memory, of which a thread writes while training goes on;
 - *export*: for stock PyTorch, and for a place far away.
 
 No file of ours holds a pickle. Knows torch; neither Ray nor vLLM.

@@ -17,8 +17,8 @@ its safe point before it has heard that the commit is done.
 Until the rename nobody sees anything of it. A kill at any moment leaves the checkpoint before as it was, and a work
 directory that is removed later. A step of an epoch is committed once: if it stands there already, that one stays.
 
-Not guaranteed: that a server that hangs is noticed. Small files have no deadline; whoever must not wait lets a thread
-do this (``background``).
+Not guaranteed: that a server that hangs is noticed. Small files have no deadline; what must not wait lets a thread
+do this.
 """
 
 import errno
