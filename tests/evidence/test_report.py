@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 CHANGED = (
     "ebbtide.pool.state",
     "ebbtide_serve.gateway.hold",
+    "ebbtide_autoscaler.core.decide.policy",
     "ebbtide_simulator.played.one_run",
     "ebbtide.storage.posix",
     "ebbtide_train.session.session",

@@ -24,7 +24,10 @@ from ebbtide.storage.models.remote_source import RemoteSource
 from ebbtide.storage.models.sources import Reading, SourceChanged, SourceFile
 from ebbtide.storage.models.terms import How
 from ebbtide.storage.object_store import ObjectStore
-from tests.builders.models import Tampered
+from tests.builders.models import (
+    Tampered,
+    folder,  # noqa: F401 - a fixture
+)
 from tests.platform.storage.failing_calls import failing_at
 from tests.platform.storage.models.http_server import served
 from tests.platform.storage.models.made import TERMS, assert_same, bring, make_checkpoint, stored_arrays
