@@ -47,7 +47,7 @@ def park_and_kill(record: ClusterRecord, job: str, *, within_s: float = math.inf
     """Park the job by hand, kill its ranks and its node's agent, let it go on.
 
     Args:
-        within_s: all of it must come about within so many seconds.
+        within_s: seconds for all of it together.
 
     Raises:
         RunFailed: a step did not come about in its time.

@@ -64,9 +64,10 @@ def open_pool_store(
     """
 
     def opened() -> PoolStore:
-        paths, pool, limits = StorePaths(root), BufferPool(buffers), limits_of(root.parent)
+        paths = StorePaths(root)
         if not make and not paths.marker.exists():
             raise NotPublished(f"{root} is no store: there is no {paths.marker}")
+        pool, limits = BufferPool(buffers), limits_of(root.parent)
         # A start waits for it, an import too.
         load, later = (
             node_traffic(root, kind, limits.bytes_per_s) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH)

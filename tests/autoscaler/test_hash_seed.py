@@ -70,31 +70,28 @@ def digests() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_a_decision_is_the_same_with_every_hash_seed(hash_seed: str) -> None:
+def said_with(hash_seed: str, code: str) -> list[str]:
+    """The lines that ``code`` prints in a process with this hash seed."""
     found = subprocess.run(
-        [sys.executable, "-c", "from tests.autoscaler.test_hash_seed import digests; print(*digests())"],
+        [sys.executable, "-c", code],
         env=os.environ | {"PYTHONHASHSEED": hash_seed},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=True,
     )
-    differ = [
-        seed for seed, (mine, theirs) in enumerate(zip(digests(), found.stdout.split(), strict=True)) if mine != theirs
-    ]
+    return found.stdout.splitlines()
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_decision_is_the_same_with_every_hash_seed(hash_seed: str) -> None:
+    theirs = said_with(hash_seed, "from tests.autoscaler.test_hash_seed import digests; print(*digests(), sep='\\n')")
+    differ = [seed for seed, (mine, other) in enumerate(zip(digests(), theirs, strict=True)) if mine != other]
     assert differ == []
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_simulated_arbiter_lives_the_same_life_with_every_hash_seed(hash_seed: str) -> None:
     """A seed that has found a fault must find it again: a gateway of the simulation once told of endpoints as a set."""
-    found = subprocess.run(
-        [sys.executable, "-c", "from tests.autoscaler.streams import digest; print(digest(80), digest(7), sep='|')"],
-        env=os.environ | {"PYTHONHASHSEED": hash_seed},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout.strip().split("|") == [digest(80), digest(7)]
+    code = "from tests.autoscaler.streams import digest; print(digest(80), digest(7), sep='\\n')"
+    assert said_with(hash_seed, code) == [digest(80), digest(7)]

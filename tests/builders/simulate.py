@@ -88,7 +88,7 @@ def file_of(endpoints: int = 1, *, nodes: int = 1, per_node: int = 4, **run: Any
 
 
 def replicas(by_minute: Sequence[float]) -> Rates:
-    """Requests that keep so many replicas full, minute by minute."""
+    """Requests that keep this number of replicas full, minute by minute."""
     count = len(by_minute)
     at_s: Array = np.array([60.0 * minute for minute in range(count)])
     unknown = np.full(count, np.nan)

@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.storage.collecting import collect, filesystem_now_s, survey
+from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import TransferFailed
 from ebbtide.storage.garbage import Fate, Grace, plan
-from ebbtide.storage.holding import System
+from ebbtide.storage.holding import REAL, System
 from ebbtide.storage.lease import Pace
+from ebbtide.storage.leases import SharedLeases
 from ebbtide.storage.names import COMMIT, ObjectId
 from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.posix import PosixTransport
 from ebbtide.storage.residency import resident_share
 from ebbtide.storage.shared_files import Operation, perform
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     NO_GRACE,
+    POOL,
 )
 
 PATIENT = Pace(beat_s=0.02, stale_after_s=60.0, answer_s=30.0)  # nobody dies by a slow machine
@@ -97,3 +101,11 @@ def make_old(store: ObjectStore, *objects: ObjectId, age_s: float = 7200.0) -> N
     long_ago = filesystem_now_s(store.ports) - age_s
     for one in objects:
         os.utime(store.paths.object(one) / COMMIT, (long_ago, long_ago))
+
+
+PACE = Pace(beat_s=0.1, stale_after_s=6, answer_s=20)  # quick, and yet no busy machine makes a living one look dead
+
+
+def shared_store(root: Path, system: System = REAL) -> ObjectStore:
+    leases = SharedLeases(root / "leases", pace=PACE, system=system)
+    return ObjectStore.at(root, PosixTransport(POOL), leases=leases, disk=Disk())

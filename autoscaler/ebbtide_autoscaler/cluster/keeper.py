@@ -1,7 +1,7 @@
 """Keeps the cluster at the size that the policy wishes: drains what shall go, and tells Ray what shall be there.
 
 A node leaves in three steps, each seen in the ledger or in Ray before the next: it is drained as a person would drain
-it; when nobody is left there its fences and its agent go (``cluster_watch``), so that Ray finds it idle; Ray's
+it; when no workload is left there its fences and its agent go (``cluster_watch``), so that Ray finds it idle; Ray's
 autoscaler then drains it in its own way, which a raylet refuses that has work again, and ends it. One that Ray has not
 taken after a while is used again: something runs there that is not of this pool.
 """

@@ -10,26 +10,16 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.collecting import collect, survey
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished, Superseded
 from ebbtide.storage.garbage import Fate, plan
-from ebbtide.storage.holding import REAL, System
-from ebbtide.storage.lease import Pace
 from ebbtide.storage.leases import SharedLeases, of_object, of_work, this_process
 from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import Attempt, object_id
 from ebbtide.storage.object_store import ObjectStore
 from ebbtide.storage.posix import PosixTransport
-from tests.builders.store import Broken
+from tests.builders.store import PACE, Broken, shared_store
 from tests.platform.storage.played import until
 from tests.platform.storage.stores import KEY, NO_GRACE, POOL, leftovers, model_is_right, publish_model
-
-PACE = Pace(beat_s=0.1, stale_after_s=6, answer_s=20)  # quick, and yet no busy machine makes a living one look dead
-
-
-def shared_store(root: Path, system: System = REAL) -> ObjectStore:
-    leases = SharedLeases(root / "leases", pace=PACE, system=system)
-    return ObjectStore.at(root, PosixTransport(POOL), leases=leases, disk=Disk())
 
 
 def test_subjects_of_objects_and_work_are_never_the_same() -> None:
@@ -110,7 +100,7 @@ import sys
 from pathlib import Path
 from ebbtide.storage.manifest import Kind
 from tests.platform.storage.stores import CHUNK, random_bytes
-from tests.platform.storage.test_leases import shared_store
+from tests.builders.store import shared_store
 
 store = shared_store(Path(sys.argv[1]))
 reader = store.open_ref("org/model", "latest")

@@ -109,7 +109,7 @@ class _Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Goal:
-    """A number of replicas, and why so many are sought."""
+    """A number of replicas, and the reason for it."""
 
     replicas: int
     why: str
@@ -186,7 +186,7 @@ def _want(one: _Endpoint, before: EndpointMemory) -> tuple[Want, EndpointMemory]
 
 
 def _with_slo(one: _Endpoint, demand: _Goal, before: EndpointMemory, shown: int, *, too_slow: bool) -> _Goal:
-    """What is sought where demand alone says too little: replicas are too slow now, or were with so many before."""
+    """The goal by the SLO: replicas are too slow now, or were too slow when there were fewer for as much demand."""
     if too_slow and demand.replicas <= one.have:
         return _Goal(one.have + 1, missed(one.spec, one.signals))
     if shown > demand.replicas:  # guard: no way back to a number of replicas that missed the SLO
@@ -249,7 +249,7 @@ def _at_once(spec: EndpointSpec, signals: EndpointSignals) -> int:
 
 
 def _untold(before: EndpointMemory) -> EndpointMemory:
-    """While gateways are silent nobody knows whether its replicas were strained: the silence must not count as calm."""
+    """Silent gateways do not tell whether replicas are strained: the silence must not count as calm."""
     return before if not before.strained_at_s else replace(before, strained_at_s=0.0)
 
 
