@@ -1,5 +1,7 @@
 """The example job: its data, its model, and that it learns, parks and goes on."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,9 @@ def test_it_learns_and_steps_aside(tmp_path: Path) -> None:
     losses = [float.fromhex(line.loss) for line in sorted(step_lines(tmp_path / "job"), key=lambda line: line.step)]
     assert len(losses) == 40
     assert sum(losses[-8:]) < sum(losses[:8]) - 8 * 0.5
+
+
+def test_without_its_library_the_example_says_what_to_install() -> None:
+    code = "import sys; sys.modules['tokenizers'] = None; import ebbtide_train.examples.stdlib_lm.tokenizer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip install 'ebbtide[examples]'" in done.stderr

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+try:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+except ImportError as error:  # vLLM brings it; an installation without vLLM has it by an extra
+    raise ImportError(f"this example needs tokenizers ({error}): pip install 'ebbtide[examples]'") from error
 
 _SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
 
