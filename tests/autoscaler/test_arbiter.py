@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,11 +28,11 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
 def test_a_freeze_is_taken_once_and_ended_once(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     arbiter.freeze("counting (me)")
-    assert loop.world.state.frozen == "counting (me)"
+    assert loop.published.state.frozen == "counting (me)"
     with pytest.raises(ValueError, match="frozen already: counting"):
         arbiter.freeze("again")
     arbiter.unfreeze()
-    assert loop.world.state.frozen == ""
+    assert loop.published.state.frozen == ""
     with pytest.raises(ValueError, match="not frozen by a person"):
         arbiter.unfreeze()
 
@@ -41,7 +42,7 @@ def test_a_node_is_drained_for_a_reason_that_may_be_said_better_and_given_back(l
     arbiter.drain_node(N, "disk")
     arbiter.drain_node(N, "disk")
     arbiter.drain_node(N, "new disk")
-    assert loop.world.state.draining == {N: "new disk"}
+    assert loop.published.state.draining == {N: "new disk"}
     arbiter.undrain_node(N)
     with pytest.raises(ValueError, match="not draining"):
         arbiter.undrain_node(N)
@@ -53,17 +54,17 @@ def test_a_node_is_drained_for_a_reason_that_may_be_said_better_and_given_back(l
 def test_while_the_ledger_hangs_a_wish_is_withdrawn_and_says_why(
     loop: FakeLoop, method: str, arguments: tuple[str, ...]
 ) -> None:
-    loop.hangs = True
+    loop.inbox.hangs = True
     with pytest.raises(ValueError, match=r"the ledger has not answered for 7 s.*nothing was changed"):
         getattr(an_arbiter(loop), method)(*arguments)
-    assert not loop.inbox
+    assert not loop.inbox.submitted
 
 
 def test_a_wish_that_is_on_its_way_into_the_ledger_says_that_it_may_still_count(
     loop: FakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop.hangs = True
-    monkeypatch.setattr(loop, "withdraw", lambda body: False)
+    loop.inbox.hangs = True
+    monkeypatch.setattr(loop.inbox, "withdraw", lambda body: False)
     with pytest.raises(ValueError, match="if the ledger takes it after all"):
         an_arbiter(loop).freeze("r")
 
@@ -71,19 +72,19 @@ def test_a_wish_that_is_on_its_way_into_the_ledger_says_that_it_may_still_count(
 def test_a_job_that_was_lost_is_cancelled_in_the_ledger_before_its_submission_is_forgotten(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     train = JobName("train")
-    loop.submit(JobSubmitted(a_job(), "i1"))
+    loop.inbox.submit(JobSubmitted(a_job(), "i1"))
     arbiter.cancel_job("train", "by me")
-    assert loop.world.state.jobs[train].cancelled and not loop.forgotten, "it lives: its driver forgets it"
-    loop.submit(JobEnded(train, "finished", ""))
-    loop.submit(JobSubmitted(a_job(), "i2"))
-    loop.submit(JobEnded(train, "lost", "silent"))
-    loop.hangs = True
+    assert loop.published.state.jobs[train].cancelled and not loop.forgotten, "it lives: its driver forgets it"
+    loop.inbox.submit(JobEnded(train, "finished", ""))
+    loop.inbox.submit(JobSubmitted(a_job(), "i2"))
+    loop.inbox.submit(JobEnded(train, "lost", "silent"))
+    loop.inbox.hangs = True
     with pytest.raises(ValueError, match="nothing was changed"):
         arbiter.cancel_job("train", "by me")
     assert not loop.forgotten
-    loop.hangs = False
+    loop.inbox.hangs = False
     arbiter.cancel_job("train", "by me")
-    assert loop.world.state.jobs[train].outcome == "cancelled: by me (it was lost: silent)"
+    assert loop.published.state.jobs[train].outcome == "cancelled: by me (it was lost: silent)"
     assert loop.forgotten == [train]
     with pytest.raises(ValueError, match="no job train is alive"):
         arbiter.cancel_job("train", "by me")
@@ -93,17 +94,17 @@ def test_a_job_that_was_lost_is_cancelled_in_the_ledger_before_its_submission_is
 def test_a_driver_that_was_lost_cannot_cancel_the_job_that_the_pool_brings_back(loop: FakeLoop) -> None:
     """It was only paused; the pool stops it before it submits the job again."""
     arbiter, train = an_arbiter(loop), JobName("train")
-    loop.submit(JobSubmitted(a_job(), "i1"))
-    loop.submit(JobEnded(train, "lost", "silent"))
+    loop.inbox.submit(JobSubmitted(a_job(), "i1"))
+    loop.inbox.submit(JobEnded(train, "lost", "silent"))
     with pytest.raises(ValueError, match="over already"):
         arbiter.cancel_submission("train", "i1", "told to stop")
-    assert loop.world.state.jobs[train].outcome == "lost: silent" and loop.forgotten == []
-    loop.submit(JobSubmitted(a_job(), "i2", restored=True))
+    assert loop.published.state.jobs[train].outcome == "lost: silent" and loop.forgotten == []
+    loop.inbox.submit(JobSubmitted(a_job(), "i2", restored=True))
     with pytest.raises(ValueError, match="over already"):
         arbiter.cancel_submission("train", "i1", "told to stop")
-    assert not loop.world.state.jobs[train].cancelled, "it is another driver's by now"
+    assert not loop.published.state.jobs[train].cancelled, "it is another driver's by now"
     arbiter.cancel_submission("train", "i2", "told to stop")
-    assert loop.world.state.jobs[train].cancelled
+    assert loop.published.state.jobs[train].cancelled
 
 
 def test_a_submission_that_cannot_be_forgotten_is_said_in_the_log_and_stops_nobody(
@@ -118,7 +119,7 @@ def test_a_submission_that_cannot_be_forgotten_is_said_in_the_log_and_stops_nobo
 
     async def forget() -> None:
         loop: Any = Loop.__new__(Loop)
-        loop._asyncio, loop._jobs = asyncio.get_running_loop(), Jobs()
+        loop.thread, loop._jobs = SimpleNamespace(run=asyncio.ensure_future), Jobs()
         loop.forget_submission(JobName("train"))
         while not caplog.records:
             await asyncio.sleep(0.01)
@@ -137,7 +138,7 @@ def said(incarnation: str) -> ControllerReport:
 def test_a_registration_is_answered_when_the_ledger_has_it_and_nothing_is_remembered_of_it(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     assert arbiter.register_job(a_job(), "i1", {}) == ControllerOrders(None, "just submitted")
-    assert loop.world.state.jobs[JobName("train")].incarnation == "i1" and arbiter._jobs._submitted == {}
+    assert loop.published.state.jobs[JobName("train")].incarnation == "i1" and arbiter._jobs._submitted == {}
     assert arbiter.report_controller(said("i1")) == ControllerOrders(None, "the job is waiting")
     assert arbiter.report_controller(said("i0")).cancelled
 
@@ -147,14 +148,14 @@ def test_a_submission_is_journaled_with_how_it_would_step_aside_and_asking_chang
 ) -> None:
     arbiter, taken = an_arbiter(loop), list[Body]()
     assert arbiter.how_aside(a_job()) is None  # nobody was heard yet
-    loop.seen = Seen(started_s=0.0)
+    loop.published.seen = Seen(started_s=0.0)
     assert arbiter.how_aside(a_job()) is None  # it has no slot yet
-    loop.submit(SlotFound(Slot(SlotId("n:0"), N, 0)))
-    before = loop.world.state
+    loop.inbox.submit(SlotFound(Slot(SlotId("n:0"), N, 0)))
+    before = loop.published.state
     found = arbiter.how_aside(a_job())
     assert found is not None and found["tier"] == "stop_and_restart" and "left of the budget" in str(found["warning"])
-    assert loop.world.state is before and json.dumps(found)
-    monkeypatch.setattr(loop, "submit", taken.append)
+    assert loop.published.state is before and json.dumps(found)
+    monkeypatch.setattr(loop.inbox, "submit", taken.append)
     monkeypatch.setattr(job_service, "REGISTER_S", 0.0)
     arbiter.register_job(a_job(), "i1", {})
     assert taken == [JobSubmitted(a_job(), "i1", aside=str(found["words"]))]
@@ -162,7 +163,7 @@ def test_a_submission_is_journaled_with_how_it_would_step_aside_and_asking_chang
 
 def test_while_the_ledger_hangs_a_registered_job_waits_and_is_not_taken_for_a_forgotten_one(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
-    loop.hangs = True
+    loop.inbox.hangs = True
     assert arbiter.register_job(a_job(), "i1", {}) == ControllerOrders(None, "just submitted")
     assert arbiter.report_controller(said("i1")) == ControllerOrders(None, "just submitted")
 
@@ -172,12 +173,12 @@ def test_a_job_that_was_forgotten_cannot_be_cancelled_and_a_controller_of_it_hea
 ) -> None:
     arbiter = an_arbiter(loop)
     arbiter.register_job(a_job(), "i1", {})
-    loop.submit(JobEnded(JobName("train"), "lost", "silent"))
-    loop.submit(JobForgotten(JobName("train")))
+    loop.inbox.submit(JobEnded(JobName("train"), "lost", "silent"))
+    loop.inbox.submit(JobForgotten(JobName("train")))
     with pytest.raises(ValueError, match="no job train is alive"):
         arbiter.cancel_job("train", "by me")
     orders = arbiter.report_controller(said("i1"))
     assert orders.cancelled and orders.kill_gang and "does not know this job any more" in orders.why
-    assert loop.reports.controllers == {}
+    assert loop.inbox.controllers == {}
     arbiter.register_job(a_job(), "i2", {})
-    assert loop.world.state.jobs[JobName("train")].incarnation == "i2"
+    assert loop.published.state.jobs[JobName("train")].incarnation == "i2"

@@ -69,10 +69,10 @@ GATEWAY = GatewayReport("g", "n", 1.0, "http://g", 4, {}, seq=5)
 def loop() -> FakeLoop:
     made = FakeLoop()
     for index, slot in enumerate((S0, S1)):
-        made.submit(SlotFound(Slot(slot, N, index)))
-        made.submit(SlotFreed(slot))
-    made.submit(EndpointDeclared(an_endpoint()))
-    made.submit(JobSubmitted(a_job(), "i1"))
+        made.inbox.submit(SlotFound(Slot(slot, N, index)))
+        made.inbox.submit(SlotFreed(slot))
+    made.inbox.submit(EndpointDeclared(an_endpoint()))
+    made.inbox.submit(JobSubmitted(a_job(), "i1"))
     return made
 
 
@@ -86,10 +86,10 @@ def test_an_older_word_of_a_rank_does_not_replace_a_newer_one(loop: FakeLoop, la
     arbiter = an_arbiter(loop)
     arbiter.report_rank(RANK)
     arbiter.report_rank(late)
-    assert loop.reports.ranks[TRAIN, 0].report is RANK
+    assert loop.inbox.ranks[TRAIN, 0].report is RANK
     newer = replace(RANK, pid=8, seq=1)
     arbiter.report_rank(newer)
-    assert loop.reports.ranks[TRAIN, 0].report is newer, "a new process counts from one"
+    assert loop.inbox.ranks[TRAIN, 0].report is newer, "a new process counts from one"
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_an_older_word_of_a_replica_does_not_replace_a_newer_one(loop: FakeLoop,
     arbiter = an_arbiter(loop)
     arbiter.report_replica(REPLICA)
     arbiter.report_replica(late)
-    assert loop.reports.replicas[SEAT].report is REPLICA
+    assert loop.inbox.replicas[SEAT].report is REPLICA
     newer = replace(REPLICA, pid=8, seq=1)
     arbiter.report_replica(newer)
-    assert loop.reports.replicas[SEAT].report is newer, "a new process counts from one"
+    assert loop.inbox.replicas[SEAT].report is newer, "a new process counts from one"
 
 
 @pytest.mark.proves("an agent's word that was overtaken is dropped")
@@ -113,34 +113,41 @@ def test_an_overtaken_word_of_an_agent_frees_no_lock_that_was_taken_since(loop: 
     arbiter = an_arbiter(loop)
     arbiter.report_agent(AGENT)
     arbiter.report_agent(replace(AGENT, holders={0: None}, sent_boot_s=49.0))
-    assert loop.reports.agents[N].report is AGENT
+    assert loop.inbox.agents[N].report is AGENT
     booted = replace(AGENT, holders={0: None}, boot_id="another", sent_boot_s=1.0)
     arbiter.report_agent(booted)
-    assert loop.reports.agents[N].report is booted
+    assert loop.inbox.agents[N].report is booted
 
 
 def test_an_agent_is_asked_to_look_again_until_it_has_looked_after_the_last_change_of_a_slot(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     assert not arbiter.report_agent(AGENT).again, "its slots wait for nothing"
-    loop.submit(SlotUnfenced(S0))
+    loop.inbox.submit(SlotUnfenced(S0))
     first = arbiter.report_agent(replace(AGENT, sent_boot_s=51.0))
     assert first.again
     looked = replace(AGENT, after=first, sent_boot_s=52.0)
     assert not arbiter.report_agent(looked).again
-    assert loop.reports.agents[N].report.after == first
+    assert loop.inbox.agents[N].report.after == first
     of_before = replace(first, arbiter="another", at_s=first.at_s + 3600.0)  # its clock was ahead
     assert arbiter.report_agent(replace(AGENT, after=of_before, sent_boot_s=53.0)).again
-    assert loop.reports.agents[N].report.after is None
+    assert loop.inbox.agents[N].report.after is None
 
 
 def test_a_look_for_which_a_slot_waits_is_news_although_nobody_else_is_there(loop: FakeLoop) -> None:
-    loop.submit(SlotUnfenced(S0))
-    reports, state = loop.reports, loop.world.state
-    assert reports.take_agent(AGENT, state)
-    assert not reports.take_agent(replace(AGENT, sent_boot_s=51.0), state)
-    looked = replace(AGENT, after=reports.answer_agent(AGENT, state), sent_boot_s=52.0)
-    assert reports.take_agent(looked, state)
-    assert not reports.take_agent(replace(looked, sent_boot_s=53.0), state)
+    loop.inbox.submit(SlotUnfenced(S0))
+    woken: list[AgentReport] = []
+
+    def news(report: AgentReport) -> bool:
+        loop.inbox.wake = lambda: woken.append(report)
+        loop.inbox.take_agent(report, loop.published.state)
+        return woken[-1:] == [report]
+
+    assert news(AGENT)
+    assert not news(replace(AGENT, sent_boot_s=51.0))
+    answer = loop.inbox.answer_agent(AGENT, loop.published.state)
+    looked = replace(AGENT, after=answer, sent_boot_s=52.0)
+    assert news(looked)
+    assert not news(replace(looked, sent_boot_s=53.0))
 
 
 @pytest.mark.proves(
@@ -152,10 +159,10 @@ def test_an_overtaken_word_of_a_controller_or_a_gateway_is_dropped(loop: FakeLoo
     now = ControllerReport("train", "i1", ControllerPhase.GANG, 3, seq=5)
     arbiter.report_controller(now)
     arbiter.report_controller(replace(now, phase=ControllerPhase.NO_GANG, seq=4))
-    assert loop.reports.controllers[TRAIN].report is now
+    assert loop.inbox.controllers[TRAIN].report is now
     arbiter.report_gateway(GATEWAY)
     arbiter.report_gateway(replace(GATEWAY, routes_seen=3, seq=4))
-    assert loop.reports.gateways["g"].report is GATEWAY
+    assert loop.inbox.gateways["g"].report is GATEWAY
 
 
 @pytest.mark.proves(
@@ -166,26 +173,26 @@ def test_a_controller_of_an_earlier_submission_is_sent_away_and_not_listened_to(
     arbiter = an_arbiter(loop)
     old = ControllerReport("train", "i0", ControllerPhase.NO_GANG, 3)
     assert arbiter.report_controller(old).cancelled
-    assert loop.reports.controllers == {}
+    assert loop.inbox.controllers == {}
     arbiter.job_ended("train", "i0", "failed", "of the past")
-    assert not loop.world.state.jobs[TRAIN].outcome
+    assert not loop.published.state.jobs[TRAIN].outcome
     arbiter.job_ended("train", "i1", "finished", "")
-    assert loop.world.state.jobs[TRAIN].outcome == "finished: "
+    assert loop.published.state.jobs[TRAIN].outcome == "finished: "
 
 
 @pytest.mark.proves("a job that can never run is refused", "one job of a name at a time")
 def test_one_job_of_a_name_at_a_time_and_none_that_can_never_run(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
-    before = loop.world.state
+    before = loop.published.state
     assert arbiter.register_job(a_job(), "i1", {}) is not None, "asking again changes nothing"
     with pytest.raises(ValueError, match="train is waiting already"):
         arbiter.register_job(a_job(), "i2", {})
     with pytest.raises(ValueError, match="needs 3 slots at least; the pool has 2"):
         arbiter.register_job(a_job("large", workers_min=3), "i1", {})
-    assert loop.world.state == before
-    loop.submit(JobEnded(TRAIN, "finished", ""))
+    assert loop.published.world.state == before
+    loop.inbox.submit(JobEnded(TRAIN, "finished", ""))
     arbiter.register_job(a_job(), "i2", {})
-    assert loop.world.state.jobs[TRAIN].incarnation == "i2"
+    assert loop.published.state.jobs[TRAIN].incarnation == "i2"
 
 
 # ---- a replica's lease
@@ -212,7 +219,7 @@ def test_a_replica_has_a_lease_only_while_its_seat_is_granted_slots(
     loop: FakeLoop, story: tuple[Body, ...], given: bool
 ) -> None:
     for body in story:
-        loop.submit(body)
+        loop.inbox.submit(body)
     assert has_lease(an_arbiter(loop)) is given
 
 
@@ -222,9 +229,9 @@ def test_a_replica_on_other_gpus_than_granted_gets_no_lease_and_is_noted(
     loop: FakeLoop, gpu_ids: tuple[int, ...], node: str
 ) -> None:
     arbiter = an_arbiter(loop)
-    loop.submit(PLACING[0])
+    loop.inbox.submit(PLACING[0])
     assert arbiter.seat_lease(SEAT, "a", node, gpu_ids) is None
-    assert set(loop.reports.misplaced[SEAT].report) == {SlotId(f"{node}:{index}") for index in gpu_ids}
+    assert set(loop.inbox.misplaced[SEAT].report) == {SlotId(f"{node}:{index}") for index in gpu_ids}
     assert has_lease(arbiter)
 
 
@@ -234,9 +241,8 @@ def test_a_replica_on_other_gpus_than_granted_gets_no_lease_and_is_noted(
 def with_gateways(loop: FakeLoop) -> Any:
     """``loop``, with all that an answer to a gateway is made of."""
     made: Any = loop
-    made.configured = True
-    made.seen = Seen(started_s=time.time() - 60.0)
-    made.routing_table = RoutingTable(7, {})
+    made.published.seen = Seen(started_s=time.time() - 60.0)
+    made.published.routing_table = RoutingTable(7, {})
     made.keys = SimpleNamespace(
         orders=lambda seen, routes, share: SimpleNamespace(keys_seen=seen, routes=routes, share=share)
     )
@@ -252,22 +258,22 @@ def test_no_gateway_is_told_of_routes_before_they_are_known(loop: FakeLoop) -> N
     """An empty table would hold every request although replicas serve: the last one stays in force."""
     made = with_gateways(loop)
     arbiter = an_arbiter(made)
-    assert routes(arbiter) == made.routing_table
-    made.configured = False
+    assert routes(arbiter) == made.published.routing_table
+    config, made.file.config = made.file.config, None
     assert routes(arbiter) is None
-    made.configured, made.seen = True, None
+    made.file.config, made.published.seen = config, None
     assert routes(arbiter) is None
     for body in READY:
-        loop.submit(body)
-    made.seen = Seen(started_s=time.time())
+        loop.inbox.submit(body)
+    made.published.seen = Seen(started_s=time.time())
     assert routes(arbiter) is None, "a ready replica has not been heard by this arbiter yet"
-    made.seen = Seen(started_s=time.time() - 60.0)
-    assert routes(arbiter) == made.routing_table, "and it is not waited for for ever"
+    made.published.seen = Seen(started_s=time.time() - 60.0)
+    assert routes(arbiter) == made.published.routing_table, "and it is not waited for for ever"
 
 
 def test_gateways_are_told_their_parts_of_the_limits_in_the_order_of_their_nodes(loop: FakeLoop) -> None:
     arbiter = an_arbiter(with_gateways(loop))
-    loop.reports.started_s = clock.now_s() - 60.0
+    loop.inbox.started_s = clock.now_s() - 60.0
 
     def told(*gateways: GatewayReport) -> list[LimitShare | None]:
         for one in gateways:
@@ -277,15 +283,15 @@ def test_gateways_are_told_their_parts_of_the_limits_in_the_order_of_their_nodes
     first, second = replace(GATEWAY, node="b"), replace(GATEWAY, gateway="h", node="a")
     assert told(first) == [LimitShare(0, 1)]
     assert told(first, second) == [LimitShare(1, 2), LimitShare(0, 2)]
-    loop.reports.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, first)
+    loop.inbox.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, first)
     again = replace(first, gateway="i", started_s=2.0)
     assert told(again, second) == [LimitShare(1, 2), LimitShare(0, 2)], "one that was restarted has the same place"
 
 
 def test_a_gateway_whose_late_report_comes_after_a_long_silence_is_one_of_those_that_share(loop: FakeLoop) -> None:
     arbiter = an_arbiter(with_gateways(loop))
-    loop.reports.started_s = clock.now_s() - 60.0
-    loop.reports.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, replace(GATEWAY, seq=GATEWAY.seq + 1))
+    loop.inbox.started_s = clock.now_s() - 60.0
+    loop.inbox.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, replace(GATEWAY, seq=GATEWAY.seq + 1))
     assert arbiter.report_gateway(GATEWAY).share == LimitShare(0, 1)
 
 
@@ -293,11 +299,11 @@ def test_a_gateway_whose_late_report_comes_after_a_long_silence_is_one_of_those_
 def test_an_arbiter_that_has_not_heard_all_gateways_leaves_them_the_parts_that_they_have(loop: FakeLoop) -> None:
     """It would tell each that comes first that it is the only one, and that the whole limit is its own."""
     arbiter = an_arbiter(with_gateways(loop))
-    loop.reports.started_s = clock.now_s()
+    loop.inbox.started_s = clock.now_s()
     assert arbiter.report_gateway(GATEWAY).share is None, "it has just started"
-    loop.reports.started_s = clock.now_s() - GATEWAY_PRESENT_S - 1
+    loop.inbox.started_s = clock.now_s() - GATEWAY_PRESENT_S - 1
     assert arbiter.report_gateway(GATEWAY).share == LimitShare(0, 1)
-    loop.reports.back_s = clock.now_s()
+    loop.inbox.back_s = clock.now_s()
     assert arbiter.report_gateway(GATEWAY).share is None, "it was paused, and nobody was heard meanwhile"
 
 
@@ -308,9 +314,9 @@ def test_an_arbiter_that_has_not_heard_all_gateways_leaves_them_the_parts_that_t
 )
 def test_nothing_is_answered_before_the_ledger_was_read(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
-    loop.opened = False
+    loop.ledger.opened = False
     assert arbiter.hello() is None
     assert arbiter.register_job(a_job("other"), "i9", {}) is None
     assert arbiter.report_controller(ControllerReport("train", "i9", ControllerPhase.NO_GANG, 0)) is None
-    assert JobName("other") not in loop.world.state.jobs and loop.reports.controllers == {}
-    assert NodeId("n") in loop.world.state.nodes
+    assert JobName("other") not in loop.published.state.jobs and loop.inbox.controllers == {}
+    assert NodeId("n") in loop.published.state.nodes

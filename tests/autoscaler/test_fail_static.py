@@ -90,11 +90,11 @@ def until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
 
 def note(arbiter: Arbiter, node: str) -> None:
     """Submit a fact."""
-    arbiter._loop.submit(NodeFound(NodeId(node), 1))
+    arbiter._loop.inbox.submit(NodeFound(NodeId(node), 1))
 
 
 def knows(arbiter: Arbiter, *nodes: str) -> None:
-    until(lambda: set(arbiter._loop.world.state.nodes) == set(nodes), lambda: f"not {nodes}: {status(arbiter)}")
+    until(lambda: set(arbiter._loop.published.state.nodes) == set(nodes), lambda: f"not {nodes}: {status(arbiter)}")
 
 
 def stands_still(arbiter: Arbiter, why: str, *known: str) -> None:
@@ -118,7 +118,7 @@ def stands_still(arbiter: Arbiter, why: str, *known: str) -> None:
         durable_step=0,
     )
     assert arbiter.report_rank(rank) is None
-    assert set(arbiter._loop.world.state.nodes) == set(known)
+    assert set(arbiter._loop.published.state.nodes) == set(known)
     assert time.monotonic() - began_s < AT_ONCE_S
 
 
@@ -128,7 +128,7 @@ def moves_again(arbiter: Arbiter, disk: RealDisk, *nodes: str) -> None:
     note(arbiter, "last")
     knows(arbiter, *nodes, "last")
     until(lambda: status(arbiter)["frozen"] == "", lambda: f"still frozen: {status(arbiter)}")
-    assert recover(disk.path / "ledger").state == arbiter._loop.world.state
+    assert recover(disk.path / "ledger").state == arbiter._loop.published.state
     bodies = Counter(str(r.payload["body"]) for r in replay(disk.path / "ledger") if r.payload["type"] == "event")
     assert set(bodies.values()) == {1} and len(bodies) == len(nodes) + 1
     assert arbiter.hello() is not None
@@ -226,7 +226,7 @@ def test_a_full_directory_stops_all_moves_and_gathers_no_files_until_there_is_ro
     for number in range(200):  # the file's last block has room for some
         note(arbiter, f"b{number}")
     until(lambda: "errno 28" in status(arbiter)["frozen"], lambda: "never full")
-    stands_still(arbiter, "errno 28", *arbiter._loop.world.state.nodes)
+    stands_still(arbiter, "errno 28", *arbiter._loop.published.state.nodes)
     before = list_epochs(disk.path / "ledger")
     time.sleep(1.0)
     assert list_epochs(disk.path / "ledger") == before, "each try left a file"

@@ -30,9 +30,9 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
     found = FakeLoop()
     node, slot = NodeId("n"), SlotId("n:0")
     for body in (EndpointDeclared(an_endpoint()), SlotFound(Slot(slot, node, 0)), SlotFreed(slot)):
-        found.submit(body)
-    found.submit(GrantSeat(SeatId("chat/0"), (slot,), "r"))
-    found.submit(JobSubmitted(a_job(), "i1"))
+        found.inbox.submit(body)
+    found.inbox.submit(GrantSeat(SeatId("chat/0"), (slot,), "r"))
+    found.inbox.submit(JobSubmitted(a_job(), "i1"))
     return found
 
 
@@ -69,12 +69,12 @@ def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_changed(
     loop: FakeLoop, method: str, name: str, before: tuple[Body, ...], why: str
 ) -> None:
     for body in before:
-        loop.submit(body)
-    state = loop.world.state
+        loop.inbox.submit(body)
+    state = loop.published.state
     arguments = ("r", "ann") if method == "park_job" else ("ann",)
     with pytest.raises(ValueError, match=why) as error:
         getattr(an_arbiter(loop), method)(name, *arguments)
-    assert loop.world.state is state and "\n" not in str(error.value)
+    assert loop.published.state is state and "\n" not in str(error.value)
 
 
 @pytest.mark.proves("a pool that only observes takes no hold")
@@ -83,24 +83,24 @@ def test_a_pool_that_only_observes_holds_and_releases_nothing(loop: FakeLoop) ->
     loop.file.mode = PoolMode.OBSERVE
     with pytest.raises(ValueError, match="only observes and moves no job"):
         arbiter.park_job("train", "r", "ann")
-    loop.submit(JobHeld(TRAIN, "ann", "r"))
+    loop.inbox.submit(JobHeld(TRAIN, "ann", "r"))
     assert not arbiter.park_job("train", "r", "bob")["changed"]
     with pytest.raises(ValueError, match="only observes and moves no job"):
         arbiter.resume_job("train", "ann")
-    assert loop.world.state.jobs[TRAIN].held
+    assert loop.published.state.jobs[TRAIN].held
 
 
 def test_a_held_job_that_was_lost_may_be_released_before_it_is_back(loop: FakeLoop) -> None:
-    loop.submit(JobHeld(TRAIN, "ann", "r"))
-    loop.submit(JobEnded(TRAIN, "lost", "silent"))
+    loop.inbox.submit(JobHeld(TRAIN, "ann", "r"))
+    loop.inbox.submit(JobEnded(TRAIN, "lost", "silent"))
     assert an_arbiter(loop).resume_job("train", "ann")["changed"]
 
 
 def test_while_the_ledger_hangs_a_hold_is_withdrawn_and_says_why(loop: FakeLoop) -> None:
-    loop.hangs = True
+    loop.inbox.hangs = True
     with pytest.raises(ValueError, match=r"the ledger has not answered for 7 s.*nothing was changed"):
         an_arbiter(loop).park_job("train", "r", "ann")
-    assert not loop.inbox
+    assert not loop.inbox.submitted
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_a_job_that_ends_while_it_is_asked_for_is_told_of_at_once(
     loop: FakeLoop, monkeypatch: pytest.MonkeyPatch, end: tuple[Body, ...], why: str
 ) -> None:
     """And not as an arbiter that is busy."""
-    real = loop.submit
+    real = loop.inbox.submit
 
     def ends_first(body: Body) -> None:
         for one in (*end, body):
             real(one)
 
-    monkeypatch.setattr(loop, "submit", ends_first)
+    monkeypatch.setattr(loop.inbox, "submit", ends_first)
     with pytest.raises(ValueError, match=why):
         an_arbiter(loop).park_job("train", "r", "ann")
-    monkeypatch.setattr(loop, "submit", real)
+    monkeypatch.setattr(loop.inbox, "submit", real)
     real(JobSubmitted(a_job(), "i2"))
     an_arbiter(loop).park_job("train", "r", "ann")
-    monkeypatch.setattr(loop, "submit", ends_first)
+    monkeypatch.setattr(loop.inbox, "submit", ends_first)
     assert an_arbiter(loop).resume_job("train", "ann")["held"] is None, "it is over, so nobody holds it"

@@ -59,12 +59,12 @@ def test_an_observing_pool_drains_no_replica_for_its_file(
     start: Start, asked: list[str], mode: str, then: SeatState
 ) -> None:
     loop = start(*SLOTS, SlotFreed(S0), *SERVES, mode=mode, endpoints=())
-    loop.reports.replicas[SEAT] = Heard(time.time() + 3600.0, ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
+    loop.inbox.replicas[SEAT] = Heard(time.time() + 3600.0, ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     if mode == "manage":
-        until(lambda: loop.world.state.seats[SEAT].state is then)
+        until(lambda: loop.published.state.seats[SEAT].state is then)
     ticks(loop, 5)
-    assert loop.world.state.seats[SEAT].state is then
-    assert next(iter(loop.world.state.endpoints.values())).spec.replicas_max == 0, "that it retires is no move"
+    assert loop.published.state.seats[SEAT].state is then
+    assert next(iter(loop.published.state.endpoints.values())).spec.replicas_max == 0, "that it retires is no move"
 
 
 @pytest.mark.proves("a new arbiter decides when every replica has reported")
@@ -72,10 +72,10 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     started = [*SLOTS, SlotFreed(S0), SlotFreed(S1), *SERVES, JobSubmitted(a_job(workers_max=1), "i")]
     loop = start(*started)
     ticks(loop, 5)
-    assert loop.settling_since_s and loop.world.state.jobs[TRAIN].state is JobState.WAITING
-    loop.reports.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
-    until(lambda: not loop.settling_since_s)
-    until(lambda: loop.world.state.jobs[TRAIN].state is JobState.STARTING)
+    assert loop.published.settling_since_s and loop.published.state.jobs[TRAIN].state is JobState.WAITING
+    loop.inbox.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
+    until(lambda: not loop.published.settling_since_s)
+    until(lambda: loop.published.state.jobs[TRAIN].state is JobState.STARTING)
 
 
 def test_a_new_arbiter_is_not_behind_the_demand_that_its_ledger_knows(
@@ -93,14 +93,16 @@ def test_a_new_arbiter_is_not_behind_the_demand_that_its_ledger_knows(
 def test_a_loop_that_was_stopped_knows_that_it_was_away(
     start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def stopped() -> None:
+        time.sleep(0.8)
+
     monkeypatch.setattr(reports_module, "AWAY_S", 0.5)
     loop = start(*SLOTS)
     ticks(loop)
-    assert loop._asyncio is not None
-    loop.reports.back_s = 0.0
-    loop._asyncio.call_soon_threadsafe(time.sleep, 0.8)  # a stopped process does not run its loop either
-    until(lambda: loop.reports.back_s > 0.0)
-    until(lambda: loop.seen is not None and loop.seen.back_s == loop.reports.back_s)
+    loop.inbox.back_s = 0.0
+    loop.thread.run(stopped())  # a stopped process does not run its loop either
+    until(lambda: loop.inbox.back_s > 0.0)
+    until(lambda: loop.published.seen is not None and loop.published.seen.back_s == loop.inbox.back_s)
 
 
 @pytest.mark.proves("no room for a snapshot stops nothing")
@@ -112,7 +114,7 @@ def test_without_room_for_a_snapshot_the_pool_moves_on(
     loop = start(*SLOTS)
     epoch = loop.ledger.epoch
     for number in range(3):
-        loop.submit(NodeFound(NodeId(f"m{number}"), 0))
-        until(lambda number=number: NodeId(f"m{number}") in loop.world.state.nodes)  # type: ignore[misc]
+        loop.inbox.submit(NodeFound(NodeId(f"m{number}"), 0))
+        until(lambda number=number: NodeId(f"m{number}") in loop.published.state.nodes)  # type: ignore[misc]
         ticks(loop, 2)
-    assert (loop.still.by, loop.ledger.epoch) == (None, epoch)
+    assert (loop.published.still.by, loop.ledger.epoch) == (None, epoch)

@@ -1,6 +1,5 @@
 """No metric is only registered: each is fed by the loop itself, or by something that happens to a pool."""
 
-import asyncio
 import os
 import threading
 from dataclasses import replace
@@ -129,7 +128,7 @@ def test_an_append_that_hangs_shows_as_pending_with_its_age(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", hangs)
-    asyncio.run_coroutine_threadsafe(loop.ledger.record({"type": "note"}), loop._asyncio)  # type: ignore[arg-type]
+    loop.thread.run(loop.ledger.record({"type": "note"}))
     try:
         soon(lambda: values(loop.meter.metrics.text()[0])[("ebbtide_ledger_pending_appends",)] >= 1)
         soon(lambda: values(loop.meter.metrics.text()[0])[("ebbtide_ledger_oldest_pending_seconds",)] > 0.2)

@@ -1,4 +1,4 @@
-"""Reports that Ray hands over out of order are dropped, and nobody else's are."""
+"""Inbox that Ray hands over out of order are dropped, and nobody else's are."""
 
 from dataclasses import replace
 from math import inf
@@ -17,7 +17,7 @@ from ebbtide.pool.events import JobEnded, JobForgotten
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control.fence_table import FenceBook
-from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Reports, heard, overtaken
+from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Inbox, heard, overtaken
 from ebbtide_autoscaler.core.observe.observation import Heard, Seen
 from tests.platform.pool.builder import JOB, READY, SEAT, after, pool
 
@@ -41,12 +41,12 @@ def test_a_sender_that_does_not_count_is_always_believed() -> None:
     assert not overtaken(None, SENDER, REPORT)
 
 
-def seen(reports: Reports, state: PoolState) -> Seen:
+def seen(reports: Inbox, state: PoolState) -> Seen:
     return reports.seen(state, FenceBook(), frozenset(), 1)
 
 
 def test_a_loop_that_did_not_run_for_long_has_been_away() -> None:
-    reports = Reports(started_s=100.0)
+    reports = Inbox(started_s=100.0)
     for now_s in (100.0, 100.2, 102.1):
         reports.attend(now_s)
         assert reports.back_s == -inf, "slow, but there"
@@ -58,7 +58,7 @@ def test_a_loop_that_did_not_run_for_long_has_been_away() -> None:
 @pytest.mark.proves("reports of who has just come are kept", "reports of who is gone are forgotten")
 def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_later() -> None:
     state = after(pool(), *READY)
-    reports = Reports(started_s=0.0)
+    reports = Inbox(started_s=0.0)
     just_submitted = JobName("next")
     for age_s, job, seat in ((0.0, just_submitted, SeatId("next/0")), (UNKNOWN_FORGOTTEN_S + 1, JOB, SEAT)):
         at_s = heard(0).at_s - age_s

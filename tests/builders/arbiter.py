@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -26,68 +26,66 @@ from ebbtide.pool.events import (
     SlotFreed,
 )
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
-from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.actor.arbiter import Arbiter
 from ebbtide_autoscaler.control import fences
 from ebbtide_autoscaler.control import loop as loop_module
-from ebbtide_autoscaler.control.inbox import Reports
+from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.loop import Loop
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.journal.records import Journal, Recovered, fence_record
-from ebbtide_autoscaler.service.job_service import JobDesk
-from ebbtide_autoscaler.service.operator_service import Wishes
-from ebbtide_autoscaler.service.replica_service import SeatDesk
 
 N = NodeId("n")
+
+
+class AnsweringInbox(Inbox):
+    """What is submitted is confirmed at once, or never while ``hangs``."""
+
+    def __init__(self, published: Published) -> None:
+        super().__init__(started_s=0.0)
+        self.published = published
+        self.hangs = False
+
+    def submit(self, body: Body) -> None:
+        published = self.published
+        if self.hangs:
+            published.halt.freeze("the ledger has not answered for 7 s (/shared)")
+            self.submitted.append(body)
+            return
+        try:
+            state = apply(published.state, Event(RecordId("1.1"), 5.0, None, body))
+        except IllegalTransition:
+            return
+        published.world = replace(published.world, state=state)
 
 
 class FakeLoop:
     """A loop whose ledger answers at once, or not at all."""
 
     def __init__(self) -> None:
-        self.world = SimpleNamespace(state=PoolState())
-        self.opened = True
+        self.published = Published()
+        self.inbox = AnsweringInbox(self.published)
         policy = SimpleNamespace(restart_cost_s=20.0)
         pool = PoolSection(name="p")
-        self.file = SimpleNamespace(mode=PoolMode.MANAGE, config=SimpleNamespace(pool=pool, policy=policy, teams=()))
-        self.seen: Seen | None = None
-        self.waits: dict[str, str] = {}
-        self.reports = Reports(started_s=0.0)
-        self.hangs = False
-        self.frozen = ""
-        self.inbox: deque[Body] = deque()
+        self.file: Any = SimpleNamespace(
+            mode=PoolMode.MANAGE, config=SimpleNamespace(pool=pool, policy=policy, teams=())
+        )
+        self.ledger: Any = SimpleNamespace(opened=True, wait_opened=lambda: True)
+        self.keys: Any = None
+        self.thread: Any = None
         self.forgotten: list[JobName] = []
-        self.submit(NodeFound(N, 0))
-
-    def submit(self, body: Body) -> None:
-        if self.hangs:
-            self.frozen = "the ledger has not answered for 7 s (/shared)"
-            self.inbox.append(body)
-            return
-        try:
-            self.world.state = apply(self.world.state, Event(RecordId("1.1"), 5.0, None, body))
-        except IllegalTransition:
-            return
-
-    def wake(self) -> None:
-        """Nothing is decided here."""
+        self.inbox.submit(NodeFound(N, 0))
 
     def forget_submission(self, job: JobName) -> None:
         self.forgotten.append(job)
 
-    def must_be_open(self) -> None:
-        """The ledger is not known to be broken yet."""
-
-    def withdraw(self, body: Body) -> bool:
-        there = body in self.inbox
-        self.inbox.clear()
-        return there
+    async def configure(self, config: PoolFile) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 def an_arbiter(loop: Any) -> Any:
     found = Arbiter.__new__(Arbiter)
     found._loop = loop
-    found._jobs, found._seats, found._wishes = JobDesk(loop), SeatDesk(loop), Wishes(loop)
+    found._serve(loop)
     return found
 
 
@@ -169,8 +167,8 @@ def until(holds: Callable[[], bool]) -> None:
 def ticks(loop: Loop, number: int = 3) -> None:
     """Let it tick some times."""
     for _ in range(number):
-        before = loop.seen
-        until(lambda before=before: loop.seen is not before)  # type: ignore[misc]
+        before = loop.published.seen
+        until(lambda before=before: loop.published.seen is not before)  # type: ignore[misc]
 
 
 class Serve:

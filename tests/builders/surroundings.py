@@ -13,7 +13,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control import agent_handles, fences
 from ebbtide_autoscaler.control.cluster_watch import Surroundings
 from ebbtide_autoscaler.control.fence_table import Fence, FenceBook
-from ebbtide_autoscaler.control.inbox import Reports, heard
+from ebbtide_autoscaler.control.inbox import Inbox, heard
 
 HEAD, A, B = "head0000", NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
 
@@ -71,7 +71,7 @@ class Scene:
         self.started: list[str] = []
         self.stopped: list[str] = []
         self.killed: list[Agent] = []
-        self.reports = Reports(started_s=time.time())
+        self.reports = Inbox(started_s=time.time())
         self.book = FenceBook()
         self.state = PoolState()
 
@@ -98,8 +98,8 @@ class Scene:
 
     async def look(self) -> list[Any]:
         await self.around._look_at_nodes(1000, self.state)
-        found = list(self.reports.inbox)
-        self.reports.inbox.clear()
+        found = list(self.reports.submitted)
+        self.reports.submitted.clear()
         return found
 
     def hear(self, node: NodeId, uuids: Mapping[int, str]) -> None:

@@ -40,9 +40,11 @@ from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.reconcile_config import unsettled
 from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.journal.heartbeat import start_beating
-from ebbtide_autoscaler.service.job_service import JobDesk
-from ebbtide_autoscaler.service.operator_service import Wishes
-from ebbtide_autoscaler.service.replica_service import SeatDesk
+from ebbtide_autoscaler.service.config_service import ConfigService
+from ebbtide_autoscaler.service.job_service import JobService
+from ebbtide_autoscaler.service.operator_service import OperatorService
+from ebbtide_autoscaler.service.preview import foresee
+from ebbtide_autoscaler.service.replica_service import ReplicaService
 from ebbtide_autoscaler.service.status import status
 
 
@@ -55,24 +57,31 @@ class Arbiter:
         self._pool, self._shared_dir, self._lock_dir = pool, shared_dir, lock_dir
         writer = f"{socket.gethostname()}:{os.getpid()}"
         self._loop = Loop(pool, Path(shared_dir), lock_dir=lock_dir, writer=writer)
-        self._jobs, self._seats, self._wishes = JobDesk(self._loop), SeatDesk(self._loop), Wishes(self._loop)
+        self._serve(self._loop)
         self._loop.start()
         node_dir, shared = Path(lock_dir).parent, Path(shared_dir)
         start_sweeping(shared / "occupancy", self._slot_holders)
         start_beating(pool, lambda: self._loop.ledger.epoch, node_dir=node_dir, shared_dir=shared)
 
+    def _serve(self, loop: Loop) -> None:
+        published, inbox, file, ledger = loop.published, loop.inbox, loop.file, loop.ledger
+        self._jobs = JobService(published, inbox, file, ledger)
+        self._replicas = ReplicaService(published, inbox, file, loop.keys)
+        self._operator = OperatorService(published, inbox, file, ledger, loop.forget_submission)
+        self._config = ConfigService(published, loop.keys, ledger, loop.thread, loop.configure)
+
     def _slot_holders(self) -> Callable[[Writer], bool] | None:
         """Who may have a slot now; None while the ledger is not open, for then the directory may be another one."""
         loop = self._loop
-        if not loop.opened or loop.still.by is FreezeCause.LEDGER:
+        if not loop.ledger.opened or loop.published.still.by is FreezeCause.LEDGER:
             return None
-        return holders(loop.world.state.nodes, dict(loop.reports.agents), clock.now_s())
+        return holders(loop.published.state.nodes, dict(loop.inbox.agents), clock.now_s())
 
     # ---- everybody
 
     def hello(self) -> PoolRuntime | None:
         """What a process that joins the pool needs."""
-        if not self._loop.opened:  # guard: nothing is told before the ledger is open
+        if not self._loop.ledger.opened:  # guard: nothing is told before the ledger is open
             return None
         ledger, config = self._loop.ledger, self._loop.file.json
         sessions = PoolFile.model_validate_json(config).sessions.model_dump_json() if config else ""
@@ -84,15 +93,14 @@ class Arbiter:
 
     def report_agent(self, report: AgentReport) -> AgentAnswer:
         """A node agent's proof of who holds its slots."""
-        state = self._loop.world.state
-        if self._loop.reports.take_agent(report, state):
-            self._loop.wake()
-        return self._loop.reports.answer_agent(report, state)
+        state = self._loop.published.state
+        self._loop.inbox.take_agent(report, state)
+        return self._loop.inbox.answer_agent(report, state)
 
     # ---- training
 
     def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders | None:
-        """Take a job in; see :meth:`JobDesk.register`."""
+        """Take a job in; see :meth:`JobService.register`."""
         return self._jobs.register(spec, incarnation, restored=bool(details.get("restored")))
 
     def how_aside(self, spec: JobSpec) -> dict[str, object] | None:
@@ -116,69 +124,69 @@ class Arbiter:
 
     def seat_lease(self, seat: str, replica: str, node: str, gpu_ids: tuple[int, ...]) -> Lease | None:
         """The lease of a replica that was placed on these GPUs; None: they were not granted to it."""
-        return self._seats.lease(SeatId(seat), NodeId(node), gpu_ids)
+        return self._replicas.lease(SeatId(seat), NodeId(node), gpu_ids)
 
     def report_replica(self, report: ReplicaReport) -> ReplicaOrders:
         """A replica's state."""
-        return self._seats.replica(report)
+        return self._replicas.replica(report)
 
     def report_gateway(self, report: GatewayReport) -> GatewayOrders:
         """A gateway's traffic; the answer is where requests go and which keys count. None in it: keep the last."""
-        return self._seats.gateway(report)
+        return self._replicas.gateway(report)
 
-    # ---- what people ask for: all may raise ValueError, see ``operator_service``
+    # ---- what people ask for: all may raise ValueError, see ``operator_service`` and ``config_service``
 
     def cancel_job(self, job: str, reason: str) -> None:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again."""
-        self._wishes.cancel(JobName(job), reason)
+        self._operator.cancel(JobName(job), reason)
 
     def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
         """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
-        self._wishes.cancel_submission(JobName(job), incarnation, reason)
+        self._operator.cancel_submission(JobName(job), incarnation, reason)
 
     def park_job(self, job: str, reason: str, by: str, off_node: bool = False) -> dict[str, Any]:
         """Have a job step aside at its next safe point and stay there until :meth:`resume_job`."""
-        return self._wishes.hold(JobName(job), reason, by, off_node=off_node)
+        return self._operator.hold(JobName(job), reason, by, off_node=off_node)
 
     def resume_job(self, job: str, by: str) -> dict[str, Any]:
         """Let a job that a person holds have slots again."""
-        return self._wishes.release(JobName(job), by)
+        return self._operator.release(JobName(job), by)
 
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
-        self._wishes.freeze(reason)
+        self._operator.freeze(reason)
 
     def unfreeze(self) -> None:
         """Decide again."""
-        self._wishes.unfreeze()
+        self._operator.unfreeze()
 
     def drain_node(self, node: str, reason: str) -> None:
         """Have everything leave a node, in good order, and grant nothing there."""
-        self._wishes.drain(NodeId(node), reason)
+        self._operator.drain(NodeId(node), reason)
 
     def undrain_node(self, node: str) -> None:
         """Use a node again."""
-        self._wishes.undrain(NodeId(node))
+        self._operator.undrain(NodeId(node))
 
     def apply_config(self, config_json: str) -> dict[str, Any]:
         """Make the pool agree with a file; waits until it is journaled and the gateway was told."""
-        return self._wishes.apply_config(config_json)
+        return self._config.apply_config(config_json)
 
     def create_key(self, grant: KeyGrant) -> dict[str, Any]:
         """Make an API key; every gateway takes it within a second."""
-        return self._wishes.create_key(grant)
+        return self._config.create_key(grant)
 
     def rotate_key(self, name: str, sha256: str, grace_s: float) -> dict[str, Any]:
         """Give a key another secret; the old one stays good for ``grace_s``."""
-        return self._wishes.rotate_key(name, sha256, grace_s)
+        return self._config.rotate_key(name, sha256, grace_s)
 
     def revoke_key(self, name: str) -> dict[str, Any]:
         """Close a key for good; every gateway refuses it within a second."""
-        return self._wishes.revoke_key(name)
+        return self._config.revoke_key(name)
 
     def stop(self) -> None:
         """Remove gateway and seats, drop the fences and stop deciding: the pool is being taken down."""
-        self._loop.stop().result(timeout=60)
+        self._loop.thread.run(self._loop.stop()).result(timeout=60)
 
     # ---- what people look at
 
@@ -197,7 +205,7 @@ class Arbiter:
     def rolling(self) -> dict[str, list[str]]:
         """Seats that have something to do before the pool agrees with its file, by endpoint; {}: it agrees."""
         config = self._loop.file.json
-        return unsettled(PoolFile.model_validate_json(config), self._loop.world.state) if config else {}
+        return unsettled(PoolFile.model_validate_json(config), self._loop.published.state) if config else {}
 
     def status(self) -> dict[str, Any]:
         """The pool for people and scripts."""
@@ -205,4 +213,4 @@ class Arbiter:
 
     def foresee(self, at_s: float) -> dict[str, Any]:
         """What the policy would come to then; seconds since 1970."""
-        return self._loop.foresee(at_s)
+        return foresee(self._loop.published, self._loop.file, at_s)

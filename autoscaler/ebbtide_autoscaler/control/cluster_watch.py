@@ -25,7 +25,7 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.control import fences
 from ebbtide_autoscaler.control.agent_handles import Agents
 from ebbtide_autoscaler.control.fence_table import FenceBook, fallen, strays
-from ebbtide_autoscaler.control.inbox import Reports
+from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.control.steady_clock import clock
 
@@ -79,18 +79,18 @@ class _NoJobs:
 
 
 class Surroundings:
-    """Looks around at its own pace and writes what it finds into the in-tray.
+    """Looks around at its own pace and writes what it finds into the inbox.
 
     ``nodes``: how many Ray nodes live, with GPUs or without; 0 before the first look. ``elastic``: of those with GPUs
     the ones that Ray's autoscaler may take away, with how many they have.
     """
 
     def __init__(
-        self, pool: str, reports: Reports, book: FenceBook, serve: SeatActuator, jobs: JobActuator, lock_dir: str
+        self, pool: str, inbox: Inbox, book: FenceBook, serve: SeatActuator, jobs: JobActuator, lock_dir: str
     ) -> None:
         self.nodes = 0
         self.elastic: Mapping[NodeId, int] = {}
-        self._pool, self._reports, self._book, self._serve, self._jobs = pool, reports, book, serve, jobs
+        self._pool, self._inbox, self._book, self._serve, self._jobs = pool, inbox, book, serve, jobs
         self._agents = Agents(lock_dir)
         self._calls = BoundedCalls("surroundings")
         self._raylets: dict[NodeId, tuple[str, int]] = {}
@@ -137,11 +137,11 @@ class Surroundings:
 
     async def _look_at_replicas(self) -> None:
         asked_s = clock.now_s()
-        self._reports.living = dict(await self._serve.living())
-        self._reports.living_at_s = asked_s
+        self._inbox.living = dict(await self._serve.living())
+        self._inbox.living_at_s = asked_s
 
     async def _look_at_jobs(self) -> None:
-        self._reports.restorable = await asyncio.wait_for(self._jobs.restorable(), ANSWER_S)
+        self._inbox.restorable = await asyncio.wait_for(self._jobs.restorable(), ANSWER_S)
 
     # ---- fences
 
@@ -185,7 +185,7 @@ class Surroundings:
         }
         for node in state.nodes:
             if node not in alive:
-                self._reports.inbox.append(NodeLost(node))
+                self._inbox.submitted.append(NodeLost(node))
         for node, entry in found.items():
             self._found(node, entry, host_bytes, state)
         self._raylets = {node: (str(e["NodeManagerAddress"]), int(e["NodeManagerPort"])) for node, e in found.items()}
@@ -202,18 +202,18 @@ class Surroundings:
     def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
         """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""
         if state.nodes.get(node) != host_bytes:
-            self._reports.inbox.append(NodeFound(node, host_bytes))
-        heard = self._reports.agents.get(node)
+            self._inbox.submitted.append(NodeFound(node, host_bytes))
+        heard = self._inbox.agents.get(node)
         uuids = heard.report.uuids if heard is not None else {}
         for index in range(int(entry["Resources"]["GPU"])):
             record = state.slots.get(slot_id(node, index))
             if index in uuids and (record is None or record.state is SlotState.LOST):
-                self._reports.inbox.append(SlotFound(Slot(slot_id(node, index), node, index, uuid=uuids[index])))
+                self._inbox.submitted.append(SlotFound(Slot(slot_id(node, index), node, index, uuid=uuids[index])))
 
     async def _forget(self, alive: frozenset[NodeId]) -> None:
         """Leave nothing on other nodes, dead or let go: no fence, no agent, no report that could be believed."""
-        for node in [node for node in self._reports.agents if node not in alive]:
-            self._reports.agents.pop(node, None)
+        for node in [node for node in self._inbox.agents if node not in alive]:
+            self._inbox.agents.pop(node, None)
         dead = self._book.forget_nodes(alive)
         for slot, _ in dead:
             self._book.names.pop(slot, None)
@@ -229,8 +229,8 @@ class Surroundings:
 
     def _silent_s(self, alive: frozenset[NodeId]) -> dict[NodeId, float]:
         """For how long each agent has said nothing to this arbiter."""
-        now_s, heard = clock.now_s(), self._reports.agents
-        able_s = max(self._reports.started_s, self._reports.back_s)
+        now_s, heard = clock.now_s(), self._inbox.agents
+        able_s = max(self._inbox.started_s, self._inbox.back_s)
         return {node: now_s - max(heard[node].at_s if node in heard else 0.0, able_s) for node in alive}
 
     # ---- for the executor

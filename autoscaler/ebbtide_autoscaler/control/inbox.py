@@ -1,10 +1,12 @@
-"""The arbiter's in-tray: the last report of everybody, written by the actor's threads, read by its loop.
+"""What comes in to the arbiter: the last report of each process, and facts that were submitted.
 
-Every field is a plain dict whose entries are replaced whole, so that a reader sees either the old or the new report.
+The actor's threads write here, and its loop reads; what is news wakes the loop. Every field is a plain dict whose
+entries are replaced whole, so that a reader sees either the old or the new report.
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
 from secrets import token_hex
@@ -62,11 +64,20 @@ def overtaken(last: Heard[R] | None, sender: tuple[str, ...], new: Sequenced) ->
     return 0 < new.seq < seq
 
 
+def no_one_to_wake() -> None:
+    """An inbox that no loop reads."""
+
+
 @dataclass(slots=True)
-class Reports:
-    """What came in."""
+class Inbox:
+    """What came in.
+
+    Attributes:
+        wake: has the next tick come now.
+    """
 
     started_s: float
+    wake: Callable[[], None] = no_one_to_wake
     arbiter: str = field(default_factory=lambda: token_hex(8))  # a name that no other arbiter has or had
     back_s: float = -inf  # when the arbiter came back from a pause; see :meth:`attend`
     ranks: dict[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
@@ -79,7 +90,7 @@ class Reports:
     restorable: frozenset[JobName] = frozenset()
     misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
-    inbox: deque[Body] = field(default_factory=deque)  # facts that somebody submitted
+    submitted: deque[Body] = field(default_factory=deque)  # facts that the next tick takes in
     _attended_s: float = 0.0
 
     def attend(self, now_s: float) -> None:
@@ -92,11 +103,23 @@ class Reports:
             self.back_s = now_s
         self._attended_s = now_s
 
-    def take_inbox(self) -> tuple[Body, ...]:
+    def submit(self, body: Body) -> None:
+        """Have a fact taken in at the next tick, which comes now."""
+        self.submitted.append(body)
+        self.wake()
+
+    def withdraw(self, body: Body) -> bool:
+        """Take back what was submitted; False: it is on its way into the ledger already."""
+        with contextlib.suppress(ValueError, IndexError):  # not there any more, or changed while we looked
+            self.submitted.remove(body)
+            return True
+        return False
+
+    def take_submitted(self) -> tuple[Body, ...]:
         """All facts submitted so far, in their order; they are gone from here."""
         bodies: list[Body] = []
-        while self.inbox:
-            bodies.append(self.inbox.popleft())
+        while self.submitted:
+            bodies.append(self.submitted.popleft())
         return tuple(bodies)
 
     def forget_job(self, job: JobName) -> None:
@@ -105,32 +128,34 @@ class Reports:
         for key in [key for key in self.ranks if key[0] == job]:
             self.ranks.pop(key, None)
 
-    def take_rank(self, report: RankReport) -> bool:
-        """Take in a rank's word unless it was overtaken; says whether it is news."""
+    def take_rank(self, report: RankReport) -> None:
+        """Take in a rank's word unless it was overtaken."""
         key = (JobName(report.job), report.rank)
         last = self.ranks.get(key)
         # guard: a rank's word that was overtaken is dropped
         if overtaken(last, ("incarnation", "node", "pid"), report):
-            return False
+            return
         if (
             last is None
             # guard: a rank's word of an earlier lease is dropped
             or last.report.lease_epoch <= report.lease_epoch
         ):
             self.ranks[key] = heard(report)
-        return last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive)
+        if last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive):
+            self.wake()
 
-    def take_controller(self, report: ControllerReport) -> bool:
-        """Take in a Train controller's word unless it was overtaken; says whether it is news."""
+    def take_controller(self, report: ControllerReport) -> None:
+        """Take in a Train controller's word unless it was overtaken."""
         name = JobName(report.job)
         last = self.controllers.get(name)
         if overtaken(last, ("incarnation",), report):  # guard: a controller's word that was overtaken is dropped
-            return False
+            return
         self.controllers[name] = heard(report)
-        return last is None or last.report.phase is not report.phase
+        if last is None or last.report.phase is not report.phase:
+            self.wake()
 
-    def take_replica(self, report: ReplicaReport) -> bool:
-        """Take in a replica's word unless it was overtaken; says whether it is news."""
+    def take_replica(self, report: ReplicaReport) -> None:
+        """Take in a replica's word unless it was overtaken."""
         seat = SeatId(report.seat)
         last = self.replicas.get(seat)
         late = overtaken(last, ("replica", "node", "pid"), report)
@@ -139,33 +164,39 @@ class Reports:
             or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
         ):
             self.replicas[seat] = heard(report)
-        return last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica)
+        if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
+            self.wake()
 
     def take_misplaced(self, seat: SeatId, slots: Iterable[SlotId]) -> None:
         """A replica came to other slots than it was granted."""
         self.misplaced[seat] = heard(tuple(sorted(slots)))
+        self.wake()
 
-    def take_gateway(self, report: GatewayReport) -> bool:
-        """Take in a gateway's word unless it was overtaken; says whether it holds requests and held none before."""
+    def take_gateway(self, report: GatewayReport) -> None:
+        """Take in a gateway's word unless it was overtaken. That it holds requests and held none before is news."""
         last = self.gateways.get(report.gateway)
         if not overtaken(last, ("gateway",), report):  # guard: a gateway's word that was overtaken is dropped
             self.gateways[report.gateway] = heard(report)
             self.gateway_last_s = clock.now_s()
         held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
-        return sum(part.held for part in report.traffic.values()) > 0 and not held_before
+        if sum(part.held for part in report.traffic.values()) > 0 and not held_before:
+            self.wake()
 
-    def take_agent(self, report: AgentReport, state: PoolState) -> bool:
-        """Take in a node agent's word unless it was overtaken; says whether it is news of who holds which slot."""
+    def take_agent(self, report: AgentReport, state: PoolState) -> None:
+        """Take in a node agent's word unless it was overtaken. Who holds which slot is news."""
         node = NodeId(report.node)
         last = self.agents.get(node)
         # guard: an agent's word that was overtaken is dropped
         if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:
-            return False  # a lock that it calls free may have been taken since
+            return  # a lock that it calls free may have been taken since
         report = self._by_own_clock(report)
         self.agents[node] = heard(report)
-        if last is None or last.report.holders != report.holders:
-            return True
-        return looked_too_early(state, last.report) and not looked_too_early(state, report)
+        if (
+            last is None
+            or last.report.holders != report.holders
+            or (looked_too_early(state, last.report) and not looked_too_early(state, report))
+        ):
+            self.wake()
 
     def answer_agent(self, report: AgentReport, state: PoolState) -> AgentAnswer:
         """What the sender of ``report`` is to say that it has heard."""

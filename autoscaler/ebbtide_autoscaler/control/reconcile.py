@@ -21,7 +21,7 @@ from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.executor import Executor, Hands
 from ebbtide_autoscaler.control.fence_table import FenceBook
 from ebbtide_autoscaler.control.gateway_sync import GatewayKeeper
-from ebbtide_autoscaler.control.inbox import Reports
+from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.observe.observe import slots_of_replicas
 from ebbtide_autoscaler.core.tick.instructions import Instruction, instruct
@@ -44,7 +44,7 @@ class Acting:
         jobs: JobActuator,
         file: FileDesk,
         ledger: LedgerKeeper,
-        reports: Reports,
+        inbox: Inbox,
         book: FenceBook,
         surroundings: Surroundings,
         state: Callable[[], PoolState],
@@ -54,7 +54,7 @@ class Acting:
         """
         self.gateway = GatewayKeeper(serve)
         self._lock_dir, self._serve, self._file, self._ledger = lock_dir, serve, file, ledger
-        self._reports, self._surroundings, self._state = reports, surroundings, state
+        self._inbox, self._surroundings, self._state = inbox, surroundings, state
         self._leaving = False
         hands = Hands(
             pool=pool,
@@ -64,7 +64,7 @@ class Acting:
             replica_slots=self._replica_slots,
             kill_holder=self._kill_holder,
             record_fence=lambda slot, name: ledger.record(fence_record(slot, name)),
-            lives=lambda seat: bool(reports.living.get(seat)),
+            lives=lambda seat: bool(inbox.living.get(seat)),
             strangers=surroundings.strangers,
             restore_job=jobs.restore,
         )
@@ -124,7 +124,7 @@ class Acting:
         return tuple(name for name, record in self._state().slots.items() if record.slot.node == node)
 
     def _replica_slots(self) -> frozenset[SlotId]:
-        return slots_of_replicas(self._state(), self._reports.living)
+        return slots_of_replicas(self._state(), self._inbox.living)
 
     async def _kill_holder(self, slot: SlotId, epoch: int) -> None:
         await self._surroundings.kill_holder(self._state().slots[slot].slot, epoch)

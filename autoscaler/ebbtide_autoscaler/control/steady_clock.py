@@ -4,7 +4,7 @@ What was heard is compared with when it was asked for, and all of it by this clo
 said after the slot was given back. Were the machine's clock set back (NTP, a person), words of before would seem to
 come after, and a slot would be taken for empty that is not (seen in a simulation of it: a gang was granted a GPU on
 which an engine still had memory). So time goes on at its own rate when the machine's clock is set back, and follows it
-when it is set forward; then nobody was silent, as after a pause (``Reports.attend``). An arbiter that takes over goes
+when it is set forward; then nobody was silent, as after a pause (``Inbox.attend``). An arbiter that takes over goes
 on from the latest time that the ledger names, should its machine's clock be behind that.
 
 Not guaranteed: that it is right. A clock that was an hour ahead keeps the ledger an hour ahead until time catches up.

@@ -14,18 +14,21 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.pool.words import many
 from ebbtide.snapshot.tiers.aside import StepAside
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.control.loop import Loop
+from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.inbox import Inbox
+from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission
 from ebbtide_autoscaler.core.observe.observe import directive, orders
+from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
 
 
-class JobDesk:
+class JobService:
     """For the jobs of one pool."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, published: Published, inbox: Inbox, file: FileDesk, ledger: LedgerKeeper) -> None:
+        self._published, self._inbox, self._file, self._ledger = published, inbox, file, ledger
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
 
     def register(self, spec: JobSpec, incarnation: str, *, restored: bool) -> ControllerOrders | None:
@@ -34,9 +37,9 @@ class JobDesk:
         Raises:
             ValueError: a job of that name is alive under another incarnation, or it can never run here.
         """
-        if not self._loop.opened:  # guard: no job is taken in before the ledger is open
+        if not self._ledger.opened:  # guard: no job is taken in before the ledger is open
             return None
-        known = self._loop.world.state.jobs.get(spec.name)
+        known = self._published.state.jobs.get(spec.name)
         if known is not None and known.incarnation == incarnation:
             return self._orders(spec.name)
         if known is not None and known.state is not JobState.ENDED:  # guard: one job of a name at a time
@@ -44,14 +47,14 @@ class JobDesk:
         self._must_fit_the_pool(spec)
         self._must_fit_its_team(spec)
         self._submitted[spec.name] = incarnation
-        self._loop.reports.forget_job(spec.name)
+        self._inbox.forget_job(spec.name)
         aside = self.aside(spec)
-        self._loop.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
+        self._inbox.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
         self._await_journaled(spec.name, incarnation)  # guard: a job that was answered for is in the ledger
         return ControllerOrders(None, "just submitted")
 
     def _must_fit_the_pool(self, spec: JobSpec) -> None:
-        state, config = self._loop.world.state, self._loop.file.config
+        state, config = self._published.state, self._file.config
         slots = sum(record.state is not SlotState.LOST for record in state.slots.values())
         bounds = settings.cluster_size(config) if config is not None else None
         more = 0 if bounds is None else max(0, bounds.nodes_max - len(state.nodes)) * bounds.node_slots
@@ -62,7 +65,7 @@ class JobDesk:
             )
 
     def _must_fit_its_team(self, spec: JobSpec) -> None:
-        config = self._loop.file.config
+        config = self._file.config
         quota = next((team.quota for team in config.teams if team.name == spec.team), None) if config else None
         if quota is not None and spec.workers_min > quota:
             least = many(spec.workers_min, "slot")
@@ -70,16 +73,16 @@ class JobDesk:
 
     def aside(self, spec: JobSpec) -> StepAside | None:
         """How such a job would step aside; None: the pool has no node, or nobody was heard yet."""
-        seen, config = self._loop.seen, self._loop.file.config
+        seen, config = self._published.seen, self._file.config
         if seen is None or config is None:
             return None
-        return at_admission(self._loop.world.state, seen, spec, restart_s=config.policy.restart_cost_s)
+        return at_admission(self._published.state, seen, spec, restart_s=config.policy.restart_cost_s)
 
     def _await_journaled(self, name: JobName, incarnation: str) -> None:
         """Wait a moment: a job that was answered for outlives this arbiter, unless its ledger hangs."""
         deadline_s = time.monotonic() + REGISTER_S
         while time.monotonic() < deadline_s:
-            known = self._loop.world.state.jobs.get(name)
+            known = self._published.state.jobs.get(name)
             if known is not None and known.incarnation == incarnation:
                 if self._submitted.get(name) == incarnation:
                     self._submitted.pop(name)
@@ -88,11 +91,11 @@ class JobDesk:
 
     def controller(self, report: ControllerReport) -> ControllerOrders | None:
         """A Train controller's state; the answer is what it should do when it has no gang."""
-        if not self._loop.opened:  # guard: no controller is answered before the ledger is open
+        if not self._ledger.opened:  # guard: no controller is answered before the ledger is open
             return None
         name = JobName(report.job)
         submitted = self._submitted.get(name)  # read first: it goes when the ledger knows the job
-        job = self._loop.world.state.jobs.get(name)
+        job = self._published.state.jobs.get(name)
         if (
             job is None
             # guard: a controller of an earlier submission is not listened to
@@ -102,22 +105,20 @@ class JobDesk:
                 return ControllerOrders(None, "just submitted")
             why = "another submission of this job has taken over" if job else "the pool does not know this job any more"
             return ControllerOrders(None, why, cancelled=True, kill_gang=job is None)
-        if self._loop.reports.take_controller(report):
-            self._loop.wake()
+        self._inbox.take_controller(report)
         return self._orders(name)
 
     def _orders(self, name: JobName) -> ControllerOrders:
-        state = self._loop.world.state
+        state = self._published.state
         job = state.jobs.get(name)
         if job is None:
             return ControllerOrders(None, "just submitted")
-        return orders(state, job, self._loop.waits.get(name, ""))
+        return orders(state, job, self._published.waits.get(name, ""))
 
     def rank(self, report: RankReport) -> JobDirective | None:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
-        if self._loop.reports.take_rank(report):
-            self._loop.wake()
-        return directive(self._loop.world.state, report)
+        self._inbox.take_rank(report)
+        return directive(self._published.state, report)
 
     def ended(self, name: JobName, incarnation: str, outcome: str, detail: str) -> None:
         """A driver's last word.
@@ -125,7 +126,7 @@ class JobDesk:
         Raises:
             ValueError: no job ends like that.
         """
-        known = self._loop.world.state.jobs.get(name)
+        known = self._published.state.jobs.get(name)
         if (
             known is None
             or known.incarnation != incarnation  # guard: an earlier driver's last word ends nothing
@@ -134,4 +135,4 @@ class JobDesk:
             return
         if outcome not in get_args(JobOutcome):
             raise ValueError(f"job {name} cannot end as {outcome!r}")
-        self._loop.submit(JobEnded(name, cast(JobOutcome, outcome), detail[:2000]))
+        self._inbox.submit(JobEnded(name, cast(JobOutcome, outcome), detail[:2000]))

@@ -5,16 +5,12 @@ was changed; or the ledger does not answer. Called from many threads.
 """
 
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from ebbtide.client.messages import KeyGrant
 from ebbtide.config.nearest import did_you_mean
 from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
 from ebbtide.pool.events import (
     Body,
     CancelJob,
@@ -29,11 +25,12 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId
 from ebbtide.pool.retention import may_come_back
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.control.loop import Loop
+from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.inbox import Inbox
+from ebbtide_autoscaler.control.published import Published
+from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
 
 TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
-CONFIG_S = 30.0  # the same, and a first start of Serve: 3-14 s on 2 cores (docs/origins.md)
-KEY_CHANGE_S = 10.0  # an fsync takes milliseconds; while the ledger hangs nothing changes
 
 
 def _is_over(state: PoolState, name: JobName) -> bool:
@@ -55,11 +52,28 @@ def _not_a_job(state: PoolState, name: str) -> str:
     return f"the pool knows no job {name}{f'; {meant}' if meant else ''}"
 
 
-class Wishes:
-    """Takes them, for one pool."""
+def must_be_open(ledger: LedgerKeeper, published: Published) -> None:
+    """Raise ValueError for a person if the ledger has not been read and is not within some seconds."""
+    if not ledger.wait_opened():  # guard: a person is told that the ledger is not open
+        raise ValueError(f"the arbiter has not read its ledger yet, nothing was changed: {published.frozen}")
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+
+class OperatorService:
+    """For the people who operate one pool."""
+
+    def __init__(
+        self,
+        published: Published,
+        inbox: Inbox,
+        file: FileDesk,
+        ledger: LedgerKeeper,
+        forget_submission: Callable[[JobName], None],
+    ) -> None:
+        """Args:
+        forget_submission: has what was kept of a job's submission removed; returns at once.
+        """
+        self._published, self._inbox, self._file, self._ledger = published, inbox, file, ledger
+        self._forget_submission = forget_submission
 
     def cancel(self, name: JobName, reason: str) -> None:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again.
@@ -67,17 +81,17 @@ class Wishes:
         Raises:
             ValueError: no such job is alive, or waits to be restored; or the ledger does not answer.
         """
-        self._loop.must_be_open()
-        known = self._loop.world.state.jobs.get(name)
+        must_be_open(self._ledger, self._published)
+        known = self._published.state.jobs.get(name)
         if known is not None and known.state is JobState.ENDED and known.outcome.startswith("lost:"):
             if not known.cancelled:
                 self._take(CancelJob(name, reason), lambda state: state.jobs[name].cancelled)
-            self._loop.forget_submission(name)
+            self._forget_submission(name)
             return
         if known is None or known.state is JobState.ENDED:
             raise ValueError(f"no job {name} is alive, and none that was lost waits to be restored")
         if not known.cancelled:
-            self._loop.submit(CancelJob(name, reason))
+            self._inbox.submit(CancelJob(name, reason))
 
     def cancel_submission(self, name: JobName, incarnation: str, reason: str) -> None:
         """End a job because its driver was told to stop.
@@ -88,7 +102,7 @@ class Wishes:
         Raises:
             ValueError: that submission is over, or was lost.
         """
-        known = self._loop.world.state.jobs.get(name)
+        known = self._published.state.jobs.get(name)
         if (
             known is None
             or known.incarnation != incarnation
@@ -111,7 +125,7 @@ class Wishes:
         Raises:
             ValueError: no such job lives, it is being cancelled, the pool only observes, or the ledger does not answer.
         """
-        self._loop.must_be_open()
+        must_be_open(self._ledger, self._published)
         if _is_held(self._living(name, "park"), off_node):
             return self._holder(name, changed=False)
         self._must_manage()
@@ -125,8 +139,8 @@ class Wishes:
 
     def release(self, name: JobName, by: str) -> dict[str, Any]:
         """Let a held job have slots again, one that was lost and is to come back too. Same answer, same errors."""
-        self._loop.must_be_open()
-        known = self._loop.world.state.jobs.get(name)
+        must_be_open(self._ledger, self._published)
+        known = self._published.state.jobs.get(name)
         if known is None or known.held is None:
             self._living(name, "resume")
             return self._holder(name, changed=False)
@@ -139,7 +153,7 @@ class Wishes:
         return self._holder(name, changed=True)
 
     def _living(self, name: JobName, wish: str) -> JobRecord:
-        state = self._loop.world.state
+        state = self._published.state
         known = state.jobs.get(name)
         if known is None:
             raise ValueError(_not_a_job(state, name))
@@ -152,11 +166,11 @@ class Wishes:
         return known
 
     def _must_manage(self) -> None:
-        if self._loop.file.mode is PoolMode.OBSERVE:  # guard: a pool that only observes takes no hold
+        if self._file.mode is PoolMode.OBSERVE:  # guard: a pool that only observes takes no hold
             raise ValueError("the pool only observes and moves no job: write `mode: manage` and run `ebbtide up` first")
 
     def _holder(self, name: JobName, *, changed: bool) -> dict[str, Any]:
-        known = self._loop.world.state.jobs.get(name)
+        known = self._published.state.jobs.get(name)
         held = known.held if known is not None else None
         return {"changed": changed, "held": asdict(held) if held is not None else None}
 
@@ -166,23 +180,23 @@ class Wishes:
         Raises:
             ValueError: it is frozen already, or the ledger does not answer.
         """
-        self._loop.must_be_open()
-        state = self._loop.world.state
+        must_be_open(self._ledger, self._published)
+        state = self._published.state
         if state.frozen:
             raise ValueError(f"the pool is frozen already: {state.frozen}")
         self._take(PoolFrozen(reason), lambda state: bool(state.frozen))
 
     def unfreeze(self) -> None:
         """Decide again. Same errors."""
-        self._loop.must_be_open()
-        if not self._loop.world.state.frozen:
+        must_be_open(self._ledger, self._published)
+        if not self._published.state.frozen:
             raise ValueError("the pool is not frozen by a person")
         self._take(PoolUnfrozen(), lambda state: not state.frozen)
 
     def drain(self, node: NodeId, reason: str) -> None:
         """Have everything leave a node, in good order, and grant nothing there. Same errors."""
-        self._loop.must_be_open()
-        state = self._loop.world.state
+        must_be_open(self._ledger, self._published)
+        state = self._published.state
         if node not in state.nodes:
             raise ValueError(f"node {node} is not in the pool")
         if state.draining.get(node) != reason:
@@ -190,63 +204,19 @@ class Wishes:
 
     def undrain(self, node: NodeId) -> None:
         """Use a node again. Same errors."""
-        self._loop.must_be_open()
-        if node not in self._loop.world.state.draining:
+        must_be_open(self._ledger, self._published)
+        if node not in self._published.state.draining:
             raise ValueError(f"node {node} is not draining")
         self._take(NodeUndrained(node), lambda state: node not in state.draining)
 
     def _take(self, body: Body, holds: Callable[[PoolState], bool]) -> None:
         """Submit what a person asked for and wait, but not for ever, until the ledger has it."""
-        self._loop.submit(body)
+        self._inbox.submit(body)
         deadline_s = time.monotonic() + TAKE_S
-        while not holds(self._loop.world.state):
+        while not holds(self._published.state):
             if time.monotonic() > deadline_s:
-                withdrawn = self._loop.withdraw(body)
-                why = self._loop.frozen or "the arbiter is busy"
+                withdrawn = self._inbox.withdraw(body)
+                why = self._published.frozen or "the arbiter is busy"
                 left = "nothing was changed" if withdrawn else "it comes into force if the ledger takes it after all"
                 raise ValueError(f"not journaled within {TAKE_S:g} s: {why}; {left}")
             time.sleep(0.02)
-
-    # ---- the file
-
-    def apply_config(self, config_json: str) -> dict[str, Any]:
-        """Make the pool agree with a file; waits until it is journaled and the gateway was told.
-
-        Raises:
-            ValueError: the file cannot be put into force, and nothing was changed; or the ledger does not answer.
-        """
-        done: Future[dict[str, Any]] = self._loop.configure(PoolFile.model_validate_json(config_json))
-        try:
-            return done.result(timeout=CONFIG_S)
-        except FutureTimeout:
-            raise ValueError(
-                f"the ledger has not taken the file within {CONFIG_S:g} s ({self._loop.frozen or 'it is slow'}); the "
-                "file before it is in force until it does: see `ebbtide status`, and run `ebbtide up` again"
-            ) from None
-
-    # ---- keys; each method answers with the key's row
-
-    def create_key(self, grant: KeyGrant) -> dict[str, Any]:
-        """Make an API key; every gateway takes it within a second.
-
-        Raises:
-            ValueError: refused; the message says why.
-        """
-        return self._key_change(self._loop.keys.create(grant))
-
-    def rotate_key(self, name: str, sha256: str, grace_s: float) -> dict[str, Any]:
-        """Give a key another secret; the old one stays good for ``grace_s``. Same errors."""
-        return self._key_change(self._loop.keys.rotate(name, sha256, grace_s))
-
-    def revoke_key(self, name: str) -> dict[str, Any]:
-        """Close a key for good; every gateway refuses it within a second. Same errors."""
-        return self._key_change(self._loop.keys.revoke(name))
-
-    def _key_change(self, change: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return self._loop.change_keys(change).result(timeout=KEY_CHANGE_S)
-        except FutureTimeout:
-            raise ValueError(
-                f"not journaled within {KEY_CHANGE_S:g} s ({self._loop.frozen or 'the arbiter is busy'}); "
-                "it comes into force if the ledger takes it after all: see `ebbtide keys list`"
-            ) from None

@@ -16,16 +16,17 @@ from ebbtide_autoscaler.service.pool_view import view
 
 def status(pool: str, loop: Loop) -> dict[str, Any]:
     """The pool for people and scripts, by the arbiter's process itself."""
-    seen, state, now_s = loop.seen, loop.world.state, clock.now_s()
+    published = loop.published
+    seen, state, now_s = published.seen, published.state, clock.now_s()
     policy = loop.file.config.policy if loop.file.config else PolicyConfig()
     restart_s = policy.restart_cost_s
-    usual_s = expected_s(loop.world.memory.away, now_s, park_first=policy.park_first)
+    usual_s = expected_s(published.world.memory.away, now_s, park_first=policy.park_first)
     ways = asides(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
     shared = settings.teams(loop.file.config) if loop.file.config else ()
-    found = view(state, seen, loop.waits, now_s, ways, shared) if seen else {}
-    still, file = loop.still, loop.file
+    found = view(state, seen, published.waits, now_s, ways, shared) if seen else {}
+    still, file = published.still, loop.file
     gateway = Heardless(
-        last_s=loop.reports.gateway_last_s,
+        last_s=loop.inbox.gateway_last_s,
         trouble=loop.acting.gateway.trouble,
         trouble_since_s=loop.acting.gateway.trouble_since_s,
     )
@@ -39,7 +40,7 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
             "frozen_since_s": still.since_s or None,
             "frozen_by": still.by or "",
             "mode": file.mode,
-            "tick_s": round(loop.tick_took_s, 5),
+            "tick_s": round(published.tick_took_s, 5),
         },
         "metrics": loop.metrics_door.status(),
         "cluster": loop.size.status(),

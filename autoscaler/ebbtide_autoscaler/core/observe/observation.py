@@ -39,7 +39,7 @@ class Seen:
     """Everything that is known besides the ledger."""
 
     started_s: float  # of this arbiter: nobody counts as silent before it has had time to report
-    back_s: float = -inf  # when this arbiter came back after it had been away (see ``Reports.attend``); -inf: never
+    back_s: float = -inf  # when this arbiter came back after it had been away (see ``Inbox.attend``); -inf: never
     ranks: Mapping[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
     controllers: Mapping[JobName, Heard[ControllerReport]] = field(default_factory=dict)
     replicas: Mapping[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
