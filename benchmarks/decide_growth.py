@@ -26,7 +26,6 @@ from benchmarks.rows import percentile
 from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.ids import EndpointName, RecordId
 from ebbtide.pool.records import having
-from ebbtide_autoscaler.control.gc_tuning import collect_seldom
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.observe.observe import routes, traffic
@@ -34,6 +33,7 @@ from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Snapshot
 from ebbtide_autoscaler.core.tick.instructions import instruct
 from ebbtide_autoscaler.core.tick.tick import step
 from ebbtide_autoscaler.journal.records import encode_event
+from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 
 T = TypeVar("T")
 SIZES = {104: 200, 304: 200, 1_000: 100, 3_000: 60, 10_000: 30}  # slots, multiples of 8, and how many calls

@@ -35,7 +35,7 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
         "ebbtide_autoscaler.core.tick.instructions",
         "ebbtide_autoscaler.journal.records",
         "ebbtide_autoscaler.journal.recovery",
-        "ebbtide_autoscaler.control.steady_clock",
+        "ebbtide_autoscaler.process.steady_clock",
         "ebbtide_autoscaler.cluster.size",
         "ebbtide_autoscaler.forecast.watch",
         "ebbtide.ledger.log",

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ebbtide.agent.process import exit_with_parent, started_ticks
 from ebbtide.pool.words import many
-from ebbtide_autoscaler.control.gc_tuning import collect_seldom
+from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 from ebbtide_simulator.played.kept import Kept
 from ebbtide_simulator.played.one_run import Played, played
 from ebbtide_simulator.policies.contenders import CONTENDERS

@@ -39,8 +39,8 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide_autoscaler.actor.arbiter import Arbiter
 from ebbtide_autoscaler.control.inbox import GATEWAY_PRESENT_S
-from ebbtide_autoscaler.control.steady_clock import clock
 from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.process.steady_clock import clock
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.arbiter import FakeLoop, N, an_arbiter
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide_autoscaler.control.steady_clock import SteadyClock
 from ebbtide_autoscaler.integrations.ray_serve_policy import ServePolicy
+from ebbtide_autoscaler.process.steady_clock import SteadyClock
 
 CHAT, EMBED = "app#chat", "app#embed"
 NAMED: Mapping[str, Mapping[str, Any]] = {

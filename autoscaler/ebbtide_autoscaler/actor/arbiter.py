@@ -33,13 +33,13 @@ from ebbtide.client.messages import (
 from ebbtide.config.root import PoolFile
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
-from ebbtide_autoscaler.control.gc_tuning import collect_seldom
 from ebbtide_autoscaler.control.loop import Loop
-from ebbtide_autoscaler.control.steady_clock import clock
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.reconcile_config import unsettled
 from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.journal.heartbeat import start_beating
+from ebbtide_autoscaler.process.gc_tuning import collect_seldom
+from ebbtide_autoscaler.process.steady_clock import clock
 from ebbtide_autoscaler.service.config_service import ConfigService
 from ebbtide_autoscaler.service.job_service import JobService
 from ebbtide_autoscaler.service.operator_service import OperatorService

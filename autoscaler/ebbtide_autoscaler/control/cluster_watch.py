@@ -27,7 +27,7 @@ from ebbtide_autoscaler.control.agent_handles import Agents
 from ebbtide_autoscaler.control.fence_table import FenceBook, fallen, strays
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
-from ebbtide_autoscaler.control.steady_clock import clock
+from ebbtide_autoscaler.process.steady_clock import clock
 
 LIVING_S = 0.25  # between two looks at the list of replica actors, one call to Ray's GCS
 NODES_S = 1.0

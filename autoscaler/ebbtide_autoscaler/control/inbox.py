@@ -25,9 +25,9 @@ from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control.fence_table import FenceBook
-from ebbtide_autoscaler.control.steady_clock import clock
 from ebbtide_autoscaler.core.observe.observation import Heard, Seen
 from ebbtide_autoscaler.core.observe.observe import looked_too_early
+from ebbtide_autoscaler.process.steady_clock import clock
 
 GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits
 AWAY_S = 2.0  # without a tick; they come every 0.2 s, and a caller gives a call up after 2 s

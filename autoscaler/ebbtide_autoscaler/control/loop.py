@@ -27,10 +27,8 @@ from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.fence_table import FenceBook
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.key_changes import KeyDesk
-from ebbtide_autoscaler.control.loop_thread import LoopThread
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.control.reconcile import Acting
-from ebbtide_autoscaler.control.steady_clock import clock, latest_s
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.observation import Limits, Seen
@@ -47,6 +45,8 @@ from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
 from ebbtide_autoscaler.metrics.exporter import MetricsDoor
 from ebbtide_autoscaler.metrics.gauges import Condition
 from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
+from ebbtide_autoscaler.process.loop_thread import LoopThread
+from ebbtide_autoscaler.process.steady_clock import clock, latest_s
 
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
 

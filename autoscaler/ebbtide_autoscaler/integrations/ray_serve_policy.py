@@ -34,10 +34,10 @@ from ebbtide.pool.ids import EndpointName, SeatId, seat_id
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.control.steady_clock import SteadyClock
 from ebbtide_autoscaler.core.demand.replica_target import Want, wants
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.forecast.watch import Watch
+from ebbtide_autoscaler.process.steady_clock import SteadyClock
 
 
 class Context(Protocol):

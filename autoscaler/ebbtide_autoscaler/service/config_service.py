@@ -11,9 +11,9 @@ from typing import Any
 from ebbtide.client.messages import KeyGrant
 from ebbtide.config.root import PoolFile
 from ebbtide_autoscaler.control.key_changes import KeyDesk
-from ebbtide_autoscaler.control.loop_thread import LoopThread
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.process.loop_thread import LoopThread
 from ebbtide_autoscaler.service.operator_service import must_be_open
 
 CONFIG_S = 30.0  # an fsync, and a first start of Serve: 3-14 s on 2 cores (docs/origins.md)

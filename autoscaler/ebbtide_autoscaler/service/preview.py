@@ -5,11 +5,11 @@ from typing import Any
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.control.steady_clock import clock
 from ebbtide_autoscaler.core.decide.lookahead import foreseen
 from ebbtide_autoscaler.core.observe.observe import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.tick.tick import shown
+from ebbtide_autoscaler.process.steady_clock import clock
 
 
 def foresee(published: Published, file: FileDesk, at_s: float) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.key_changes import KeyDesk
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.control.steady_clock import clock
 from ebbtide_autoscaler.core.observe.observe import lease, placed, replica_orders, settling
+from ebbtide_autoscaler.process.steady_clock import clock
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
 

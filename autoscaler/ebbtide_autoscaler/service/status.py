@@ -6,11 +6,11 @@ from typing import Any
 
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.loop import Loop
-from ebbtide_autoscaler.control.steady_clock import clock
 from ebbtide_autoscaler.core.jobs.preemption_cost import asides
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
 from ebbtide_autoscaler.core.observe.alerts import Heardless, Notice, notices
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
+from ebbtide_autoscaler.process.steady_clock import clock
 from ebbtide_autoscaler.service.pool_view import view
 
 
