@@ -18,15 +18,15 @@ import torch
 
 from benchmarks.bulk.outcome import Outcome, measured
 from benchmarks.bulk.weights import Weights
-from ebbtide.storage.arenas import Arenas
-from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.container import read_header
+from ebbtide.storage.bandwidth.node_traffic import node_traffic
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.memory.arena_pool import Arenas
+from ebbtide.storage.memory.buffer_pool import process_pool
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.node_traffic import node_traffic
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.torch_views import torch_views
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.safetensors.file_header import read_header
+from ebbtide.storage.safetensors.torch_views import torch_views
 
 Tensors = Mapping[str, torch.Tensor]
 Load = Callable[[], Tensors]

@@ -10,11 +10,11 @@ import torch
 import xxhash
 
 from benchmarks.gpu.weights import Shapes
-from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.memory.buffer_pool import process_pool
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, from_buffers, plan_container
 
 LAYERS_PER_FILE = 5  # 2.2 GB, as checkpoints are cut
 BLOCK = 64 << 20

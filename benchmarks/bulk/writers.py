@@ -20,13 +20,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from benchmarks.bulk.outcome import Outcome, measured
 from benchmarks.bulk.weights import random_bytes
-from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.node_traffic import node_traffic
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.places import run_leases, run_paths
-from ebbtide.storage.training.ports import TrainingPorts
+from ebbtide.storage.bandwidth.node_traffic import node_traffic
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.run_directory.run_paths import run_leases, run_paths
+from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts
+from ebbtide.storage.memory.buffer_pool import process_pool
+from ebbtide.storage.posix.posix_transport import PosixTransport
 
 OURS, DCP, SAFETENSORS, TORCH = "ebbtide", "torch DCP", "safetensors + fsync", "torch.save + fsync"
 State = dict[str, torch.Tensor]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.residency import resident_share
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.page_cache import resident_share
 
 REQUEST_BYTES = 16 << 20
 PAGE_BYTES = 4096

@@ -12,16 +12,16 @@ from importlib import import_module
 import torch
 
 from benchmarks.gpu.weights import Weights
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.device import DeviceTransport, StagedTransport
-from ebbtide.storage.device_queue import DeviceQueue
+from ebbtide.storage.device.device_queue import DeviceQueue
+from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.gds_probe import GdsVerdict
+from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
+from ebbtide.storage.device.kvikio_files import KvikioFiles
+from ebbtide.storage.device.placements import Placement
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.gds import GdsSettings, GdsTransport
-from ebbtide.storage.gds_probe import GdsVerdict
-from ebbtide.storage.kvikio_files import KvikioFiles
-from ebbtide.storage.placements import Placement
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.torch_views import torch_views
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.safetensors.torch_views import torch_views
 
 DEADLINE_S = 120.0
 OURS = "ebbtide"

@@ -46,7 +46,7 @@ from benchmarks.gpu.preempt_child import (
 from benchmarks.gpu.told import Child, ChildFailed
 from benchmarks.preempt.events import Event
 from benchmarks.rows import Bar, Row, result, row, write
-from ebbtide.storage.gds_probe import probe_gds
+from ebbtide.storage.device.gds_probe import probe_gds
 from evidence.provenance import RESULTS
 
 NAME = "gpu_preempt"

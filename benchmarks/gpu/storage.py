@@ -36,9 +36,9 @@ from benchmarks.gpu.loaders import FAST, OURS, PLAIN, Loader, loaders
 from benchmarks.gpu.machine import filesystem, hardware
 from benchmarks.gpu.weights import Shapes, Weights, make_weights
 from benchmarks.rows import Bar, Row, result, row, write
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.device_queue import pinned_pool, queue_for
-from ebbtide.storage.gds_probe import GdsVerdict, probe_gds
+from ebbtide.storage.device.device_queue import pinned_pool, queue_for
+from ebbtide.storage.device.gds_probe import GdsVerdict, probe_gds
+from ebbtide.storage.memory.buffer_pool import BufferPool
 from evidence.provenance import RESULTS
 
 NAME = "gpu_storage"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.checking import IndexedFile
-from ebbtide.storage.chunk_hash import ContentHash
-from ebbtide.storage.container import Header, read_header
-from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
-from ebbtide.storage.index import Hashing, IndexBuilder
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.integrity.chunk_hash import ContentHash
+from ebbtide.storage.integrity.chunk_index import Hashing, IndexBuilder
+from ebbtide.storage.integrity.chunk_verification import IndexedFile
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.safetensors.file_header import Header, read_header
+from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, from_buffers, plan_container
 
 WRITE_DEADLINE_S = 240.0
 

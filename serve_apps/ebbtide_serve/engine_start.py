@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from ebbtide.client.messages import RankLoad
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide_serve.loading.record import OWN
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.bandwidth.node_traffic import node_traffic
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import NotPublished
-from ebbtide.storage.late_lease import LateLeases
-from ebbtide.storage.leases import SharedLeases
-from ebbtide.storage.limits import limits_of
-from ebbtide.storage.node_traffic import node_traffic
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.paths import StorePaths
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.shared_files import Bounded
-from ebbtide.storage.traffic import Traffic
+from ebbtide.storage.files.shared_files import Bounded
+from ebbtide.storage.leases.best_effort_leases import LateLeases
+from ebbtide.storage.leases.object_leases import SharedLeases
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import limits_of
+from ebbtide.storage.objects.store_paths import StorePaths
+from ebbtide.storage.posix.posix_transport import PosixTransport
 
 STORE_ANSWERS_S = 10.0  # as long as a lease may take (``lease.Pace``): a store that is silent for longer is down
 

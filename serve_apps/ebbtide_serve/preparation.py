@@ -26,14 +26,14 @@ from typing import Any, Literal
 from ebbtide.config.scalars import is_stored_model
 from ebbtide.modes import Place, took
 from ebbtide.storage.errors import Refused, StorageError
-from ebbtide.storage.models.fitting import shown
-from ebbtide.storage.models.left_behind import left_behind
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.resolving import StoredModel, resolve
-from ebbtide.storage.models.sources import within_patience
-from ebbtide.storage.models.urls import local_path
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.shared_files import Bounded
+from ebbtide.storage.files.shared_files import Bounded
+from ebbtide.storage.models.registry.model_resolution import StoredModel, resolve
+from ebbtide.storage.models.sources.excluded_weights import left_behind
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.models.sources.shard_consistency import shown
+from ebbtide.storage.models.sources.source import within_patience
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.remote.urls import local_path
 from ebbtide_serve.artefacts import trials
 from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
 from ebbtide_serve.artefacts.fingerprint import Fingerprint, fingerprint

@@ -26,7 +26,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide_serve.background import nicely
 from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
 from ebbtide_serve.engine_sleep import CanSleep

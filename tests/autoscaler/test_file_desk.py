@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
-from ebbtide.storage.limits import LIMITS, limits_of
+from ebbtide.storage.objects.store_limits import LIMITS, limits_of
 from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.key_changes import KeyDesk
 from ebbtide_autoscaler.journal.records import CONFIGS_KEPT

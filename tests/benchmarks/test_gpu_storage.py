@@ -14,7 +14,7 @@ from benchmarks.gpu.loaders import Loader
 from benchmarks.gpu.storage import COMMAND, FIO, LINK, LOOP, Run, bars_of, rows_of
 from benchmarks.gpu.weights import Shapes, Weights, make_weights
 from benchmarks.rows import row
-from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.memory.buffer_pool import BufferPool
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

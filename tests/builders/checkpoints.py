@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ebbtide.storage.torch_views import DTYPE_NAMES
-from ebbtide.storage.training.about import About
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.rank_entry import RankEntry
-from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
-from ebbtide.storage.training.tree_leaves import Json
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.state.about_json import About
+from ebbtide.storage.checkpoints.state.rank_entry import RankEntry
+from ebbtide.storage.checkpoints.state.rank_file import Shard, shard_bytes, write_shards
+from ebbtide.storage.checkpoints.state.state_tree import Json
+from ebbtide.storage.safetensors.torch_views import DTYPE_NAMES
 
 
 def every_type() -> dict[str, torch.Tensor]:

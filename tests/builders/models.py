@@ -8,12 +8,12 @@ from typing import Self
 
 import pytest
 
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.models.derived import ARTEFACT, flat_name
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.sources import Part, Reading, SourceFile
+from ebbtide.storage.models.registry.derived_artifacts import ARTEFACT, flat_name
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.models.sources.source import Part, Reading, SourceFile
 from ebbtide.storage.names import ObjectId, ref_name, tag
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.models.made import make_checkpoint
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.held import HeldCapture
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.process_store import ProcessStore

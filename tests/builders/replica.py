@@ -10,9 +10,9 @@ import pytest
 
 from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import ReplicaOrders, ReplicaReport
-from ebbtide.storage.container import Header, parse_header
-from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.safetensors.file_header import Header, parse_header
+from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, from_buffers, plan_container
 from ebbtide_serve.preparation import STORE, LoadOptions, Preparation, Wish
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.loading.small_model import SHARDS, checkpoint_tensors, publish_tensors

@@ -5,18 +5,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ebbtide.storage.collecting import collect, filesystem_now_s, survey
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import TransferFailed
-from ebbtide.storage.garbage import Fate, Grace, plan
-from ebbtide.storage.holding import REAL, System
-from ebbtide.storage.lease import Pace
-from ebbtide.storage.leases import SharedLeases
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.files.shared_files import Operation, perform
+from ebbtide.storage.leases.lease_file import Pace
+from ebbtide.storage.leases.lease_holder import REAL, System
+from ebbtide.storage.leases.object_leases import SharedLeases
+from ebbtide.storage.maintenance.garbage_collection import collect, filesystem_now_s, survey
+from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
 from ebbtide.storage.names import COMMIT, ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.residency import resident_share
-from ebbtide.storage.shared_files import Operation, perform
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.page_cache import resident_share
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     NO_GRACE,

@@ -9,7 +9,7 @@ import torch
 
 from ebbtide.client.messages import RankReport
 from ebbtide.snapshot.regions.look import RegionView
-from ebbtide.storage.training.plain_state import pack
+from ebbtide.storage.checkpoints.state.plain_state import pack
 from ebbtide_train.session.left_behind import Left, Taken
 
 

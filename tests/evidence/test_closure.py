@@ -34,7 +34,11 @@ def test_a_closure_has_all_that_importing_loads() -> None:
     """Held against Python itself: what a fresh interpreter has loaded is in the closure."""
     import subprocess
 
-    names = ["ebbtide_autoscaler.core.decide.policy", "ebbtide_serve.gateway.hold", "ebbtide.storage.reading"]
+    names = [
+        "ebbtide_autoscaler.core.decide.policy",
+        "ebbtide_serve.gateway.hold",
+        "ebbtide.storage.objects.stored_file",
+    ]
     code = f"import sys\nfor name in {names}: __import__(name)\nprint(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.split(".")[0] in PRODUCT}
@@ -59,8 +63,8 @@ def test_a_pool_has_its_processes() -> None:
 
 # Started by name, and behind no result: `ebbtide doctor`, `probe` and the exactness checks of training.
 APART = {
-    "ebbtide.probe.rehearsal_child",
-    "ebbtide.storage.gds_probe",
+    "ebbtide.diagnostics.probe.rehearsal_child",
+    "ebbtide.storage.device.gds_probe",
     "ebbtide_train.control",
     "ebbtide_train.plain",
 }

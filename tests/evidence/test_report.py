@@ -25,7 +25,7 @@ CHANGED = (
     "ebbtide_serve.gateway.hold",
     "ebbtide_autoscaler.core.decide.policy",
     "ebbtide_simulator.played.one_run",
-    "ebbtide.storage.posix",
+    "ebbtide.storage.posix.posix_transport",
     "ebbtide_train.session.session",
 )
 

@@ -12,20 +12,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.choose import Way, device_transport, probe_directory
-from ebbtide.storage.chunk_hash import device_hash
-from ebbtide.storage.device import DeviceTransport, StagedTransport
-from ebbtide.storage.device_hash import DeviceHasher
-from ebbtide.storage.device_queue import CudaQueue, Pinning, pinned_pool, queue_for
+from ebbtide.storage.device.device_hash import DeviceHasher
+from ebbtide.storage.device.device_queue import CudaQueue, Pinning, pinned_pool, queue_for
+from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
+from ebbtide.storage.device.kvikio_files import KvikioFiles
+from ebbtide.storage.device.placements import Placement, place
+from ebbtide.storage.device.transport_choice import Way, device_transport, probe_directory
 from ebbtide.storage.errors import Corrupt
-from ebbtide.storage.gds import GdsSettings, GdsTransport
-from ebbtide.storage.kvikio_files import KvikioFiles
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.placements import Placement, place
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import Mode
-from ebbtide.storage.transport import CHUNK_BYTES
+from ebbtide.storage.integrity.chunk_hash import device_hash
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import Mode
+from ebbtide.storage.transport.transport import CHUNK_BYTES
 from tests.platform.storage.device_fakes import LONG_S, flip, indexed
 
 pytestmark = [

@@ -14,7 +14,7 @@ import pytest
 
 from ebbtide.config.load import load
 from ebbtide.pool.ids import EndpointName, seat_id
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.objects.manifest import Kind
 from ebbtide_autoscaler.control.settings import seat_plan
 from ebbtide_serve.preparation import STORE
 from tests.platform.storage.stores import store_at

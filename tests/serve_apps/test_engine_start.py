@@ -33,7 +33,7 @@ def test_ranks_that_do_not_know_give_no_stages() -> None:
 
 def test_loads_are_told_by_rank_with_the_reasons_for_a_slower_way() -> None:
     one, other, none = StartRecord(rank=0), StartRecord(rank=1), StartRecord(rank=2)
-    from ebbtide.storage.report import Mode, TransferReport
+    from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 
     one.add("ebbtide_flat", TransferReport({Mode.DIRECT: 7}, 1.0, why_not_better="no GPU"), 1.0)
     other.add("ebbtide", TransferReport({Mode.GDS: 9}, 1.0), 2.0)

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from ebbtide.config.storage import StorageSection
-from ebbtide.storage import shared_files
-from ebbtide.storage.leases import of_object
-from ebbtide.storage.limits import leave_limits
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.paths import StorePaths
+from ebbtide.storage.files import shared_files
+from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import leave_limits
+from ebbtide.storage.objects.store_paths import StorePaths
 from ebbtide_serve import pool_store
 from ebbtide_serve import preparation as preparation_module
 from ebbtide_serve.artefacts.cache_dir import own_directory

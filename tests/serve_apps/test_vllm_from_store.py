@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide_serve.preparation import STORE
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.replica_under_test import HEADERS, ReplicaUnderTest, until

@@ -10,12 +10,12 @@ import torch
 
 from ebbtide.config.storage import StorageSection
 from ebbtide.ledger.log import EpochLog
+from ebbtide.storage.checkpoints.manager.resume_decision import go_on_from, runs
+from ebbtide.storage.checkpoints.run_directory.cleanup import of_checkpoint
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, RunPaths
+from ebbtide.storage.checkpoints.run_directory.run_survey import read_start
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.limits import LIMITS, leave_limits
-from ebbtide.storage.training.cleaning import of_checkpoint
-from ebbtide.storage.training.deciding import go_on_from, runs
-from ebbtide.storage.training.places import CheckpointId, RunPaths
-from ebbtide.storage.training.survey import read_start
+from ebbtide.storage.objects.store_limits import LIMITS, leave_limits
 from ebbtide_train.session import checkpoint as checkpoint_module
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse

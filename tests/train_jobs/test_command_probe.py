@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from ebbtide.cli.main import cli
 from ebbtide.client.cluster import ClusterRecord, save_cluster
 from ebbtide.client.join import ClusterUnreachable
-from ebbtide.probe.node import NodeAsk, NodeReading
-from ebbtide.probe.rehearsal import Act
-from ebbtide.probe.report import ProbeReport
+from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading
+from ebbtide.diagnostics.probe.probe_report import ProbeReport
+from ebbtide.diagnostics.probe.rehearsal import Act
 from ebbtide.snapshot.tiers import Rates, Tier
 from ebbtide_train import command_probe as module
 

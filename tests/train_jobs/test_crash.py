@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import RankReport, Want
-from ebbtide.storage.training.places import CheckpointId
-from ebbtide.storage.training.publishing import Saving
+from ebbtide.storage.checkpoints.manager.two_phase_save import Saving
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide_train.compare import compare
 from ebbtide_train.control import GangPlan
 from ebbtide_train.session.gate import Away

@@ -13,8 +13,8 @@ import torch
 
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.ledger.log import EpochLog
+from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.errors import NoRoom
-from ebbtide.storage.training.host_copy import HostCopies
 from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session import park as park_module
 from ebbtide_train.session import safe_point as safe_point_module

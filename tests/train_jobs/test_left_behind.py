@@ -11,8 +11,8 @@ import torch
 from ebbtide.snapshot.evict import plan
 from ebbtide.snapshot.regions.look import RegionView
 from ebbtide.snapshot.regions.states import RegionKey, RegionState
-from ebbtide.storage.training.lineage import Claim, EpochFound, Start
-from ebbtide.storage.training.places import CheckpointId
+from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide_train.session import rescue as rescue_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointMismatch

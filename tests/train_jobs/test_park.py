@@ -11,7 +11,7 @@ import torch
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.snapshot.errors import HostMemoryShort
-from ebbtide.storage.training import rank_file
+from ebbtide.storage.checkpoints.state import rank_file
 from ebbtide_train.session import park as park_module
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate

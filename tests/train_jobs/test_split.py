@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from ebbtide.storage.training.boxes import Box
-from ebbtide.storage.training.tensor_index import Part, StoredTensor
+from ebbtide.storage.checkpoints.state.boxes import Box
+from ebbtide.storage.checkpoints.state.tensor_index import Part, StoredTensor
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import SessionMisuse

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ebbtide.client.messages import Want
-from ebbtide.storage.training.host_copy import HostCopies
-from ebbtide.storage.training.rank_file import write_shards
+from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
+from ebbtide.storage.checkpoints.state.rank_file import write_shards
 from ebbtide_train.control import GangPlan
 from ebbtide_train.session import durability, together
 from ebbtide_train.session.checkpoint import CheckpointStore

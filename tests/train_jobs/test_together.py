@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
 from ebbtide.storage.errors import NoRoom, Superseded, TransferFailed
-from ebbtide.storage.training.checkpoints import RunCheckpoints
 from ebbtide_train.session import together
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless

@@ -15,11 +15,11 @@ from ebbtide.client.join import ClusterUnreachable, join
 from ebbtide.client.link import ArbiterLink
 from ebbtide.client.runtime_dir import helper_socket, runtime_dir
 from ebbtide.config.load import load, load_file
-from ebbtide.probe.acts import rehearse, tracked_bytes
-from ebbtide.probe.node import NodeAsk, NodeReading, read_node
-from ebbtide.probe.rehearsal import Act, RehearsalFailed
-from ebbtide.probe.report import Place, Target, report
-from ebbtide.storage.doctor.machine import Machine
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading, read_node
+from ebbtide.diagnostics.probe.probe_report import Place, Target, report
+from ebbtide.diagnostics.probe.rehearsal import Act, RehearsalFailed
+from ebbtide.diagnostics.probe.rehearsal_acts import rehearse, tracked_bytes
 from ebbtide_train.pick import pick
 from ebbtide_train.probe_session import session_tree
 from ebbtide_train.probe_target import NotProbed, OnNode, in_file, running

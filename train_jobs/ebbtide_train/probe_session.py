@@ -6,7 +6,7 @@ To the pool's books a session is a job of one rank; that rank is a keeper and no
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.storage.doctor.deadline import NoAnswer, within
+from ebbtide.diagnostics.host.deadline import NoAnswer, within
 from ebbtide_train.interactive.image_place import ImagePlace
 
 LOOK_S = 5.0  # a filesystem answers in milliseconds, or it hangs

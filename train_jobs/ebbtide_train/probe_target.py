@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ebbtide.config.job import JobSection
-from ebbtide.probe.fact import Fact, hindering
-from ebbtide.probe.report import Target
+from ebbtide.diagnostics.probe.fact import Fact, hindering
+from ebbtide.diagnostics.probe.probe_report import Target
 from ebbtide.snapshot.tiers import Means
 from ebbtide_train.probe_session import SessionTree
 

@@ -3,7 +3,7 @@
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ebbtide.probe.node import NodeAsk, NodeReading, read_node
+from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading, read_node
 
 START_S = 30.0  # the task may have to start a process there, which imports us: 3-5 s, on a busy node more
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ebbtide.config.pool import PoolMode
 from ebbtide.config.root import PoolFile
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.limits import leave_limits
+from ebbtide.storage.objects.store_limits import leave_limits
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.key_changes import KeyDesk, Write
 from ebbtide_autoscaler.journal.ledger_io import OpenLedger

@@ -1,9 +1,9 @@
 """The shared filesystem of a simulated pool: who moves many bytes at once makes the others wait. Pure.
 
-Two classes, as `ebbtide.storage.rate_book` has them: weights of replicas go before what jobs read and write, which
-keep a small share. Within a class all transfers are equally fast (processor sharing). Nothing is put on an agenda: a
-transfer knows when it has ended once somebody has asked about a later moment, so one that nobody waits for costs next
-to nothing.
+Two classes, as `ebbtide.storage.bandwidth.rate_scheduler` has them: weights of replicas go before what jobs read and
+write, which keep a small share. Within a class all transfers are equally fast (processor sharing). Nothing is put on an
+agenda: a transfer knows when it has ended once somebody has asked about a later moment, so one that nobody waits for
+costs next to nothing.
 
 Not modelled: links and disks of single nodes, the filesystem's servers, and checkpoints of jobs that train on; these
 are 16 GB a GPU every half an hour, a hundredth of what is assumed here.
@@ -12,7 +12,7 @@ are 16 GB a GPU every half an hour, a hundredth of what is assumed here.
 import heapq
 from dataclasses import dataclass
 
-from ebbtide.storage.rate_book import SHARES, TrafficClass
+from ebbtide.storage.bandwidth.rate_scheduler import SHARES, TrafficClass
 
 # One client of eight GPUs loads from such storage with 45 of 50 GB/s (InstantTensor, DeepSeek-R1 on 8 H200), and eight
 # such nodes are taken to share it. 3FS has six times as much for each of its 180 nodes.

@@ -15,16 +15,16 @@ from ebbtide.cli.output import json_option, print_json, print_table
 from ebbtide.cli.transfer_bar import TransferBar
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.reader import identity, survey
-from ebbtide.storage.leases import this_process
-from ebbtide.storage.limits import limits_of
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.training.checkpoints import Listed, RunCheckpoints
-from ebbtide.storage.training.deciding import go_on_from
-from ebbtide.storage.training.export import export as write
-from ebbtide.storage.training.places import DECISIONS, CheckpointId, RunPaths, run_leases, run_paths
-from ebbtide.storage.training.ports import TrainingPorts
-from ebbtide.storage.training.survey import newest_of
-from ebbtide.storage.training.verify import verify as damage_of
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.checkpoints.dcp.dcp_export import export as write
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import Listed, RunCheckpoints
+from ebbtide.storage.checkpoints.manager.resume_decision import go_on_from
+from ebbtide.storage.checkpoints.manager.verification import verify as damage_of
+from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths, run_leases, run_paths
+from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts
+from ebbtide.storage.checkpoints.run_directory.run_survey import newest_of
+from ebbtide.storage.leases.object_leases import this_process
+from ebbtide.storage.objects.store_limits import limits_of
 
 
 @click.group()

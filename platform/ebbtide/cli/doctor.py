@@ -19,16 +19,16 @@ from rich.text import Text
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.output import console, json_option, print_json, warn
 from ebbtide.client.cluster import NoPool, load_cluster
-from ebbtide.storage import cufile_json
-from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.doctor.bandwidth import BandwidthReading, measure_bandwidth
-from ebbtide.storage.doctor.deadline import NoAnswer, within
-from ebbtide.storage.doctor.findings import Finding, Verdict, by_verdict
-from ebbtide.storage.doctor.machine import Machine
-from ebbtide.storage.doctor.rdma import read_rdma
-from ebbtide.storage.doctor.report import POOL_BYTES, Report, Wishes, examine
+from ebbtide.diagnostics.doctor.bandwidth_check import BandwidthReading, measure_bandwidth
+from ebbtide.diagnostics.doctor.doctor_report import POOL_BYTES, Report, Wishes, examine
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict, by_verdict
+from ebbtide.diagnostics.doctor.rdma_check import read_rdma
+from ebbtide.diagnostics.host.deadline import NoAnswer, within
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.storage.device import cufile_json
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.memory.buffer_pool import process_pool
+from ebbtide.storage.posix.posix_transport import PosixTransport
 
 _TITLES = {
     Verdict.MISSING: ("Missing or broken", "red"),

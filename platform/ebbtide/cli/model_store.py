@@ -18,19 +18,19 @@ from click.shell_completion import CompletionItem
 from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.client.cluster import NoPool, load_cluster
 from ebbtide.config.load import load
-from ebbtide.storage.buffers import process_pool
-from ebbtide.storage.doctor.deadline import NoAnswer, within
-from ebbtide.storage.durable import Disk
+from ebbtide.diagnostics.host.deadline import NoAnswer, within
+from ebbtide.storage.bandwidth.node_traffic import node_traffic
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
-from ebbtide.storage.limits import Limits, limits_of
-from ebbtide.storage.node_traffic import node_traffic
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.paths import StorePaths
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.refs import Refs
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Consume, Fill, Range, Transport
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.memory.buffer_pool import process_pool
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.refs import Refs
+from ebbtide.storage.objects.store_limits import Limits, limits_of
+from ebbtide.storage.objects.store_paths import StorePaths
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Consume, Fill, Range, Transport
 
 CommandT = TypeVar("CommandT", bound=Callable[..., object])
 

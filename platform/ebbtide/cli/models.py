@@ -13,19 +13,19 @@ from ebbtide.cli.model_store import StoreOptions, complete_models, open_store, s
 from ebbtide.cli.models_care import gc, repair, verify
 from ebbtide.cli.output import json_option, print_json, print_table, warn
 from ebbtide.cli.transfer_bar import TransferBar
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.errors import Corrupt, NotPublished
-from ebbtide.storage.garbage import Grace
-from ebbtide.storage.leases import of_object
-from ebbtide.storage.models import exporting
-from ebbtide.storage.models.importing import import_model
-from ebbtide.storage.models.listing import ModelRow, holders_of_objects, list_models
-from ebbtide.storage.models.opening import open_source
-from ebbtide.storage.models.progress import ImportProgress
-from ebbtide.storage.models.terms import How, Imported
-from ebbtide.storage.models.wanted import LATEST, SHORT_ID, check_is_free, default_name, find, split_ref
+from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.maintenance.garbage_plan import Grace
+from ebbtide.storage.models.importer.import_progress import ImportProgress
+from ebbtide.storage.models.importer.import_terms import How, Imported
+from ebbtide.storage.models.importer.model_import import import_model
+from ebbtide.storage.models.registry import model_export
+from ebbtide.storage.models.registry.model_list import ModelRow, holders_of_objects, list_models
+from ebbtide.storage.models.registry.model_names import LATEST, SHORT_ID, check_is_free, default_name, find, split_ref
+from ebbtide.storage.models.sources.source_factory import open_source
 from ebbtide.storage.names import ref_name
 from ebbtide.storage.names import tag as checked_tag
-from ebbtide.storage.rate_book import TrafficClass
 
 _HOW = {
     How.COPIED: "imported",
@@ -134,7 +134,7 @@ def export(*, name: str, destination: str, where: StoreOptions, as_json: bool) -
         found = find(store, name)
         with store.open(found.object) as stored, TransferBar(quiet=as_json) as bar:
             try:
-                done = exporting.export(
+                done = model_export.export(
                     stored, destination, progress=lambda count, total: bar.show("exporting", count, total)
                 )
             except Corrupt as error:

@@ -12,17 +12,24 @@ from ebbtide.cli.interrupts import terminated_is_interrupted
 from ebbtide.cli.model_store import StoreOptions, complete_models, open_store, store_options, told
 from ebbtide.cli.output import json_option, print_json, print_table, warn
 from ebbtide.cli.transfer_bar import TransferBar
-from ebbtide.storage.collecting import Collected, collect, filesystem_now_s, survey
 from ebbtide.storage.errors import Corrupt, NotPublished
-from ebbtide.storage.garbage import Fate, Grace, Verdict, plan
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.models.derived import FLAT, NotNeeded, give_up_derived, model_of, not_needed, without
-from ebbtide.storage.models.mending import mend
-from ebbtide.storage.models.opening import open_source
-from ebbtide.storage.models.records import ImportRecords
-from ebbtide.storage.models.wanted import SHORT_ID, Wanted, find
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.scrub import scrub
+from ebbtide.storage.maintenance.garbage_collection import Collected, collect, filesystem_now_s, survey
+from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, Verdict, plan
+from ebbtide.storage.maintenance.scrub import scrub
+from ebbtide.storage.models.importer.import_records import ImportRecords
+from ebbtide.storage.models.registry.derived_artifacts import (
+    FLAT,
+    NotNeeded,
+    give_up_derived,
+    model_of,
+    not_needed,
+    without,
+)
+from ebbtide.storage.models.registry.model_names import SHORT_ID, Wanted, find
+from ebbtide.storage.models.registry.model_repair import mend
+from ebbtide.storage.models.sources.source_factory import open_source
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide.cli.output import console
-from ebbtide.probe.report import NodeReport, ProbeReport, TierLine
+from ebbtide.diagnostics.probe.probe_report import NodeReport, ProbeReport, TierLine
 from ebbtide.snapshot.tiers.words import IN_WORDS, gigabytes, seconds
 
 

@@ -6,7 +6,7 @@ from pydantic_core import PydanticCustomError
 from ebbtide.config.scalars import SizeBytes
 from ebbtide.config.section import Section
 
-CHUNK_BYTES = 16 * 2**20  # what is moved at once (``ebbtide.storage.transport``)
+CHUNK_BYTES = 16 * 2**20  # what is moved at once (``ebbtide.storage.transport.transport``)
 
 
 class StorageSection(Section):

@@ -23,8 +23,8 @@ from ebbtide.helper.service import Service
 from ebbtide.snapshot.driver.bounded import BoundedDriver
 from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.find import find_driver
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import StorageError
+from ebbtide.storage.files.durable_files import Disk
 
 
 @click.command()

@@ -9,8 +9,8 @@ from ebbtide.helper.operation import Operation, Workplace
 from ebbtide.helper.places import check_way
 from ebbtide.helper.reviving import dumped_entry
 from ebbtide.helper.steps import Op, Step
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import StorageError
+from ebbtide.storage.files.durable_files import Disk
 
 
 def check_discard(image_dir: Path) -> Manifest:

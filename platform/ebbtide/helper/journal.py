@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from ebbtide.helper.book import Book, Line
 from ebbtide.helper.errors import HelperUnusable
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import StorageError
+from ebbtide.storage.files.durable_files import Disk
 
 COMPACT_ABOVE_BYTES = 1 << 20  # some 3000 lines; a book of a node's workloads has a few hundred
 _HASH_CHARS = 16

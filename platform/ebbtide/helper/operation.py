@@ -14,8 +14,8 @@ from ebbtide.helper.criu.machine import Machine
 from ebbtide.helper.criu.program import Criu
 from ebbtide.helper.journal import Journal
 from ebbtide.helper.steps import Op, Step
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import StorageError
+from ebbtide.storage.files.durable_files import Disk
 
 
 @dataclass(frozen=True, slots=True)

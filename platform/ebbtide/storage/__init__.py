@@ -1,11 +1,14 @@
 """Bytes between the shared filesystem and memory: fast, verified, and never wrong.
 
-Three floors, each knowing only those below it:
+From the top down; a room knows only those below it:
 
-- *transport*: ranges of a file into memory and back (``posix``, ``gds``), with buffers that live as
-  long as the process;
-- *object*: immutable directories of plain safetensors with chunk hashes, published by rename and named by refs;
-- *models*: what an endpoint loads, imported once however many nodes ask.
+- `models`, `checkpoints`: what endpoints load, and what jobs save;
+- `maintenance`, `device`: garbage collection, scrub and repair; files into GPU memory;
+- `objects`, `posix`, `coordination`: immutable directories published by rename; files by O_DIRECT; one does it, all
+  have it;
+- `bandwidth`, `integrity`, `leases`, `memory`, `remote`, `safetensors`: what those stand on;
+- `files`, `transport`: calls of POSIX and Linux; what every byte mover is.
 
-Knows the operating system and numpy; torch only where device memory is meant. Knows neither Ray nor vLLM.
+`errors` and `names` are for all of them. Knows the operating system and numpy; torch only where device memory or
+training state is meant. Knows neither Ray nor vLLM.
 """

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.storage.container import Header, TensorEntry
-from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, filling, plan_container
-from ebbtide.storage.durable import storage_error
 from ebbtide.storage.errors import Corrupt, Refused
-from ebbtide.storage.transport import Fill
+from ebbtide.storage.files.durable_files import storage_error
+from ebbtide.storage.safetensors.file_header import Header, TensorEntry
+from ebbtide.storage.safetensors.file_layout import ContainerPlan, TensorSpec, filling, plan_container
+from ebbtide.storage.transport.transport import Fill
 
 MAX_BYTES = 1 << 30  # of all files; vLLM's caches of a large model have some 100 MB
 MAX_FILES = 50_000

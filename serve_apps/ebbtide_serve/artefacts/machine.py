@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
-from ebbtide.storage.doctor.gpu import read_gpu
-from ebbtide.storage.doctor.machine import Machine
+from ebbtide.diagnostics.doctor.gpu_check import read_gpu
+from ebbtide.diagnostics.host.machine_reader import Machine
 
 # Distributions by what they are; the first one that is installed counts.
 _DISTRIBUTIONS = {

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.storage.budget import reserve
+from ebbtide.storage.coordination.single_flight import Leading, Terms, fly
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
-from ebbtide.storage.flight import Leading, Terms, fly
-from ebbtide.storage.holding import DEFAULT_PACE
-from ebbtide.storage.leases import this_process
-from ebbtide.storage.manifest import Kind, Manifest
-from ebbtide.storage.models.derived import mark_used
+from ebbtide.storage.leases.lease_holder import DEFAULT_PACE
+from ebbtide.storage.leases.object_leases import this_process
+from ebbtide.storage.maintenance.space_reservation import reserve
+from ebbtide.storage.models.registry.derived_artifacts import mark_used
 from ebbtide.storage.names import ObjectId, ref_name, tag
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.objects.manifest import Kind, Manifest
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.stored_object import StoredObject
 from ebbtide_serve.artefacts.bundle import Found, bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
 from ebbtide_serve.artefacts.relocating import relocate

@@ -15,9 +15,9 @@ import psutil
 import torch
 from torch import nn
 
-from ebbtide.storage.container_plan import ContainerPlan, filling, from_buffers
-from ebbtide.storage.manifest import FileEntry, Kind
 from ebbtide.storage.names import ObjectId
+from ebbtide.storage.objects.manifest import FileEntry, Kind
+from ebbtide.storage.safetensors.file_layout import ContainerPlan, filling, from_buffers
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import flat_memory, plan_flat
 from ebbtide_serve.loading.flat_key import FlatKey

@@ -18,10 +18,10 @@ from dataclasses import replace
 
 import torch
 
-from ebbtide.storage.placements import Placement, Placements
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.stored_object import StoredObject
-from ebbtide.storage.torch_views import torch_view
+from ebbtide.storage.device.placements import Placement, Placements
+from ebbtide.storage.objects.stored_object import StoredObject
+from ebbtide.storage.safetensors.torch_views import torch_view
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.transfers import NOTHING, SEGMENT_BYTES, read_ranges
 from ebbtide_serve.loading.windows import Window, cut_windows

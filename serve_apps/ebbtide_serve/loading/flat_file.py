@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from ebbtide.storage.container import Header
-from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, plan_container, specs_of
-from ebbtide.storage.placements import Placements
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.device.placements import Placements
+from ebbtide.storage.objects.stored_object import StoredObject
+from ebbtide.storage.safetensors.file_header import Header
+from ebbtide.storage.safetensors.file_layout import ContainerPlan, TensorSpec, plan_container, specs_of
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.layout import Layout, buffers_of, spec_of
 from ebbtide_serve.loading.process_store import ProcessStore

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ebbtide.storage.errors import NotPublished, StorageError
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.stored_object import StoredObject
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import layout_in
 from ebbtide_serve.loading.flat_key import FlatKey

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from enum import Enum
 
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.manifest import FileEntry
+from ebbtide.storage.objects.manifest import FileEntry
 from ebbtide_serve.background import be_nice
 from ebbtide_serve.loading.capture import Capture, stage
 from ebbtide_serve.loading.process_store import ProcessStore

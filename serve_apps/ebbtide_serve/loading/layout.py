@@ -15,8 +15,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from ebbtide.storage.container_plan import TensorSpec
-from ebbtide.storage.torch_views import DTYPE_NAMES
+from ebbtide.storage.safetensors.file_layout import TensorSpec
+from ebbtide.storage.safetensors.torch_views import DTYPE_NAMES
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.transfers import bytes_of
 

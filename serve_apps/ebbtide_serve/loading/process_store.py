@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.storage.arenas import Arenas
-from ebbtide.storage.choose import device_transport
-from ebbtide.storage.device import DeviceTransport
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.device.device_transport import DeviceTransport
+from ebbtide.storage.device.transport_choice import device_transport
+from ebbtide.storage.memory.arena_pool import Arenas
+from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide_serve.loading.record import LOGGER
 from ebbtide_serve.pool_store import open_pool_store
 

@@ -19,15 +19,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ebbtide.storage.budget import reserve
+from ebbtide.storage.coordination.single_flight import Leading, Terms, fly
 from ebbtide.storage.errors import Corrupt, NotPublished, StorageError
-from ebbtide.storage.flight import Leading, Terms, fly
-from ebbtide.storage.holding import DEFAULT_PACE
-from ebbtide.storage.leases import this_process
-from ebbtide.storage.manifest import FileEntry, Kind
+from ebbtide.storage.leases.lease_holder import DEFAULT_PACE
+from ebbtide.storage.leases.object_leases import this_process
+from ebbtide.storage.maintenance.space_reservation import reserve
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.transport import Range
+from ebbtide.storage.objects.manifest import FileEntry, Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.transport.transport import Range
 from ebbtide_serve.loading.capture import Damage
 
 FLIGHTS = "flights"  # directory of the store, of everything that only one may do

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from torch import nn
 
+from ebbtide.storage.coordination.load_semaphore import LoadTerms, loading
 from ebbtide.storage.errors import Corrupt, StorageError, TransferTimeout
-from ebbtide.storage.leases import this_process
-from ebbtide.storage.loaders import LoadTerms, loading
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.leases.object_leases import this_process
+from ebbtide.storage.objects.stored_object import StoredObject
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.capture import Damage, capture, memory_for_capture
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import buffers_in, read_flat

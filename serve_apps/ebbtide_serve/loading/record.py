@@ -7,7 +7,7 @@ processes of one machine share.
 import time
 from dataclasses import dataclass, field
 
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.transport.transfer_report import TransferReport
 
 OWN = "vllm"  # the way of vLLM's own loader
 LOGGER = "vllm.ebbtide"  # below vLLM's own logger, so that its lines are seen

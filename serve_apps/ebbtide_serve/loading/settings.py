@@ -7,7 +7,7 @@ from typing import Any
 
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.names import ObjectId, object_id
-from ebbtide.storage.paths import StorePaths
+from ebbtide.storage.objects.store_paths import StorePaths
 
 STORE, OBJECT, CAPTURE, LOADERS = "store", "object", "capture", "loaders"
 

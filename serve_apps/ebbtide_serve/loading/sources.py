@@ -4,7 +4,7 @@ What is published under the id of the stored model must come from it. So one sou
 makes the whole load one in the engine's own way, whatever else came from the store.
 """
 
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.rank_load import CHECKPOINT
 from ebbtide_serve.loading.record import OWN
 

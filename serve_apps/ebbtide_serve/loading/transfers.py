@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from ebbtide.storage.device import DeviceTransport
-from ebbtide.storage.device_reading import read_to_device
-from ebbtide.storage.placements import Placement, Placements
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.stored_object import StoredObject
-from ebbtide.storage.transport import Range
+from ebbtide.storage.device.device_reading import read_to_device
+from ebbtide.storage.device.device_transport import DeviceTransport
+from ebbtide.storage.device.placements import Placement, Placements
+from ebbtide.storage.objects.stored_object import StoredObject
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Range
 
 SEGMENT_BYTES = 256 << 20  # sixteen chunks: reading is at full speed from a few on; 1 s of a slow link
 NOTHING = TransferReport({}, 0.0)

@@ -27,8 +27,8 @@ from vllm.platforms import current_platform
 
 from ebbtide.modes import Place, took
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.objects.stored_object import StoredObject
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.held import HELD
 from ebbtide_serve.loading.identity import EngineFacts

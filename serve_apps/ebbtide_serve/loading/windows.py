@@ -10,9 +10,9 @@ In memory each tensor begins at a multiple of 64 bytes, wherever it lies in its 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ebbtide.storage.chunks import up
-from ebbtide.storage.container import TensorEntry
-from ebbtide.storage.transport import Range
+from ebbtide.storage.safetensors.file_header import TensorEntry
+from ebbtide.storage.transport.chunk_ranges import up
+from ebbtide.storage.transport.transport import Range
 
 ALIGNMENT_BYTES = 64
 

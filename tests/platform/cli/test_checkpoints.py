@@ -13,8 +13,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from ebbtide.cli import checkpoints as command
 from ebbtide.cli.main import cli
-from ebbtide.storage.leases import Lease
-from ebbtide.storage.training.places import CheckpointId
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
+from ebbtide.storage.leases.object_leases import Lease
 from tests.builders.checkpoints import flip
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import RUN, make_run, state_at, step_read

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from ebbtide.cli import doctor as module
 from ebbtide.cli.main import cli
 from ebbtide.client.cluster import NoPool
-from ebbtide.storage.doctor.filesystem_probe import FilesystemReading
-from ebbtide.storage.doctor.machine import Machine
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.platform.storage.doctor import machines
 
 

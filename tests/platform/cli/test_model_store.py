@@ -16,12 +16,12 @@ from ebbtide.cli.model_store import FirstUse, StoreOptions, complete_models, ope
 from ebbtide.cli.stand_ins import COMPLETE_VARIABLE
 from ebbtide.client.cluster import ClusterRecord, save_cluster
 from ebbtide.config.storage import StorageSection
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, WaitTimeout
-from ebbtide.storage.limits import leave_limits
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.traffic import Traffic
-from ebbtide.storage.transport import Range
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import leave_limits
+from ebbtide.storage.transport.transport import Range
 from tests.platform.storage.stores import publish_model, store_at
 
 

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from ebbtide.storage.models.records import flights
+from ebbtide.storage.models.importer.import_records import flights
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.paths import StorePaths
+from ebbtide.storage.objects.store_paths import StorePaths
 from tests.builders.commands import Shared, models
 from tests.platform.storage.models.made import assert_same, make_checkpoint
 from tests.platform.storage.stores import store_at

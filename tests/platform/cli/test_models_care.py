@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.garbage import Grace
+from ebbtide.storage.maintenance.garbage_plan import Grace
 from ebbtide.storage.names import ObjectId
 from tests.builders.commands import Shared, models
 from tests.builders.models import publish_cache, publish_flat

@@ -33,8 +33,8 @@ from ebbtide.helper.steps import Op, Standing, Step
 from ebbtide.helper.wire import Peer
 from ebbtide.snapshot.driver.bounded import BoundedDriver
 from ebbtide.snapshot.driver.none import NoDriver
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom, TransferFailed
+from ebbtide.storage.files.durable_files import Disk
 from tests.platform.helper.trees import Counting, counting
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 

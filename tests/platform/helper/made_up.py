@@ -12,7 +12,7 @@ from ebbtide.helper.criu.needs import Needs
 from ebbtide.helper.criu.program import Criu
 from ebbtide.helper.operation import Tool
 from ebbtide.helper.steps import Standing
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.files.durable_files import Disk
 from tests.platform.helper.trees import Counting
 
 HERE = Machine(criu="4.2", kernel="Linux", cpu_flags=())

@@ -19,7 +19,7 @@ from ebbtide.helper.steps import Op, Step
 from ebbtide.snapshot.driver.fake import machine_of
 from ebbtide.snapshot.driver.fake_book import opened
 from ebbtide.snapshot.driver.fake_users import users_of
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.files.durable_files import Disk
 from tests.platform.helper.made_up import HERE, NO_CRIU, image
 from tests.platform.helper.trees import counting, helping
 

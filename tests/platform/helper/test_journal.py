@@ -9,7 +9,7 @@ from ebbtide.helper import journal as module
 from ebbtide.helper.errors import HelperUnusable
 from ebbtide.helper.journal import Journal, encode
 from ebbtide.helper.steps import Op, Step
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.files.durable_files import Disk
 from tests.builders.helper import line
 
 

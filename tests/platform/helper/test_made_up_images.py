@@ -28,8 +28,8 @@ from ebbtide.helper.steps import Op, Standing, Step
 from ebbtide.helper.wire import Peer
 from ebbtide.snapshot.driver.bounded import BoundedDriver
 from ebbtide.snapshot.driver.none import NoDriver
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom, TransferFailed
+from ebbtide.storage.files.durable_files import Disk
 from tests.builders.helper import line
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import FREE_PID, NO_CRIU, criu_that, entry_of, image, process_of

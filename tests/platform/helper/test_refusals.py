@@ -12,7 +12,7 @@ from ebbtide.helper.criu.image import COMMIT, IMAGES, MANIFEST, Manifest, check_
 from ebbtide.helper.criu.program import Criu
 from ebbtide.helper.errors import Refused, Undone
 from ebbtide.helper.places import check_memory, check_room, check_way
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.files.durable_files import Disk
 from tests.platform.helper.trees import Counting, Running, counting, helping
 
 NAME = "session/a"

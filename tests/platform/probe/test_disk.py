@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from ebbtide.probe.disk import disk_fact
+from ebbtide.diagnostics.probe.disk_facts import disk_fact
 from ebbtide.snapshot.tiers import Means
 
 

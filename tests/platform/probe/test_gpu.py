@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.probe.fact import Fact
-from ebbtide.probe.gpu import gpu_facts
+from ebbtide.diagnostics.host.machine_reader import Machine, Uname
+from ebbtide.diagnostics.probe.fact import Fact
+from ebbtide.diagnostics.probe.gpu_facts import gpu_facts
 from ebbtide.snapshot.driver.defects import defect
 from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
-from ebbtide.storage.doctor.machine import Machine, Uname
 from tests.platform.storage.doctor import machines
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.probe.memory import memory_facts
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.diagnostics.probe.memory_facts import memory_facts
 from ebbtide.snapshot.tiers import Means
-from ebbtide.storage.doctor.machine import Machine
 from tests.platform.storage.doctor import machines
 
 GIB = 1 << 30

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ebbtide.probe.helper import ask_helper
-from ebbtide.probe.node import NodeAsk, NodeReading, read_node
+from ebbtide.diagnostics.probe.helper_facts import ask_helper
+from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading, read_node
 from ebbtide.snapshot.tiers import Means
 from tests.builders.helper import Processes
 from tests.platform.storage.doctor import machines

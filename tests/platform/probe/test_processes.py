@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.probe.fact import Fact
-from ebbtide.probe.processes import process_facts, read_tree
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.diagnostics.probe.fact import Fact
+from ebbtide.diagnostics.probe.process_facts import process_facts, read_tree
 from ebbtide.snapshot.tiers import Means
-from ebbtide.storage.doctor.machine import Machine
 from tests.builders.helper import Processes
 from tests.platform.storage.doctor import machines
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.diagnostics.probe import rehearsal, rehearsal_acts
+from ebbtide.diagnostics.probe.rehearsal import Act, RehearsalFailed, evict_and_back, size_to_move, spill_and_back
+from ebbtide.diagnostics.probe.rehearsal_child import digest, rehearse, tracked
+from ebbtide.diagnostics.probe.rehearsal_criu import image_and_back
 from ebbtide.helper.criu.program import Criu, NoCriu
-from ebbtide.probe import acts, rehearsal
-from ebbtide.probe.rehearsal import Act, RehearsalFailed, evict_and_back, size_to_move, spill_and_back
-from ebbtide.probe.rehearsal_child import digest, rehearse, tracked
-from ebbtide.probe.rehearsal_criu import image_and_back
 from ebbtide.snapshot.rates_file import read_rates
 from ebbtide.snapshot.tiers import Lane
-from ebbtide.storage.doctor.machine import Machine
 from tests.criu import criu_or_skip
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -107,18 +107,18 @@ def test_one_act_that_fails_leaves_the_others_their_rates(tmp_path: Path, monkey
     def fails(_size: int) -> Act:
         raise RehearsalFailed("the child died")
 
-    monkeypatch.setattr(acts, "evict_and_back", fails)
-    monkeypatch.setattr(acts, "find", lambda *_: NoCriu("none here"))
-    done = acts.rehearse(16 * MIB, str(tmp_path), tmp_path / "run", Machine())
+    monkeypatch.setattr(rehearsal_acts, "evict_and_back", fails)
+    monkeypatch.setattr(rehearsal_acts, "find", lambda *_: NoCriu("none here"))
+    done = rehearsal_acts.rehearse(16 * MIB, str(tmp_path), tmp_path / "run", Machine())
     assert [(act.name, act.failed) for act in done] == [("evict", True), ("spill", False), ("criu", False)]
     assert done[2].words == "not rehearsed: none here"
     assert set(read_rates(tmp_path / "run").measured) == {Lane.STORAGE_OUT, Lane.STORAGE_BACK}
 
 
 def test_nothing_measured_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acts, "evict_and_back", lambda _size: Act("evict", "bytes differ", failed=True))
-    monkeypatch.setattr(acts, "find", lambda *_: NoCriu("none here"))
-    done = acts.rehearse(16 * MIB, "", tmp_path / "run", Machine())
+    monkeypatch.setattr(rehearsal_acts, "evict_and_back", lambda _size: Act("evict", "bytes differ", failed=True))
+    monkeypatch.setattr(rehearsal_acts, "find", lambda *_: NoCriu("none here"))
+    done = rehearsal_acts.rehearse(16 * MIB, "", tmp_path / "run", Machine())
     assert "no shared directory" in done[1].words and not (tmp_path / "run").exists()
 
 

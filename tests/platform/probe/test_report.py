@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.probe.fact import Fact, hindering
-from ebbtide.probe.node import NodeReading
-from ebbtide.probe.report import Place, ProbeReport, Target, report
+from ebbtide.diagnostics.probe.fact import Fact, hindering
+from ebbtide.diagnostics.probe.node_reading import NodeReading
+from ebbtide.diagnostics.probe.probe_report import Place, ProbeReport, Target, report
 from ebbtide.snapshot.tiers import Means, Rates, Tier
 
 GB = 10**9

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.storage.checking import IndexedFile
-from ebbtide.storage.index import Hashing, IndexBuilder
-from ebbtide.storage.placements import Placement
-from ebbtide.storage.transport import Pending, Range
+from ebbtide.storage.device.placements import Placement
+from ebbtide.storage.integrity.chunk_index import Hashing, IndexBuilder
+from ebbtide.storage.integrity.chunk_verification import IndexedFile
+from ebbtide.storage.transport.transport import Pending, Range
 
 CHUNK = 64 << 10
 LONG_S = 60.0

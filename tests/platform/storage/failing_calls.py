@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ebbtide.storage.durable import Calls
+from ebbtide.storage.files.durable_files import Calls
 
 
 class CountedCalls:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebbtide.storage import flight_words as word
-from ebbtide.storage import lease
+from ebbtide.storage.coordination import flight_states as word
+from ebbtide.storage.coordination.flight_machine import BEGIN, Limits, advance
+from ebbtide.storage.coordination.flight_progress import as_seen
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.flight_course import BEGIN, Limits, advance
-from ebbtide.storage.flight_progress import as_seen
-from ebbtide.storage.lease import LeaseFile, Note, Pace, Record
-from ebbtide.storage.liveness import Sighting, Tenancy
-from ebbtide.storage.shared_files import Operation
+from ebbtide.storage.files.shared_files import Operation
+from ebbtide.storage.leases import lease_file
+from ebbtide.storage.leases.lease_file import LeaseFile, Note, Pace, Record
+from ebbtide.storage.leases.liveness import Sighting, Tenancy
 from tests.platform.storage.shared_model import Process, Sleep, World
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Participant:
     def _read(self, at_least: int) -> Run[word.Event]:
         began_s = self.process.clock_s()
         try:
-            contents = yield from lease.look(HERE, "key", at_least)
+            contents = yield from lease_file.look(HERE, "key", at_least)
         except StorageError as error:
             return word.Unreadable(str(error))
         ended_s = self.process.clock_s()
@@ -112,7 +112,7 @@ class Participant:
         record = Record(f"{self._number:016d}{number:016d}", f"process {self._number}", PACE.stale_after_s)
         tenancy = Tenancy(PACE.fence_s, self.process.clock_s())
         try:
-            objection = yield from lease.create(HERE, file, record)
+            objection = yield from lease_file.create(HERE, file, record)
         except StorageError as error:
             return word.NotClaimable(str(error), hopeless=False)
         if objection:
@@ -135,7 +135,7 @@ class Participant:
         )
         began_s = self.process.clock_s()
         try:
-            objection = yield from lease.beat(HERE, self._file, self._record)
+            objection = yield from lease_file.beat(HERE, self._file, self._record)
         except StorageError as error:
             self._tenancy = self._tenancy.failed(str(error), self.process.clock_s())
         else:
@@ -158,7 +158,7 @@ class Participant:
         if fails := self._fails(number):
             yield from self._let_go({"outcome": fails, "kind": "Refused", "failures": failures + 1, "error": "no"})
             return word.Erred(final=fails == "refused")
-        # Published in the same moment as checked: what a pause in between does is said in the docs of `flight`.
+        # Published in the same moment as checked: what a pause in between does is said in the docs of `single_flight`.
         if not self._holds():
             return word.Lost()
         self._story.published.append((self._world.now_s, self._number, number))
@@ -174,6 +174,6 @@ class Participant:
         )
         self._tenancy = replace(self._tenancy, lost="let go")
         try:
-            yield from lease.release(HERE, self._file, self._record)
+            yield from lease_file.release(HERE, self._file, self._record)
         except StorageError:
             return

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.storage.checking import IndexedFile
-from ebbtide.storage.device_queue import HostQueue
+from ebbtide.storage.device.device_queue import HostQueue
+from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
+from ebbtide.storage.device.kvikio_files import KvikioFiles
+from ebbtide.storage.device.placements import Placement
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.gds import GdsSettings, GdsTransport
-from ebbtide.storage.kvikio_files import KvikioFiles
-from ebbtide.storage.placements import Placement
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.integrity.chunk_verification import IndexedFile
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.platform.storage.cuda_stub import Stub
 from tests.platform.storage.device_fakes import CHUNK, flip, indexed, until_true
 from tests.platform.storage.stores import random_bytes

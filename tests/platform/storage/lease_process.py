@@ -15,13 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+from ebbtide.storage.bandwidth.rate_limiter import NodeShelf, Rates
+from ebbtide.storage.bandwidth.rate_scheduler import Budget, TrafficClass
+from ebbtide.storage.coordination.load_semaphore import LoadTerms, loading
+from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, fly
 from ebbtide.storage.errors import Refused, StorageError, Superseded, TransferFailed
-from ebbtide.storage.flight import Leading, Terms, Waiting, fly
-from ebbtide.storage.holding import Holding, claim, hold
-from ebbtide.storage.lease import Pace
-from ebbtide.storage.loaders import LoadTerms, loading
-from ebbtide.storage.rate_book import Budget, TrafficClass
-from ebbtide.storage.rates import NodeShelf, Rates
+from ebbtide.storage.leases.lease_file import Pace
+from ebbtide.storage.leases.lease_holder import Holding, claim, hold
 
 # Half of stale_after_s must be longer than a busy machine ever keeps a ready process waiting.
 PACE = Pace(beat_s=0.1, stale_after_s=5.0, answer_s=10.0)

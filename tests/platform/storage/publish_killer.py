@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Fill, Range
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Fill, Range
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import CHUNK, publish_model, store_at
 

@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.errors import NotPublished
-from ebbtide.storage.garbage import Grace, plan
-from ebbtide.storage.lease import Pace
-from ebbtide.storage.leases import SharedLeases
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.leases.lease_file import Pace
+from ebbtide.storage.leases.object_leases import SharedLeases
+from ebbtide.storage.maintenance.garbage_collection import collect, survey
+from ebbtide.storage.maintenance.garbage_plan import Grace, plan
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.shim.store_trials import seed_of
 from tests.platform.storage.stores import publish_model, store_at
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import safetensors
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.collecting import collect, survey
-from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NotPublished
-from ebbtide.storage.garbage import Grace, plan
-from ebbtide.storage.leases import Lease, Leases
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.manifest import FileEntry, Kind
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.object_leases import Lease, Leases
+from ebbtide.storage.maintenance.garbage_collection import collect, survey
+from ebbtide.storage.maintenance.garbage_plan import Grace, plan
+from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.staging import Staging
-from ebbtide.storage.transport import Transport
+from ebbtide.storage.objects.manifest import FileEntry, Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.staging import Staging
+from ebbtide.storage.objects.store_limits import Budget
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, from_buffers, plan_container
+from ebbtide.storage.transport.transport import Transport
 
 CHUNK = 64 << 10
 POOL = BufferPool(4, CHUNK)

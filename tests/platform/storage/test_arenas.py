@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from ebbtide.storage.arenas import Arenas
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.memory import address_of
+from ebbtide.storage.memory.arena import address_of
+from ebbtide.storage.memory.arena_pool import Arenas
 
 MIB = 1 << 20
 

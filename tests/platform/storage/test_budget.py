@@ -11,12 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.budget import RESERVATION, Room, lack_bytes, measure, reserve, what_to_change, what_to_collect
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom
-from ebbtide.storage.garbage import Fate, Verdict
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.maintenance.garbage_plan import Fate, Verdict
+from ebbtide.storage.maintenance.space_reservation import (
+    RESERVATION,
+    Room,
+    lack_bytes,
+    measure,
+    reserve,
+    what_to_change,
+    what_to_collect,
+)
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.store_limits import Budget
 from tests.examples import examples
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ebbtide.storage import buffers
-from ebbtide.storage.buffers import Buffer, BufferPool, process_pool
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.transport import CHUNK_BYTES
+from ebbtide.storage.memory import buffer_pool
+from ebbtide.storage.memory.buffer_pool import Buffer, BufferPool, process_pool
+from ebbtide.storage.transport.transport import CHUNK_BYTES
 from tests.examples import examples
 
 # Python 3.12 warns of forking beside threads; that is what these tests are about.
@@ -138,7 +138,7 @@ def test_a_forked_child_cannot_use_its_parents_pool() -> None:
 
 @FORKS
 def test_the_process_has_one_pool_and_a_forked_child_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_process_pools", {})
+    monkeypatch.setattr(buffer_pool, "_process_pools", {})
     pool = process_pool(2)
     assert process_pool() is pool is process_pool(2)
     assert (pool.count, pool.buffer_bytes) == (2, CHUNK_BYTES)
@@ -150,12 +150,12 @@ def test_the_process_has_one_pool_and_a_forked_child_makes_its_own(monkeypatch: 
         one.memory[:5] = b"bytes"
         return 7
 
-    with buffers._making:  # as if another thread were making one: the child must not wait for it
+    with buffer_pool._making:  # as if another thread were making one: the child must not wait for it
         assert in_child(check) == 7
 
 
 def test_the_process_pool_is_not_changed_behind_its_users_backs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_process_pools", {})
+    monkeypatch.setattr(buffer_pool, "_process_pools", {})
     process_pool(1)
     with pytest.raises(Refused, match="made already, with 1 buffers"):
         process_pool(2)

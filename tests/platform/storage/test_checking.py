@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.checking import Checker, chunks_of, look_again
-from ebbtide.storage.chunk_hash import device_hash
 from ebbtide.storage.errors import Corrupt, Refused
-from ebbtide.storage.transport import Range
+from ebbtide.storage.integrity.chunk_hash import device_hash
+from ebbtide.storage.integrity.chunk_verification import Checker, chunks_of, look_again
+from ebbtide.storage.transport.transport import Range
 from tests.platform.storage.device_fakes import CHUNK, indexed
 from tests.platform.storage.stores import random_bytes
 

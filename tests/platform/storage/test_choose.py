@@ -8,17 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage import choose as choosing
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.choose import MOST_FAILURES, Choice, ChosenTransport, Way, choose, device_transport
-from ebbtide.storage.device import DeviceTransport, Source, StagedTransport
-from ebbtide.storage.device_queue import HostQueue
+from ebbtide.storage.device import transport_choice as choosing
+from ebbtide.storage.device.device_queue import HostQueue
+from ebbtide.storage.device.device_transport import DeviceTransport, Source, StagedTransport
+from ebbtide.storage.device.gds_probe import GdsVerdict
+from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
+from ebbtide.storage.device.placements import Placement
+from ebbtide.storage.device.transport_choice import (
+    MOST_FAILURES,
+    Choice,
+    ChosenTransport,
+    Way,
+    choose,
+    device_transport,
+)
 from ebbtide.storage.errors import Corrupt, FileTruncated, Refused, TransferFailed, TransferTimeout
-from ebbtide.storage.gds import GdsSettings, GdsTransport
-from ebbtide.storage.gds_probe import GdsVerdict
-from ebbtide.storage.placements import Placement
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import Mode, TransferReport
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from tests.platform.storage.device_fakes import CHUNK, CPU, LONG_S, BadFiles, always, content_of, flip, indexed, whole
 from tests.platform.storage.stores import POOL, random_bytes
 

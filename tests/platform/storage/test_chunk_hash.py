@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.chunk_hash import (
+from ebbtide.storage.device.device_hash import DeviceHasher
+from ebbtide.storage.integrity.chunk_hash import (
     ContentHash,
     content_hash,
     device_hash,
@@ -16,7 +17,6 @@ from ebbtide.storage.chunk_hash import (
     quick_hash,
     word_keys,
 )
-from ebbtide.storage.device_hash import DeviceHasher
 from tests.examples import examples
 
 SALT = bytes(range(16))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.storage.chunks import checked, cut, down, split, up
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.transport import Range
+from ebbtide.storage.transport.chunk_ranges import checked, cut, down, split, up
+from ebbtide.storage.transport.transport import Range
 
 ALIGNMENTS = st.sampled_from([512, 4096, 65536])
 RANGES = st.builds(Range, st.integers(0, 1 << 20), st.integers(0, 1 << 20))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.collecting import collect, filesystem_now_s, survey, tree_bytes, written_bytes
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed
-from ebbtide.storage.garbage import Fate, Grace, plan
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.maintenance.garbage_collection import collect, filesystem_now_s, survey, tree_bytes, written_bytes
+from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
+from ebbtide.storage.objects.manifest import Kind
 from tests.builders.store import one_round
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stores import (

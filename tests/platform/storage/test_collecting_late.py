@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.collecting import collect, survey
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.garbage import Fate, Grace, plan
-from ebbtide.storage.leases import of_work
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.object_leases import of_work
+from ebbtide.storage.maintenance.garbage_collection import collect, survey
+from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
 from ebbtide.storage.names import Attempt, ObjectId
+from ebbtide.storage.objects.manifest import Kind
 from tests.builders.store import make_old, one_round
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (

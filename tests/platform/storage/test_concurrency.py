@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.concurrency import LONGEST_PAUSE_REQUESTS, Concurrency
+from ebbtide.storage.bandwidth.concurrency_limit import LONGEST_PAUSE_REQUESTS, Concurrency
 from tests.examples import examples
 
 CHUNK = 16 << 20

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.container import DTYPE_BITS, MAX_HEADER_BYTES, TensorEntry, header_bytes, parse_header, read_header
 from ebbtide.storage.errors import Corrupt
+from ebbtide.storage.safetensors.file_header import (
+    DTYPE_BITS,
+    MAX_HEADER_BYTES,
+    TensorEntry,
+    header_bytes,
+    parse_header,
+    read_header,
+)
 from tests.examples import examples
 from tests.platform.storage.stores import stock_tensors
 

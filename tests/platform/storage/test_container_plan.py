@@ -10,9 +10,16 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.container import DTYPE_BITS, header_bytes, parse_header
-from ebbtide.storage.container_plan import ContainerPlan, TensorSpec, filling, from_buffers, plan_container, specs_of
 from ebbtide.storage.errors import Refused
+from ebbtide.storage.safetensors.file_header import DTYPE_BITS, header_bytes, parse_header
+from ebbtide.storage.safetensors.file_layout import (
+    ContainerPlan,
+    TensorSpec,
+    filling,
+    from_buffers,
+    plan_container,
+    specs_of,
+)
 from tests.examples import examples
 from tests.platform.storage.stores import stock_tensors
 
@@ -118,7 +125,7 @@ def test_what_cannot_be_stored_is_refused(specs: list[TensorSpec]) -> None:
 
 
 def test_a_header_that_stock_safetensors_would_refuse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.storage.container_plan.MAX_HEADER_BYTES", 5000)
+    monkeypatch.setattr("ebbtide.storage.safetensors.file_layout.MAX_HEADER_BYTES", 5000)
     with pytest.raises(Refused, match="split the file"):
         plan_container([], {"a": "x" * 5000})
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage import crew as crew_module
-from ebbtide.storage.buffers import Buffer, BufferPool
-from ebbtide.storage.crew import Crew, Stopped
 from ebbtide.storage.errors import TransferFailed, TransferTimeout
+from ebbtide.storage.memory.buffer_pool import Buffer, BufferPool
+from ebbtide.storage.posix import transfer_threads as crew_module
+from ebbtide.storage.posix.transfer_threads import Crew, Stopped
 
 PATH = Path("somewhere") / "file"
 LONG_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage import cufile_json
+from ebbtide.storage.device import cufile_json
 from ebbtide.storage.errors import Refused
 from tests.examples import examples
 

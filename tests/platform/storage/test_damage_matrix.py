@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import IfCorrupt
+from ebbtide.storage.checkpoints.manager.verification import verify
 from ebbtide.storage.errors import Corrupt, StorageError
+from ebbtide.storage.maintenance.scrub import Damage, damage_of
 from ebbtide.storage.names import COMMIT, MANIFEST
-from ebbtide.storage.scrub import Damage, damage_of
-from ebbtide.storage.training.checkpoints import IfCorrupt
-from ebbtide.storage.training.verify import verify
 from tests.platform.storage.shim.checkpoint_trials import Resume, step_read
 from tests.platform.storage.shim.store_trials import FILE, MODEL, Load, seed_of
 from tests.platform.storage.stores import CHUNK, overwrite, store_at

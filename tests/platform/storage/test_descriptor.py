@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.descriptor import Descriptor
+from ebbtide.storage.files.descriptor import Descriptor
 
 
 def is_open(fd: int) -> bool:

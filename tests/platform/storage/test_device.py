@@ -13,14 +13,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.device import DeviceTransport, StagedTransport
-from ebbtide.storage.device_queue import DeviceQueue, HostQueue
+from ebbtide.storage.device.device_queue import DeviceQueue, HostQueue
+from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.placements import Placement, place
 from ebbtide.storage.errors import Corrupt, FileTruncated, Refused, TransferFailed, TransferTimeout
-from ebbtide.storage.placements import Placement, place
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import Mode, TransferReport
-from ebbtide.storage.transport import Consume, Pending, Range
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import Mode, TransferReport
+from ebbtide.storage.transport.transport import Consume, Pending, Range
 from tests.examples import examples
 from tests.platform.storage.device_fakes import CHUNK, CPU, LONG_S, LateQueue, content_of, flip, indexed, whole
 from tests.platform.storage.stores import random_bytes

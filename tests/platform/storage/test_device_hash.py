@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.chunk_hash import device_hash
-from ebbtide.storage.device_hash import DeviceHasher
-from ebbtide.storage.transport import CHUNK_BYTES
+from ebbtide.storage.device.device_hash import DeviceHasher
+from ebbtide.storage.integrity.chunk_hash import device_hash
+from ebbtide.storage.transport.transport import CHUNK_BYTES
 from tests.examples import examples
 
 HASHER = DeviceHasher("cpu")

@@ -5,9 +5,9 @@ import logging
 import pytest
 import torch
 
-from ebbtide.storage.device_queue import CudaQueue, HostQueue, Pinning, pinned_pool, queue_for
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.transport import CHUNK_BYTES
+from ebbtide.storage.device.device_queue import CudaQueue, HostQueue, Pinning, pinned_pool, queue_for
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.transport.transport import CHUNK_BYTES
 
 
 class Runtime:

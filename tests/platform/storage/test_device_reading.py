@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from ebbtide.storage.device import DeviceTransport, StagedTransport
-from ebbtide.storage.device_reading import load_tensors, read_to_device
+from ebbtide.storage.device.device_reading import load_tensors, read_to_device
+from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
+from ebbtide.storage.device.placements import Placement, place
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
-from ebbtide.storage.gds import GdsSettings, GdsTransport
-from ebbtide.storage.placements import Placement, place
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.reading import StoredFile
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.objects.stored_file import StoredFile
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.platform.storage.device_fakes import BadFiles, LateQueue, flip
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, POOL, publish_model, store_at, tensors

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage import libc
-from ebbtide.storage.direct_io import LEAST_ALIGNMENT_BYTES, direct_io
+from ebbtide.storage.files import libc
+from ebbtide.storage.posix.direct_io import LEAST_ALIGNMENT_BYTES, direct_io
 
 
 @pytest.mark.parametrize("reported", [None, (4, 512), (512, 512), (4096, 4096), (4, 4)])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.durable import LOOK_AGAIN_AFTER_S, Disk, read_small
 from ebbtide.storage.errors import NoRoom, TransferFailed
+from ebbtide.storage.files.durable_files import LOOK_AGAIN_AFTER_S, Disk, read_small
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stale import stale_at
 

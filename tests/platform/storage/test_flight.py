@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, file_name, fly
 from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed, WaitTimeout
-from ebbtide.storage.flight import Leading, Terms, Waiting, file_name, fly
-from ebbtide.storage.holding import Holding, System, claim
-from ebbtide.storage.lease import Pace
+from ebbtide.storage.leases.lease_file import Pace
+from ebbtide.storage.leases.lease_holder import Holding, System, claim
 from ebbtide.testing.virtual_clock import VirtualClock
 from tests.hunts import spread
 from tests.platform.storage.lease_process import PACE

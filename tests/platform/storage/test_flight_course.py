@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.flight_course import BEGIN, EDGES, Course, Limits, advance
-from ebbtide.storage.flight_words import (
+from ebbtide.storage.coordination.flight_machine import BEGIN, EDGES, Course, Limits, advance
+from ebbtide.storage.coordination.flight_states import (
     ENDED,
     OVER,
     Claim,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.flight_progress import TOLD, Progress, as_seen, progress_of
-from ebbtide.storage.flight_words import Seen, Standing
-from ebbtide.storage.lease import LeaseFile, Record
-from ebbtide.storage.liveness import Sighting
+from ebbtide.storage.coordination.flight_progress import TOLD, Progress, as_seen, progress_of
+from ebbtide.storage.coordination.flight_states import Seen, Standing
+from ebbtide.storage.leases.lease_file import LeaseFile, Record
+from ebbtide.storage.leases.liveness import Sighting
 
 
 def attempt(released: bool, **note: Any) -> Sighting:

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.garbage import Fate, FoundAside, FoundObject, FoundWork, Grace, Survey, Verdict, plan
-from ebbtide.storage.leases import of_object, of_work
+from ebbtide.storage.leases.object_leases import of_object, of_work
+from ebbtide.storage.maintenance.garbage_plan import (
+    Fate,
+    FoundAside,
+    FoundObject,
+    FoundWork,
+    Grace,
+    Survey,
+    Verdict,
+    plan,
+)
 from ebbtide.storage.names import Attempt, ObjectId
 from tests.examples import examples
 

@@ -14,12 +14,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.device import DeviceTransport
+from ebbtide.storage.device.device_transport import DeviceTransport
+from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
+from ebbtide.storage.device.placements import Placement
 from ebbtide.storage.errors import Corrupt, FileTruncated, Refused, StorageError, TransferFailed, TransferTimeout
-from ebbtide.storage.gds import GdsSettings, GdsTransport
-from ebbtide.storage.placements import Placement
-from ebbtide.storage.report import Mode
-from ebbtide.storage.transport import Range
+from ebbtide.storage.transport.transfer_report import Mode
+from ebbtide.storage.transport.transport import Range
 from tests.examples import examples
 from tests.platform.storage.device_fakes import (
     CHUNK,
@@ -377,7 +377,7 @@ def test_two_transfers_do_not_register_at_once(path: Path) -> None:
 @pytest.mark.proves("memory that is still registered is never freed")
 def test_memory_that_cannot_be_deregistered_is_kept_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[torch.Tensor] = []
-    monkeypatch.setattr("ebbtide.storage.gds._never_freed", kept)
+    monkeypatch.setattr("ebbtide.storage.device.gds_transport._never_freed", kept)
     files = BadFiles()
     files.refuse_deregister = True
     gds(files, settings=GdsSettings(2, CHUNK, register=True)).read_device(path, whole(9)[0], deadline_s=LONG_S)

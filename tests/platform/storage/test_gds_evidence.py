@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.gds_evidence import Reads, counted_reads, modes
-from ebbtide.storage.report import Mode
+from ebbtide.storage.device.gds_mode import Reads, counted_reads, modes
+from ebbtide.storage.transport.transfer_report import Mode
 
 MIB = 1 << 20
 

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from ebbtide.storage import gds_probe
-from ebbtide.storage.gds_probe import MARK, GdsVerdict, probe_gds
-from ebbtide.storage.report import Mode
+from ebbtide.storage.device import gds_probe
+from ebbtide.storage.device.gds_probe import MARK, GdsVerdict, probe_gds
+from ebbtide.storage.transport.transfer_report import Mode
 
 GDS_LINE = MARK + json.dumps({"mode": "gds", "why": "it went"})
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import NoRoom, Refused, Superseded, TransferFailed, TransferTimeout
-from ebbtide.storage.holding import Holding, System, claim, hold
-from ebbtide.storage.lease import LeaseFile, Pace, Record
-from ebbtide.storage.liveness import Sighting
-from ebbtide.storage.observing import Observer, living
-from ebbtide.storage.shared_files import CreateFile, Overwrite, perform
+from ebbtide.storage.files.shared_files import CreateFile, Overwrite, perform
+from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
+from ebbtide.storage.leases.lease_holder import Holding, System, claim, hold
+from ebbtide.storage.leases.lease_watch import Observer, living
+from ebbtide.storage.leases.liveness import Sighting
 from tests.builders.store import HASTY, PATIENT, Broken, names
 from tests.platform.storage.lease_process import PACE
 from tests.platform.storage.played import Player, until

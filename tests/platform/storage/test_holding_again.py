@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import Superseded
-from ebbtide.storage.holding import hold
-from ebbtide.storage.observing import Observer
+from ebbtide.storage.leases.lease_holder import hold
+from ebbtide.storage.leases.lease_watch import Observer
 from tests.builders.store import HASTY, PATIENT, Broken, names
 from tests.platform.storage.played import until
 

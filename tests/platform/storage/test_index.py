@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.chunk_hash import ContentHash, content_hash, device_hash, place_seed, quick_hash
 from ebbtide.storage.errors import Corrupt, Refused
-from ebbtide.storage.index import ChunkHashes, Hashing, Index, IndexBuilder, check_chunk_bytes, parse_index
+from ebbtide.storage.integrity.chunk_hash import ContentHash, content_hash, device_hash, place_seed, quick_hash
+from ebbtide.storage.integrity.chunk_index import (
+    ChunkHashes,
+    Hashing,
+    Index,
+    IndexBuilder,
+    check_chunk_bytes,
+    parse_index,
+)
 from tests.examples import examples
 from tests.platform.storage.stores import random_bytes
 

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from ebbtide.storage.device.kvikio_files import DeviceFiles, KvikioFiles, os_error
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.kvikio_files import DeviceFiles, KvikioFiles, os_error
 
 ROOT = Path(__file__).parents[3]
 

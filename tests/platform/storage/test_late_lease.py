@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import NoRoom, StorageError, Superseded, TransferFailed, TransferTimeout
-from ebbtide.storage.late_lease import LateLeases
-from ebbtide.storage.leases import Lease
+from ebbtide.storage.leases.best_effort_leases import LateLeases
+from ebbtide.storage.leases.object_leases import Lease
 from tests.platform.storage.stores import LocalLeases
 
 SUBJECT = "object-" + "ab" * 32

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.storage import lease
 from ebbtide.storage.errors import Refused, TransferFailed
-from ebbtide.storage.lease import KEPT_NUMBERS, LeaseFile, Pace, Record, checked_name, current
-from ebbtide.storage.shared_files import (
+from ebbtide.storage.files.shared_files import (
     RECORD_BYTES,
     CreateFile,
     ListNames,
@@ -22,6 +20,8 @@ from ebbtide.storage.shared_files import (
     carry_out,
     perform,
 )
+from ebbtide.storage.leases import lease_file
+from ebbtide.storage.leases.lease_file import KEPT_NUMBERS, LeaseFile, Pace, Record, checked_name, current
 from tests.platform.storage.shared_model import Directory
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.+=,@%-]{0,180}\Z")
@@ -128,7 +128,7 @@ HERE = Path("/shared")
 def test_exactly_one_of_two_claimants_succeeds_however_their_steps_mix() -> None:
     for order in set(permutations("AAAABBBB")):
         directory = Directory()
-        steps = {who: lease.create(HERE, LeaseFile("x", 1), Record(who * 32, who, 60.0)) for who in "AB"}
+        steps = {who: lease_file.create(HERE, LeaseFile("x", 1), Record(who * 32, who, 60.0)) for who in "AB"}
         answers: dict[str, Any] = dict.fromkeys("AB")
         ended: dict[str, str] = {}
         for who in [*order, *"AAAABBBB"]:
@@ -143,8 +143,8 @@ def test_exactly_one_of_two_claimants_succeeds_however_their_steps_mix() -> None
 
 def test_a_claim_that_comes_late_finds_that_others_have_gone_on_and_leaves_nothing() -> None:
     directory = Directory()
-    assert run(lease.create(HERE, LeaseFile("x", 9), RECORD), directory) == ""
-    assert "number 9" in run(lease.create(HERE, LeaseFile("x", 4), RECORD), directory)
+    assert run(lease_file.create(HERE, LeaseFile("x", 9), RECORD), directory) == ""
+    assert "number 9" in run(lease_file.create(HERE, LeaseFile("x", 4), RECORD), directory)
     assert directory.names() == {"x~000000009"}
 
 
@@ -152,7 +152,7 @@ def test_numbers_are_not_used_again_while_a_listing_may_be_old() -> None:
     assert KEPT_NUMBERS >= 16, "so many turns of work may pass in the 60 s for which NFS caches a listing"
     directory = Directory()
     for number in range(1, 40):
-        assert run(lease.create(HERE, LeaseFile("x", number), RECORD), directory) == ""
+        assert run(lease_file.create(HERE, LeaseFile("x", number), RECORD), directory) == ""
     kept = {f"x~{number:09d}" for number in range(40 - KEPT_NUMBERS, 40)}
     assert directory.names() == kept
 
@@ -160,47 +160,49 @@ def test_numbers_are_not_used_again_while_a_listing_may_be_old() -> None:
         return frozenset() if isinstance(operation, ListNames) else directory.perform(1, operation, 0.0)
 
     for number in range(40 - KEPT_NUMBERS, 40):
-        assert "somebody else was first" in carry_out(lease.create(HERE, LeaseFile("x", number), RECORD), old_listing)
+        assert "somebody else was first" in carry_out(
+            lease_file.create(HERE, LeaseFile("x", number), RECORD), old_listing
+        )
 
 
 def test_a_shared_file_is_not_disturbed_by_numbers_of_its_name() -> None:
     directory = Directory()
     shared = LeaseFile("x", token="a" * 32)
-    assert run(lease.create(HERE, shared, RECORD), directory) == ""
-    assert run(lease.create(HERE, LeaseFile("x", 1), RECORD), directory) == ""
-    assert run(lease.beat(HERE, shared, RECORD), directory) == ""
-    run(lease.release(HERE, shared, RECORD), directory)
+    assert run(lease_file.create(HERE, shared, RECORD), directory) == ""
+    assert run(lease_file.create(HERE, LeaseFile("x", 1), RECORD), directory) == ""
+    assert run(lease_file.beat(HERE, shared, RECORD), directory) == ""
+    run(lease_file.release(HERE, shared, RECORD), directory)
     assert directory.names() == {"x~000000001"}
 
 
 def test_a_beat_finds_out_that_its_file_has_gone_is_anothers_or_was_overtaken() -> None:
     directory, file = Directory(), LeaseFile("x", 1)
-    assert "gone or somebody else's" in run(lease.beat(HERE, file, RECORD), directory)
-    run(lease.create(HERE, file, Record("other" * 6, "w", 60.0)), directory)
-    assert "gone or somebody else's" in run(lease.beat(HERE, file, RECORD), directory)
+    assert "gone or somebody else's" in run(lease_file.beat(HERE, file, RECORD), directory)
+    run(lease_file.create(HERE, file, Record("other" * 6, "w", 60.0)), directory)
+    assert "gone or somebody else's" in run(lease_file.beat(HERE, file, RECORD), directory)
     file = LeaseFile("y", 1)
-    run(lease.create(HERE, file, RECORD), directory)
-    assert run(lease.beat(HERE, file, RECORD), directory) == ""
-    run(lease.create(HERE, LeaseFile("y", 2), Record("other" * 6, "w", 60.0)), directory)
-    assert "somebody else took over" in run(lease.beat(HERE, file, RECORD), directory)
+    run(lease_file.create(HERE, file, RECORD), directory)
+    assert run(lease_file.beat(HERE, file, RECORD), directory) == ""
+    run(lease_file.create(HERE, LeaseFile("y", 2), Record("other" * 6, "w", 60.0)), directory)
+    assert "somebody else took over" in run(lease_file.beat(HERE, file, RECORD), directory)
 
 
 def test_a_name_says_that_it_was_released_and_its_number_stays_taken() -> None:
     directory, file = Directory(), LeaseFile("x", 1)
-    run(lease.create(HERE, file, RECORD), directory)
-    run(lease.release(HERE, file, RECORD), directory)
+    run(lease_file.create(HERE, file, RECORD), directory)
+    run(lease_file.release(HERE, file, RECORD), directory)
     record = Record.decode(directory.content(HERE / str(file)) or b"")
     assert record is not None and record.released
-    assert run(lease.create(HERE, file, RECORD), directory) != ""
+    assert run(lease_file.create(HERE, file, RECORD), directory) != ""
 
 
 def test_a_number_that_is_known_is_there_though_neither_listing_nor_content_show_it() -> None:
     directory = Directory()
-    assert run(lease.look(HERE, "x", at_least=3), directory) == {LeaseFile("x", 3): b""}
-    run(lease.create(HERE, LeaseFile("x", 5), RECORD), directory)
-    assert set(run(lease.look(HERE, "x", at_least=3), directory)) == {LeaseFile("x", 5)}
-    run(lease.create(HERE, LeaseFile("y", 1), RECORD), directory)
-    assert set(run(lease.look(HERE), directory)) == {LeaseFile("x", 5), LeaseFile("y", 1)}
+    assert run(lease_file.look(HERE, "x", at_least=3), directory) == {LeaseFile("x", 3): b""}
+    run(lease_file.create(HERE, LeaseFile("x", 5), RECORD), directory)
+    assert set(run(lease_file.look(HERE, "x", at_least=3), directory)) == {LeaseFile("x", 5)}
+    run(lease_file.create(HERE, LeaseFile("y", 1), RECORD), directory)
+    assert set(run(lease_file.look(HERE), directory)) == {LeaseFile("x", 5), LeaseFile("y", 1)}
 
 
 def test_an_error_of_the_filesystem_comes_out_of_the_steps(tmp_path: Path) -> None:
@@ -210,8 +212,8 @@ def test_an_error_of_the_filesystem_comes_out_of_the_steps(tmp_path: Path) -> No
         return perform(operation)
 
     file = LeaseFile("x", 1)
-    assert carry_out(lease.create(tmp_path, file, RECORD), fail) == ""
+    assert carry_out(lease_file.create(tmp_path, file, RECORD), fail) == ""
     with pytest.raises(TransferFailed, match="Read-only"):
-        carry_out(lease.beat(tmp_path, file, RECORD), fail)
+        carry_out(lease_file.beat(tmp_path, file, RECORD), fail)
     assert (tmp_path / str(file)).read_bytes() == RECORD.encode()
     assert perform(CreateFile(tmp_path / str(file), b"")) is False

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.collecting import collect, survey
 from ebbtide.storage.errors import NotPublished, Superseded
-from ebbtide.storage.garbage import Fate, plan
-from ebbtide.storage.leases import SharedLeases, of_object, of_work, this_process
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.leases.object_leases import SharedLeases, of_object, of_work, this_process
+from ebbtide.storage.maintenance.garbage_collection import collect, survey
+from ebbtide.storage.maintenance.garbage_plan import Fate, plan
 from ebbtide.storage.names import Attempt, object_id
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.builders.store import PACE, Broken, shared_store
 from tests.platform.storage.played import until
 from tests.platform.storage.stores import KEY, NO_GRACE, POOL, leftovers, model_is_right, publish_model
@@ -98,7 +98,7 @@ import sys, time
 import subprocess
 import sys
 from pathlib import Path
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.objects.manifest import Kind
 from tests.platform.storage.stores import CHUNK, random_bytes
 from tests.builders.store import shared_store
 

@@ -8,9 +8,9 @@ import pytest
 
 from ebbtide.config.load import load_text
 from ebbtide.config.storage import CHUNK_BYTES, StorageSection
-from ebbtide.storage import transport
 from ebbtide.storage.errors import TransferFailed
-from ebbtide.storage.limits import LIMITS, Budget, Limits, leave_limits, limits_of
+from ebbtide.storage.objects.store_limits import LIMITS, Budget, Limits, leave_limits, limits_of
+from ebbtide.storage.transport import transport
 
 FILE = """
 pool:

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage import lease
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.lease import LeaseFile, Pace, Record
-from ebbtide.storage.liveness import Sighting, Tenancy
-from ebbtide.storage.shared_files import Operation
+from ebbtide.storage.files.shared_files import Operation
+from ebbtide.storage.leases import lease_file
+from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
+from ebbtide.storage.leases.liveness import Sighting, Tenancy
 from tests.examples import examples
 from tests.platform.storage.shared_model import Directory, Process, Sleep, World
 
@@ -118,13 +118,13 @@ class Pair:
     def hold(self) -> Run:
         tenancy = Tenancy(PACE.fence_s, self.holder.clock_s())
         record = Record("t", "w", PACE.stale_after_s)
-        made = yield from _attempt(lease.create(HERE, FILE, record))
+        made = yield from _attempt(lease_file.create(HERE, FILE, record))
         self.holder.start(self._believe(lambda: tenancy))
         while made == "" and not tenancy.lost:
             yield Sleep(PACE.beat_s)
             record = replace(record, beat=record.beat + 1)
             began_s = self.holder.clock_s()
-            objection = yield from _attempt(lease.beat(HERE, FILE, record))
+            objection = yield from _attempt(lease_file.beat(HERE, FILE, record))
             ended_s = self.holder.clock_s()
             tenancy = (
                 tenancy.failed("EIO", ended_s) if objection is None else tenancy.beaten(began_s, ended_s, objection)
@@ -140,7 +140,7 @@ class Pair:
         while self.condemned_s is None:
             yield Sleep(self.world.random.uniform(0.1, 3.0))
             began_s = self.observer.clock_s()
-            contents = yield from _attempt(lease.look(HERE))
+            contents = yield from _attempt(lease_file.look(HERE))
             if contents and FILE in contents:
                 ended_s = self.observer.clock_s()
                 sighting = (

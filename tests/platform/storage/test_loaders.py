@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.storage.coordination.load_semaphore import LoadTerms, Roster, Ticket, loading, survey
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
-from ebbtide.storage.holding import Holding, System, claim, hold
-from ebbtide.storage.lease import LeaseFile, Pace, Record
-from ebbtide.storage.liveness import Sighting
-from ebbtide.storage.loaders import LoadTerms, Roster, Ticket, loading, survey
-from ebbtide.storage.shared_files import Operation, perform
+from ebbtide.storage.files.shared_files import Operation, perform
+from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
+from ebbtide.storage.leases.lease_holder import Holding, System, claim, hold
+from ebbtide.storage.leases.liveness import Sighting
 from tests.platform.storage.played import Player, until
 
 PATIENT = Pace(beat_s=0.02, stale_after_s=60.0, answer_s=30.0)

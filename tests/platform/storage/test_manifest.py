@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.chunk_hash import ContentHash
 from ebbtide.storage.errors import Corrupt, Refused
-from ebbtide.storage.manifest import FileEntry, Kind, Manifest, commit_bytes, hashing_for, make_manifest, parse_manifest
+from ebbtide.storage.integrity.chunk_hash import ContentHash
+from ebbtide.storage.objects.manifest import (
+    FileEntry,
+    Kind,
+    Manifest,
+    commit_bytes,
+    hashing_for,
+    make_manifest,
+    parse_manifest,
+)
 from tests.examples import examples
 
 PATH = Path("manifest.json")

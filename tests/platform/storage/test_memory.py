@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage import libc, memory
-from ebbtide.storage.memory import HUGE_PAGE_BYTES, Arena
+from ebbtide.storage.files import libc
+from ebbtide.storage.memory import arena as memory
+from ebbtide.storage.memory.arena import HUGE_PAGE_BYTES, Arena
 
 
 def resident_bytes() -> int:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.storage import StorageSection
-from ebbtide.storage import node_traffic as node
-from ebbtide.storage.limits import leave_limits
-from ebbtide.storage.node_traffic import book_of, node_traffic
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.traffic import Traffic
+from ebbtide.storage.bandwidth import node_traffic as node
+from ebbtide.storage.bandwidth.node_traffic import book_of, node_traffic
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.bandwidth.traffic import Traffic
+from ebbtide.storage.objects.store_limits import leave_limits
 from ebbtide_train.session.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[3]
 # `ebbtide doctor` and a rehearsal measure what the filesystem can do when nobody holds back.
-MEASURES = {"platform/ebbtide/cli/doctor.py", "platform/ebbtide/probe/rehearsal.py"}
+MEASURES = {"platform/ebbtide/cli/doctor.py", "platform/ebbtide/diagnostics/probe/rehearsal.py"}
 
 
 @cache

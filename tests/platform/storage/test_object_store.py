@@ -10,12 +10,12 @@ import pytest
 import safetensors.numpy
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
-from ebbtide.storage.leases import Lease
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.leases.object_leases import Lease
 from ebbtide.storage.names import COMMIT, attempt
-from ebbtide.storage.reading import StoredFile, read_stored
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Transport
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.stored_file import StoredFile, read_stored
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Transport
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, KEY, LocalLeases, publish_model, stage_tensors, store_at, tensors
 
@@ -62,7 +62,7 @@ def test_a_header_costs_one_read_and_none_once_its_file_was_read(
         reads.append(file.entry.name)
         return read_stored(transport, file, **how)
 
-    monkeypatch.setattr("ebbtide.storage.stored_object.read_stored", counted)
+    monkeypatch.setattr("ebbtide.storage.objects.stored_object.read_stored", counted)
     store = store_at(tmp_path / "store")
     object_id = publish_model(store)
     with store.open(object_id) as found:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.crew import Crew
 from ebbtide.storage.errors import TransferFailed
-from ebbtide.storage.opened_file import NEW_FILE_MODE, OpenedFile
-from ebbtide.storage.posix_calls import Requests
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.file_handle import NEW_FILE_MODE, OpenedFile
+from ebbtide.storage.posix.posix_calls import Requests
+from ebbtide.storage.posix.transfer_threads import Crew
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 
 PATH = Path("made-up")

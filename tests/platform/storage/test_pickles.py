@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.pickles import refuse_pickle
+from ebbtide.storage.safetensors.pickles import refuse_pickle
 
 
 def zipped() -> bytes:

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.storage.device.placements import Placement, Placements, place, rounded_out
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.placements import Placement, Placements, place, rounded_out
-from ebbtide.storage.transport import ALIGNMENT_BYTES, Range
+from ebbtide.storage.transport.transport import ALIGNMENT_BYTES, Range
 from tests.platform.storage.device_fakes import CPU, content_of
 
 FILE = bytes(range(251)) * 4  # no power of two divides its period

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import Refused, StorageError, TransferFailed, TransferTimeout
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import Mode
-from ebbtide.storage.transport import Range, Transport
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import Mode
+from ebbtide.storage.transport.transport import Range, Transport
 from tests.platform.storage.shim.lying_system import LyingSystem
 
 CHUNK = 64 << 10

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import NoRoom, TransferFailed
-from ebbtide.storage.posix_calls import LAST_PAUSE_S, Requests, error_name
+from ebbtide.storage.posix.posix_calls import LAST_PAUSE_S, Requests, error_name
 
 PATH = Path("somewhere") / "file"
 

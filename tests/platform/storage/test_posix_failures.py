@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from ebbtide.storage import posix
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import FileTruncated, NoRoom, TransferFailed, TransferTimeout
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.transport import Range
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix import posix_transport
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transport import Range
 from tests.platform.storage.shim.lying_system import Errno, Hang, LyingSystem, Most, until
 
 CHUNK = 64 << 10
@@ -169,7 +169,7 @@ def test_a_hanging_mount_does_not_starve_another_and_comes_back(pool: BufferPool
 def test_too_many_hanging_transfers_turn_new_ones_away_at_once(
     pool: BufferPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posix, "MOST_STUCK", 2)
+    monkeypatch.setattr(posix_transport, "MOST_STUCK", 2)
     hang = Hang("open")
     system = LyingSystem(bytearray(BYTES), hang)
     transport = PosixTransport(pool, threads=1, calls=system.calls())
@@ -217,7 +217,7 @@ def test_a_limit_of_threads_that_passes_turns_nothing_away_afterwards(
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        for _ in range(posix.MOST_STUCK + 1):
+        for _ in range(posix_transport.MOST_STUCK + 1):
             with pytest.raises(TransferFailed, match="limit of threads"):
                 transport.read(PATH, ALL, ignore, deadline_s=LONG_S)
     transport.read(PATH, ALL, ignore, deadline_s=LONG_S)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage import posix_read
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import FileTruncated, NoRoom, StorageError, TransferFailed
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.transport import Pending, Range
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix import posix_read
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transport import Pending, Range
 from tests.examples import examples
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage import posix_read
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import TransferFailed
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.transport import Pending, Range
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix import posix_read
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transport import Pending, Range
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 
 CHUNK = 64 << 10

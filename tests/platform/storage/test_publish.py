@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, Superseded, TransferFailed
-from ebbtide.storage.leases import Lease, of_object
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.object_leases import Lease, of_object
 from ebbtide.storage.names import COMMIT
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.publish import EDGES, MOST_TURNS, Stage
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.publication import EDGES, MOST_TURNS, Stage
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import (

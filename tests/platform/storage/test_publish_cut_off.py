@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.builders.store import lost_by_a_power_cut
 from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls, failing_at

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.rate_book import (
+from ebbtide.storage.bandwidth.rate_scheduler import (
     ASK_AGAIN_S,
     LEAST_BYTES_PER_S,
     SHARES,
@@ -58,7 +58,10 @@ class Moved:
 
 
 def play(budget: Budget, clients: list[Client], seconds: float, seed: int = 0) -> Moved:
-    """Let all threads ask as `rates` does, in virtual time, each waking up a little late; those of a client in turn."""
+    """Let all threads ask as `rate_limiter` does, in virtual time, each waking up a little late.
+
+    Those of a client in turn.
+    """
     random, numbers, moved = Random(seed), count(), Moved()
     book = Book.new(budget, 0.0)
     due: list[tuple[float, int, int, bool]] = []  # when, a number, whose thread, whether it has its client's turn

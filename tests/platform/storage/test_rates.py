@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.storage.bandwidth.rate_limiter import NodeShelf, OwnShelf, Rates, _decode, _encode
+from ebbtide.storage.bandwidth.rate_scheduler import Ask, Book, Budget, TrafficClass, take
 from ebbtide.storage.errors import WaitTimeout
-from ebbtide.storage.rate_book import Ask, Book, Budget, TrafficClass, take
-from ebbtide.storage.rates import NodeShelf, OwnShelf, Rates, _decode, _encode
 from ebbtide.testing.virtual_clock import VirtualClock
 from tests.platform.storage.played import Player, until
 

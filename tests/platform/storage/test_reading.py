@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ebbtide.storage import opening, reading
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.chunk_hash import ContentHash
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
-from ebbtide.storage.index import Index
-from ebbtide.storage.manifest import FileEntry, Manifest
+from ebbtide.storage.integrity.chunk_hash import ContentHash
+from ebbtide.storage.integrity.chunk_index import Index
+from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.reading import StoredFile, read_stored
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Consume, Pending, Range
+from ebbtide.storage.objects import object_contents, stored_file
+from ebbtide.storage.objects.manifest import FileEntry, Manifest
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.stored_file import StoredFile, read_stored
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Consume, Pending, Range
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import (
     CHUNK,
@@ -408,7 +408,7 @@ def test_whether_a_file_was_removed_is_not_asked_for_ever(
             answer.wait(60)
         return real(at, **options)
 
-    monkeypatch.setattr(reading, "LOOK_S", 0.2)
+    monkeypatch.setattr(stored_file, "LOOK_S", 0.2)
     with published.store.open(published.id) as found:
         monkeypatch.setattr(os, "stat", hang)
         began = time.monotonic()
@@ -423,7 +423,7 @@ def test_an_object_that_was_moved_away_and_back_while_it_was_opened_is_looked_at
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a collector trashes it, and a publisher places it anew: half of what was seen was of the one."""
-    real, aside, moved = opening.read_index, published.store.paths.root / "aside", list[Path]()
+    real, aside, moved = object_contents.read_index, published.store.paths.root / "aside", list[Path]()
 
     def once(directory: Path, manifest: Manifest, entry: FileEntry) -> Index:
         if moved:
@@ -435,7 +435,7 @@ def test_an_object_that_was_moved_away_and_back_while_it_was_opened_is_looked_at
         finally:
             aside.rename(directory)
 
-    monkeypatch.setattr(opening, "read_index", once)
+    monkeypatch.setattr(object_contents, "read_index", once)
     with published.store.open(published.id) as found:
         assert moved and found.read_bytes("config.json")
     published.path(FILE + ".idx").unlink()
@@ -451,7 +451,7 @@ def test_a_file_truncated_while_it_is_open_fails_with_its_place(published: Publi
 
 
 def test_files_in_folders_and_empty_files_are_read(tmp_path: Path) -> None:
-    from ebbtide.storage.manifest import Kind
+    from ebbtide.storage.objects.manifest import Kind
 
     store, large = store_at(tmp_path / "store"), random_bytes(2_000_000)
     with store.publication(Kind.ARTEFACT, {}, chunk_bytes=CHUNK) as work:

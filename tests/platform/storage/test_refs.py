@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, TransferFailed
+from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.names import object_id
-from ebbtide.storage.paths import StorePaths
-from ebbtide.storage.refs import Refs
+from ebbtide.storage.objects.refs import Refs
+from ebbtide.storage.objects.store_paths import StorePaths
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stale import stale_at
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.budget import measure
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
-from ebbtide.storage.leases import of_object
-from ebbtide.storage.limits import Budget
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.maintenance.repair import repair
+from ebbtide.storage.maintenance.scrub import damage_of
+from ebbtide.storage.maintenance.space_reservation import measure
 from ebbtide.storage.names import COMMIT, ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.repair import repair
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.scrub import damage_of
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import Budget
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import (
     CHUNK,

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import Corrupt, NotPublished, TransferFailed, TransferTimeout
-from ebbtide.storage.index import parse_index
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.integrity.chunk_index import parse_index
+from ebbtide.storage.maintenance.scrub import Damage, damage_of, scrub
 from ebbtide.storage.names import COMMIT, ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.scrub import Damage, damage_of, scrub
-from ebbtide.storage.transport import Consume, Range
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Consume, Range
 from tests.platform.storage.stores import CHUNK, POOL, each, overwrite, publish_model, random_bytes, store_at
 
 FILE = "model.safetensors"
@@ -121,7 +121,7 @@ def test_a_deep_scrub_sees_what_quick_hashes_cannot_vouch_for(
         )
         return forged
 
-    monkeypatch.setattr("ebbtide.storage.opening.parse_index", parse)
+    monkeypatch.setattr("ebbtide.storage.objects.object_contents.parse_index", parse)
     assert damage_of(store.ports, object_id) == []
     [damage] = damage_of(store.ports, object_id, deep=True)
     assert damage == Damage(FILE, Range(CHUNK, CHUNK), "its quick hash is right, and others are not")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.second_look import read_again
-from ebbtide.storage.transport import Range
+from ebbtide.storage.integrity.chunk_reread import read_again
+from ebbtide.storage.transport.transport import Range
 from tests.platform.storage.stores import random_bytes
 
 

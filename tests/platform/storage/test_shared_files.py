@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import TransferFailed, TransferTimeout
-from ebbtide.storage.shared_files import Bounded, Overwrite, perform
+from ebbtide.storage.files.shared_files import Bounded, Overwrite, perform
 
 LONG_S = 60.0
 

@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.crew import Crew
 from ebbtide.storage.errors import StorageError, TransferFailed
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.opened_file import OpenedFile
-from ebbtide.storage.posix_calls import Requests
-from ebbtide.storage.report import Mode
-from ebbtide.storage.spans import Spans
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.file_handle import OpenedFile
+from ebbtide.storage.posix.posix_calls import Requests
+from ebbtide.storage.posix.spans import Spans
+from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.transport.transfer_report import Mode
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 
 PATH = Path("made-up")

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.chunk_hash import ContentHash, small_digest
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
-from ebbtide.storage.index import Hashing, parse_index
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.staging import HOT_BYTES, LEAST_DEADLINE_S, Staging, deadline_for, needs_index
-from ebbtide.storage.transport import CHUNK_BYTES, Range
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.integrity.chunk_hash import ContentHash, small_digest
+from ebbtide.storage.integrity.chunk_index import Hashing, parse_index
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.objects.staging import HOT_BYTES, LEAST_DEADLINE_S, Staging, deadline_for, needs_index
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transport import CHUNK_BYTES, Range
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, POOL, random_bytes
@@ -222,7 +222,7 @@ def test_a_source_that_shrinks_while_it_is_copied_is_told(
         return staged(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(staging, "write", shrink_first)
-    monkeypatch.setattr("ebbtide.storage.staging.deadline_for", lambda size_bytes: 20.0)
+    monkeypatch.setattr("ebbtide.storage.objects.staging.deadline_for", lambda size_bytes: 20.0)
     with pytest.raises(Corrupt, match="became shorter"):
         staging.copy(source, "a.safetensors")
     assert list(staging.directory.iterdir()) == []

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from ebbtide.storage.container import DTYPE_BITS, parse_header
-from ebbtide.storage.container_plan import TensorSpec, filling, plan_container
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.tensor_views import array_views
-from ebbtide.storage.torch_views import DTYPE_NAMES, torch_view, torch_views
+from ebbtide.storage.safetensors.file_header import DTYPE_BITS, parse_header
+from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, plan_container
+from ebbtide.storage.safetensors.numpy_views import array_views
+from ebbtide.storage.safetensors.torch_views import DTYPE_NAMES, torch_view, torch_views
 
 SPECS = [TensorSpec(dtype, dtype, (2, 4)) for dtype in DTYPE_BITS] + [TensorSpec("scalar", "F32", ())]
 SPECS += [TensorSpec("none", "BF16", (0, 3))]

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.concurrency import Concurrency
-from ebbtide.storage.crew import Crew
+from ebbtide.storage.bandwidth.concurrency_limit import Concurrency
+from ebbtide.storage.bandwidth.rate_limiter import NodeShelf, Rates, Shelf
+from ebbtide.storage.bandwidth.rate_scheduler import Answer, Ask, Budget, TrafficClass
+from ebbtide.storage.bandwidth.traffic import LEAST, LEAVE_BYTES, MOST, START, Traffic
 from ebbtide.storage.errors import TransferTimeout
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.posix_calls import SystemCalls
-from ebbtide.storage.rate_book import Answer, Ask, Budget, TrafficClass
-from ebbtide.storage.rates import NodeShelf, Rates, Shelf
-from ebbtide.storage.traffic import LEAST, LEAVE_BYTES, MOST, START, Traffic
-from ebbtide.storage.transport import CHUNK_BYTES, Range
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_calls import SystemCalls
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.transport.transport import CHUNK_BYTES, Range
 
 BUFFER = 4096
 LONG_S = 60.0

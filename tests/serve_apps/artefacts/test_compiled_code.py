@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.objects.manifest import Kind
 from ebbtide_serve.preparation import CACHES, STORE
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.replica_under_test import HEADERS, ReplicaUnderTest, until

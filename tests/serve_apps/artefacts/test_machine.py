@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ebbtide.storage.doctor.machine import Machine, Uname
-from ebbtide.storage.doctor.nvml import NvmlReading
+from ebbtide.diagnostics.host.machine_reader import Machine, Uname
+from ebbtide.diagnostics.host.nvml_reading import NvmlReading
 from ebbtide_serve.artefacts.machine import machine_facts
 
 

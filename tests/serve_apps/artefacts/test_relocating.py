@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide_serve.artefacts.fingerprint import Fingerprint
 from ebbtide_serve.artefacts.relocating import relocate
 from ebbtide_serve.artefacts.shelf import Restored, publish, restore

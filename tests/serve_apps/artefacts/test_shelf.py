@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import Superseded
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ref_name, tag
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import Budget
 from ebbtide_serve.artefacts import shelf
 from ebbtide_serve.artefacts.bundle import gather
 from ebbtide_serve.artefacts.fingerprint import Fingerprint

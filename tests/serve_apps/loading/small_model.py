@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ebbtide.storage.arenas import Arenas
-from ebbtide.storage.container_plan import filling, from_buffers, plan_container
-from ebbtide.storage.device import StagedTransport
-from ebbtide.storage.device_queue import queue_for
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.device.device_queue import queue_for
+from ebbtide.storage.device.device_transport import StagedTransport
+from ebbtide.storage.memory.arena_pool import Arenas
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.safetensors.file_layout import filling, from_buffers, plan_container
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.identity import EngineFacts
 from ebbtide_serve.loading.layout import spec_of

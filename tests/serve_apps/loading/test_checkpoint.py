@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ebbtide.storage.errors import Corrupt, Refused
-from ebbtide.storage.manifest import Kind
+from ebbtide.storage.objects.manifest import Kind
 from ebbtide_serve.loading import checkpoint as checkpoint_module
 from ebbtide_serve.loading.checkpoint import Checkpoint, stream_scope
 from ebbtide_serve.loading.process_store import ProcessStore
@@ -123,7 +123,7 @@ def test_a_reader_that_is_given_up_lets_go_of_its_memory(store: ProcessStore) ->
 
 
 def test_a_type_that_torch_lacks_is_refused_before_anything_is_given(store: ProcessStore) -> None:
-    from ebbtide.storage.container_plan import TensorSpec, filling, from_buffers, plan_container
+    from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, from_buffers, plan_container
 
     plan = plan_container([TensorSpec("odd", "F4", (8,))])
     with store.store.publication(Kind.MODEL, {"model": "odd"}, chunk_bytes=CHUNK) as work:

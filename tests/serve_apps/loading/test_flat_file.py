@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from ebbtide.storage.container_plan import filling, from_buffers
 from ebbtide.storage.errors import Corrupt
-from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.safetensors.file_layout import filling, from_buffers
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat_file import flat_memory, plan_flat, read_flat
 from ebbtide_serve.loading.layout import buffers_of, layout_of

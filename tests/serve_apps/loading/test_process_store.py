@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.storage import StorageSection
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import NotPublished, TransferTimeout
-from ebbtide.storage.limits import leave_limits
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.traffic import Traffic
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import leave_limits
 from ebbtide_serve import pool_store
 from ebbtide_serve.loading import process_store as module
 from ebbtide_serve.loading.process_store import process_store

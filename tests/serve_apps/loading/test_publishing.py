@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from ebbtide.storage.coordination.single_flight import file_name
 from ebbtide.storage.errors import Superseded, TransferFailed
-from ebbtide.storage.flight import file_name
-from ebbtide.storage.holding import claim
-from ebbtide.storage.limits import Budget
+from ebbtide.storage.leases.lease_holder import claim
 from ebbtide.storage.names import ObjectId
+from ebbtide.storage.objects.store_limits import Budget
 from ebbtide_serve.loading import held as held_module
 from ebbtide_serve.loading.process_store import ProcessStore
 from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, _together, _Work, publish_flat

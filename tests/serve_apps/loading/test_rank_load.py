@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from ebbtide.storage.coordination.load_semaphore import LoadTerms, loading
 from ebbtide.storage.errors import Corrupt, TransferTimeout
-from ebbtide.storage.loaders import LoadTerms, loading
-from ebbtide.storage.manifest import Kind
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.report import TransferReport
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading import identity, rank_load
 from ebbtide_serve.loading.flat_key import FlatKey
 from ebbtide_serve.loading.identity import EngineFacts

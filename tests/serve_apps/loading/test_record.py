@@ -1,6 +1,6 @@
 """What a rank tells of its start."""
 
-from ebbtide.storage.report import Mode, TransferReport
+from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide_serve.loading.record import StartRecord
 
 

@@ -1,6 +1,6 @@
 """One load, several sources: only if all came from the store may anything be made of it."""
 
-from ebbtide.storage.report import Mode, TransferReport
+from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide_serve.loading.rank_load import CHECKPOINT
 from ebbtide_serve.loading.record import OWN
 from ebbtide_serve.loading.sources import SourcesRead

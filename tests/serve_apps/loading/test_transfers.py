@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.storage.placements import Placement, Placements
+from ebbtide.storage.device.placements import Placement, Placements
 from ebbtide_serve.loading.transfers import by_device, bytes_of, read_all, segments
 from tests.platform.storage.stores import CHUNK
 from tests.serve_apps.loading.small_model import publish_tensors, reach

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.serve_apps.loading.vllm_programs import LOADS, SOURCES, WORKERS
 from tests.serve_apps.replica_under_test import MODEL_CACHE
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.storage.container import TensorEntry
+from ebbtide.storage.safetensors.file_header import TensorEntry
 from ebbtide_serve.loading.windows import ALIGNMENT_BYTES, cut_windows
 
 CHUNK = 100

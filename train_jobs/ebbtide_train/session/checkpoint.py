@@ -1,8 +1,8 @@
 """The checkpoints of a job, as its session uses them: one state for the whole gang, whatever the number of workers.
 
-They are those of ``ebbtide.storage.training``: hashed, committed by one rename, in a directory of the gang's own epoch,
-``train/<job>/e<epoch>/step-<n>``. A gang begins its epoch before its ranks read; from then on nobody reads what an
-older gang writes, and that one is told so. The first rank writes, since the state is replicated.
+They are those of ``ebbtide.storage.checkpoints``: hashed, committed by one rename, in a directory of the gang's own
+epoch, ``train/<job>/e<epoch>/step-<n>``. A gang begins its epoch before its ranks read; from then on nobody reads what
+an older gang writes, and that one is told so. The first rank writes, since the state is replicated.
 
 A state that is split over the ranks (FSDP2) is written by all of them (``together``), and each reads its own part.
 """
@@ -17,20 +17,27 @@ from pathlib import Path
 
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.reader import identity, survey
-from ebbtide.storage.buffers import process_pool
+from ebbtide.storage.bandwidth.node_traffic import node_traffic
+from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints, parts_of
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.epoch_numbering import epoch_for
+from ebbtide.storage.checkpoints.run_directory.lineage import Claim
+from ebbtide.storage.checkpoints.run_directory.run_paths import (
+    GANG,
+    START,
+    CheckpointId,
+    RunPaths,
+    gang_leases,
+    run_leases,
+)
+from ebbtide.storage.checkpoints.run_directory.run_ports import Keeping, TrainingPorts
+from ebbtide.storage.checkpoints.run_directory.run_survey import look, newest_of
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, Superseded
-from ebbtide.storage.limits import Limits, limits_of
-from ebbtide.storage.node_traffic import node_traffic
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.rate_book import TrafficClass
-from ebbtide.storage.training.checkpoints import RunCheckpoints, parts_of
-from ebbtide.storage.training.lineage import Claim
-from ebbtide.storage.training.numbering import epoch_for
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.places import GANG, START, CheckpointId, RunPaths, gang_leases, run_leases
-from ebbtide.storage.training.ports import Keeping, TrainingPorts
-from ebbtide.storage.training.retention import Retention
-from ebbtide.storage.training.survey import look, newest_of
+from ebbtide.storage.memory.buffer_pool import process_pool
+from ebbtide.storage.objects.store_limits import Limits, limits_of
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref

@@ -5,10 +5,10 @@ from typing import NoReturn
 
 import torch
 
-from ebbtide.storage.arenas import Arenas
-from ebbtide.storage.device_queue import Pinning
+from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
+from ebbtide.storage.device.device_queue import Pinning
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.training.host_copy import HostCopies
+from ebbtide.storage.memory.arena_pool import Arenas
 from ebbtide_train.session import rng
 from ebbtide_train.session.durability import Version
 from ebbtide_train.session.errors import GangBroken

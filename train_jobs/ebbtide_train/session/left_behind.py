@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ebbtide.snapshot.regions.look import RegionView
 from ebbtide.snapshot.regions.states import RegionState
-from ebbtide.storage.training.lineage import EpochFound, newest
+from ebbtide.storage.checkpoints.run_directory.lineage import EpochFound, newest
 from ebbtide_train.session.errors import ParkedStateUnusable
 from ebbtide_train.session.portable import Noted, read_note
 

@@ -7,8 +7,8 @@
 
 Tensors are named by where their bytes lie, so nothing is copied twice. What is not evicted (a generator's state that
 ``state_dict`` makes anew, the random numbers of all ranks) is copied behind the storages. The rest is the JSON of
-``ebbtide.storage.training``; there is no pickle. What is spilled is read from here, and so is what a later gang takes
-over: both are the same checkpoint.
+``ebbtide.storage.checkpoints``; there is no pickle. What is spilled is read from here, and so is what a later gang
+takes over: both are the same checkpoint.
 
 Not guaranteed: that the bytes of the tensors are as they were; whoever keeps the memory has hashes of them.
 """
@@ -23,12 +23,12 @@ import xxhash
 
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
 from ebbtide.snapshot.evict import Plan
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import parts_of
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
+from ebbtide.storage.checkpoints.state.plain_state import unpack
+from ebbtide.storage.checkpoints.state.state_tree import Json
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.torch_views import DTYPE_NAMES
-from ebbtide.storage.training.checkpoints import parts_of
-from ebbtide.storage.training.places import CheckpointId
-from ebbtide.storage.training.plain_state import unpack
-from ebbtide.storage.training.tree_leaves import Json
+from ebbtide.storage.safetensors.torch_views import DTYPE_NAMES
 from ebbtide_train.session.errors import CheckpointMismatch, ParkedStateUnusable
 from ebbtide_train.session.ref import Ref
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, RunPaths
+from ebbtide.storage.checkpoints.run_directory.run_survey import newest_of
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.training.places import CheckpointId, RunPaths
-from ebbtide.storage.training.survey import newest_of
 from ebbtide_train.session.errors import CheckpointMismatch
 
 _NUMBERS = ("world", "seed", "global_batch", "dataset_len")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ebbtide.snapshot.errors import RegionBusy, SnapshotError
 from ebbtide.snapshot.regions.read import read_region
+from ebbtide.storage.checkpoints.run_directory.lineage import EpochFound
+from ebbtide.storage.checkpoints.run_directory.run_paths import RunPaths
+from ebbtide.storage.checkpoints.run_directory.run_survey import look
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.training.lineage import EpochFound
-from ebbtide.storage.training.places import RunPaths
-from ebbtide.storage.training.survey import look
 from ebbtide_train.session.checkpoint import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, ParkedStateUnusable
 from ebbtide_train.session.left_behind import Left, LeftBehind, Outcome, Taken, over, worth_having

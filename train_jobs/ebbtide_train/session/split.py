@@ -16,15 +16,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.state import rank_file
+from ebbtide.storage.checkpoints.state.box_reader import DTYPES, Wanted
+from ebbtide.storage.checkpoints.state.boxes import Box, Ints, overlap
+from ebbtide.storage.checkpoints.state.plain_state import pack
+from ebbtide.storage.checkpoints.state.rank_file import must_be_storable
+from ebbtide.storage.checkpoints.state.state_tree import Json
+from ebbtide.storage.checkpoints.state.tensor_index import StoredTensor
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.training import rank_file
-from ebbtide.storage.training.boxes import Box, Ints, overlap
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.plain_state import pack
-from ebbtide.storage.training.rank_file import must_be_storable
-from ebbtide.storage.training.scatter import DTYPES, Wanted
-from ebbtide.storage.training.tensor_index import StoredTensor
-from ebbtide.storage.training.tree_leaves import Json
 from ebbtide_train.session.errors import SessionMisuse
 
 _OF_OPTIMIZER = "optimizer.state."

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ebbtide.storage.training.places import CheckpointId
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import STALE_S, CheckpointStore
 from ebbtide_train.session.errors import CheckpointMismatch, GangBroken

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import torch
 
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
+from ebbtide.storage.checkpoints.state.about_json import About
+from ebbtide.storage.checkpoints.state.rank_entry import RankEntry
+from ebbtide.storage.checkpoints.state.rank_file import Shard, shard_bytes, write_shards
+from ebbtide.storage.checkpoints.state.state_tree import Json
 from ebbtide.storage.errors import NoRoom, Refused, StorageError, Superseded
-from ebbtide.storage.training.about import About
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.host_copy import HostCopies
-from ebbtide.storage.training.rank_entry import RankEntry
-from ebbtide.storage.training.rank_file import Shard, shard_bytes, write_shards
-from ebbtide.storage.training.tree_leaves import Json
 from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.ref import Ref

@@ -25,8 +25,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ebbtide.helper.criu.machine import Machine
 from ebbtide.helper.criu.needs import Needs
 from ebbtide.helper.errors import Refused
-from ebbtide.storage.durable import Disk, read_small
 from ebbtide.storage.errors import StorageError
+from ebbtide.storage.files.durable_files import Disk, read_small
 
 IMAGES, MANIFEST, COMMIT = "images", "manifest.json", "COMMIT"
 _MANIFEST_LIMIT_BYTES = 64 << 20  # some 100 bytes for each file that the tree has mapped or open

@@ -1,9 +1,9 @@
-"""The models floor: what an endpoint loads, imported once however many nodes ask.
+"""What an endpoint loads, imported once however many nodes ask; this package's public names are those below.
 
 A model is an object of the store (kind ``model``): its safetensors files laid out anew with the tensors' bytes
-unchanged, configuration and tokenizer beside them, so that its directory is a checkpoint that any engine reads. This
-floor knows sources (directories, URLs), checkpoints and names; how objects are stored, checked, collected and repaired
-is the floor below.
+unchanged, configuration and tokenizer beside them, so that its directory is a checkpoint that any engine reads. Its
+rooms know sources (directories, URLs), checkpoints and names; how objects are stored, checked, collected and repaired
+is in `objects` and `maintenance`.
 
 ::
 
@@ -12,16 +12,16 @@ is the floor below.
         model.stored        # for loaders: files with hashes
 """
 
-from ebbtide.storage.models.exporting import Exported, export
-from ebbtide.storage.models.importing import import_model
-from ebbtide.storage.models.listing import Holder, ModelRow, list_models
-from ebbtide.storage.models.mending import Mended, mend
-from ebbtide.storage.models.opening import open_source
-from ebbtide.storage.models.progress import ImportProgress, Phase
-from ebbtide.storage.models.resolving import StoredModel, resolve
-from ebbtide.storage.models.sources import Source, SourceChanged, SourceFile
-from ebbtide.storage.models.terms import How, Imported, ImportTerms
-from ebbtide.storage.models.wanted import Wanted, default_name, find, split_ref
+from ebbtide.storage.models.importer.import_progress import ImportProgress, Phase
+from ebbtide.storage.models.importer.import_terms import How, Imported, ImportTerms
+from ebbtide.storage.models.importer.model_import import import_model
+from ebbtide.storage.models.registry.model_export import Exported, export
+from ebbtide.storage.models.registry.model_list import Holder, ModelRow, list_models
+from ebbtide.storage.models.registry.model_names import Wanted, default_name, find, split_ref
+from ebbtide.storage.models.registry.model_repair import Mended, mend
+from ebbtide.storage.models.registry.model_resolution import StoredModel, resolve
+from ebbtide.storage.models.sources.source import Source, SourceChanged, SourceFile
+from ebbtide.storage.models.sources.source_factory import open_source
 
 __all__ = [
     "Exported",

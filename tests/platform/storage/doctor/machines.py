@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ebbtide.storage.doctor.filesystem_probe import FilesystemReading
-from ebbtide.storage.doctor.machine import Machine, Uname
-from ebbtide.storage.doctor.nvml import NvmlReading
-from ebbtide.storage.gds_probe import GdsVerdict
-from ebbtide.storage.report import Mode
+from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
+from ebbtide.diagnostics.host.machine_reader import Machine, Uname
+from ebbtide.diagnostics.host.nvml_reading import NvmlReading
+from ebbtide.storage.device.gds_probe import GdsVerdict
+from ebbtide.storage.transport.transfer_report import Mode
 
 SHARED = "/shared/pool"
 GPU, NIC, DRIVE, BRIDGE = "0000:17:00.0", "0000:18:00.0", "0000:02:00.0", "0000:15:01.0"

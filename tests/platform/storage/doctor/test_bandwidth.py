@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.doctor import bandwidth
-from ebbtide.storage.doctor.bandwidth import BandwidthReading, fitting, judge_bandwidth, measure_bandwidth, too_large
-from ebbtide.storage.doctor.findings import Verdict
+from ebbtide.diagnostics.doctor import bandwidth_check
+from ebbtide.diagnostics.doctor.bandwidth_check import (
+    BandwidthReading,
+    fitting,
+    judge_bandwidth,
+    measure_bandwidth,
+    too_large,
+)
+from ebbtide.diagnostics.doctor.findings import Verdict
 from ebbtide.storage.errors import NoRoom, TransferTimeout
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import Mode, TransferReport
-from ebbtide.storage.transport import CHUNK_BYTES, Consume, Fill, Range
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import Mode, TransferReport
+from ebbtide.storage.transport.transport import CHUNK_BYTES, Consume, Fill, Range
 from tests.examples import examples
 
 
@@ -67,7 +73,7 @@ def quiet(_action: str, _done: int, _total: int) -> None:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "FIRST_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr(bandwidth_check, "FIRST_BYTES", CHUNK_BYTES)
 
 
 def test_the_real_transport_is_measured_both_ways_and_leaves_nothing(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_bytes_that_come_back_different_break_the_node(tmp_path: Path) -> None:
 
 
 def test_no_two_blocks_are_equal() -> None:
-    contents = bandwidth._Contents()
+    contents = bandwidth_check._Contents()
     chunks = [bytearray(1 << 20) for _ in range(4)]
     for offset, chunk in zip((0, 1 << 20, CHUNK_BYTES, 2 * CHUNK_BYTES - (1 << 20)), chunks, strict=True):
         contents.fill(offset, memoryview(chunk))

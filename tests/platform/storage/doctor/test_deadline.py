@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ebbtide.storage.doctor.deadline import NoAnswer, within
+from ebbtide.diagnostics.host.deadline import NoAnswer, within
 
 
 def test_an_answer_comes_through() -> None:

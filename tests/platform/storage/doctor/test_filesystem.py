@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.filesystem import judge_filesystem
-from ebbtide.storage.doctor.filesystem_probe import FilesystemReading
-from ebbtide.storage.doctor.findings import Finding, Verdict
-from ebbtide.storage.doctor.mount import Mount
+from ebbtide.diagnostics.doctor.filesystem_check import judge_filesystem
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict
+from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
+from ebbtide.diagnostics.host.mount import Mount
 from tests.platform.storage.doctor.machines import GIB, WORKING
 
 HERE = Path("/shared/pool")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.doctor.filesystem_probe import PREFIX, STALE_S, Calls, FilesystemReading, probe_filesystem
-from ebbtide.storage.doctor.filesystem_probe import read_filesystem as read
+from ebbtide.diagnostics.host.filesystem_probe import PREFIX, STALE_S, Calls, FilesystemReading, probe_filesystem
+from ebbtide.diagnostics.host.filesystem_probe import read_filesystem as read
 
 
 @pytest.fixture

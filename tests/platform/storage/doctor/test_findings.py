@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ebbtide.storage.doctor.findings import Finding, Verdict, by_verdict
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict, by_verdict
 
 
 def test_a_finding_that_is_not_in_order_must_say_why_and_what_to_do() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.findings import Finding, Verdict
-from ebbtide.storage.doctor.gds import GdsReading, driver_under, judge_gds, parse_stats, read_gds
-from ebbtide.storage.doctor.gpu import Flavour, GpuReading
-from ebbtide.storage.doctor.mount import Device, Mount
-from ebbtide.storage.gds_probe import GdsVerdict
-from ebbtide.storage.report import Mode
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict
+from ebbtide.diagnostics.doctor.gds_check import GdsReading, driver_under, judge_gds, parse_stats, read_gds
+from ebbtide.diagnostics.doctor.gpu_check import Flavour, GpuReading
+from ebbtide.diagnostics.host.mount import Device, Mount
+from ebbtide.storage.device.gds_probe import GdsVerdict
+from ebbtide.storage.transport.transfer_report import Mode
 from tests.platform.storage.doctor.machines import STATS, Tree, machine
 
 H200 = GpuReading(models=("NVIDIA H200",), version="580.95.05", flavour=Flavour.OPEN)

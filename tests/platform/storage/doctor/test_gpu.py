@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.doctor.findings import Verdict
-from ebbtide.storage.doctor.gpu import Flavour, GpuReading, judge_gpu, parse_version, read_gpu
-from ebbtide.storage.doctor.nvml import NvmlReading
+from ebbtide.diagnostics.doctor.findings import Verdict
+from ebbtide.diagnostics.doctor.gpu_check import Flavour, GpuReading, judge_gpu, parse_version, read_gpu
+from ebbtide.diagnostics.host.nvml_reading import NvmlReading
 from tests.examples import examples
 from tests.platform.storage.doctor.machines import GPU, OPEN, PROPRIETARY, Tree, machine
 

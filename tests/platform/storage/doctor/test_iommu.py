@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.doctor.findings import Verdict
-from ebbtide.storage.doctor.gpu import GpuReading
-from ebbtide.storage.doctor.iommu import IommuReading, judge_iommu, read_iommu, redirects
-from ebbtide.storage.doctor.machine import Uname
+from ebbtide.diagnostics.doctor.findings import Verdict
+from ebbtide.diagnostics.doctor.gpu_check import GpuReading
+from ebbtide.diagnostics.doctor.iommu_check import IommuReading, judge_iommu, read_iommu, redirects
+from ebbtide.diagnostics.host.machine_reader import Uname
 from tests.examples import examples
 from tests.platform.storage.doctor.machines import BRIDGE, DRIVE, GPU, NIC, Tree, machine
 

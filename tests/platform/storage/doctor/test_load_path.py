@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.filesystem_probe import FilesystemReading
-from ebbtide.storage.doctor.findings import Finding, Verdict
-from ebbtide.storage.doctor.gds import GdsReading
-from ebbtide.storage.doctor.gpu import GpuReading
-from ebbtide.storage.doctor.load_path import choose_load_path
-from ebbtide.storage.gds_probe import GdsVerdict
-from ebbtide.storage.report import Mode
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict
+from ebbtide.diagnostics.doctor.gds_check import GdsReading
+from ebbtide.diagnostics.doctor.gpu_check import GpuReading
+from ebbtide.diagnostics.doctor.load_path import choose_load_path
+from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
+from ebbtide.storage.device.gds_probe import GdsVerdict
+from ebbtide.storage.transport.transfer_report import Mode
 
 HERE = Path("/shared/pool")
 NO_GPU, H200 = GpuReading(), GpuReading(models=("NVIDIA H200",))

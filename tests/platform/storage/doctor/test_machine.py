@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.machine import Machine
+from ebbtide.diagnostics.host.machine_reader import Machine
 from tests.platform.storage.doctor.machines import Tree, machine
 
 

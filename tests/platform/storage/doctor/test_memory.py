@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.findings import Finding, Verdict
-from ebbtide.storage.doctor.memory import MemoryReading, judge_memory, read_memory
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict
+from ebbtide.diagnostics.doctor.memory_check import MemoryReading, judge_memory, read_memory
 from tests.platform.storage.doctor.machines import GIB, MEMINFO, MIB, Tree, machine
 
 PLENTY = MemoryReading(available_bytes=64 * GIB, transparent="madvise")
@@ -115,7 +115,7 @@ def test_io_uring_is_told_and_never_a_fault(tmp_path: Path, code: int, name: str
 
 
 def test_the_real_system_answers() -> None:
-    from ebbtide.storage.doctor.machine import Machine
+    from ebbtide.diagnostics.host.machine_reader import Machine
 
     reading = read_memory(Machine())
     assert reading.available_bytes is not None and reading.available_bytes > 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.doctor.mount import Device, Kind, Mount, find_mount, read_mount
+from ebbtide.diagnostics.host.mount import Device, Kind, Mount, find_mount, read_mount
 from tests.examples import examples
 from tests.platform.storage.doctor.machines import Tree, machine
 

@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ebbtide.storage.doctor import nvml
-from ebbtide.storage.doctor.nvml import NvmlReading, read_nvml
+from ebbtide.diagnostics.host import nvml_reading
+from ebbtide.diagnostics.host.nvml_reading import NvmlReading, read_nvml
 
 
 class NVMLError(Exception):
@@ -49,7 +49,7 @@ def test_a_driver_in_trouble_is_told(pynvml: ModuleType, monkeypatch: pytest.Mon
 
 def test_a_driver_that_hangs_is_told(pynvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(nvml, "_DEADLINE_S", 0.05)
+    monkeypatch.setattr(nvml_reading, "_DEADLINE_S", 0.05)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: release.wait(60))
     assert read_nvml() == NvmlReading(error="NVML: no answer within 0.05 s")
     release.set()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.findings import Finding, Verdict
-from ebbtide.storage.doctor.gpu import Flavour, GpuReading
-from ebbtide.storage.doctor.mount import Device, Mount
-from ebbtide.storage.doctor.p2pdma import P2pdmaReading, judge_p2pdma, read_p2pdma
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict
+from ebbtide.diagnostics.doctor.gpu_check import Flavour, GpuReading
+from ebbtide.diagnostics.doctor.p2pdma_check import P2pdmaReading, judge_p2pdma, read_p2pdma
+from ebbtide.diagnostics.host.mount import Device, Mount
 from tests.platform.storage.doctor.machines import Tree, machine
 
 KEYS = "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"

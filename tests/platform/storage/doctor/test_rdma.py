@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.findings import Finding, Verdict
-from ebbtide.storage.doctor.mount import Mount
-from ebbtide.storage.doctor.rdma import RdmaReading, judge_rdma, read_rdma
+from ebbtide.diagnostics.doctor.findings import Finding, Verdict
+from ebbtide.diagnostics.doctor.rdma_check import RdmaReading, judge_rdma, read_rdma
+from ebbtide.diagnostics.host.mount import Mount
 from tests.platform.storage.doctor.machines import Tree, machine
 
 NFS = Mount("/shared", "nfs", "10.0.9.1:/pool", {"proto": "rdma"})

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.doctor.bandwidth import BandwidthReading
-from ebbtide.storage.doctor.filesystem_probe import FilesystemReading
-from ebbtide.storage.doctor.findings import Verdict
-from ebbtide.storage.doctor.machine import Machine
-from ebbtide.storage.doctor.report import Report, Wishes, examine
-from ebbtide.storage.report import Mode, TransferReport
+from ebbtide.diagnostics.doctor.bandwidth_check import BandwidthReading
+from ebbtide.diagnostics.doctor.doctor_report import Report, Wishes, examine
+from ebbtide.diagnostics.doctor.findings import Verdict
+from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
+from ebbtide.diagnostics.host.machine_reader import Machine
+from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from tests.platform.storage.doctor import machines
 from tests.platform.storage.doctor.machines import GIB, SHARED, WORKING, Tree, machine
 

@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.lease import Record
-from ebbtide.storage.models.records import flights
-from ebbtide.storage.models.terms import Imported
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Fill, Range
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.lease_file import Record
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.models.importer.import_records import flights
+from ebbtide.storage.models.importer.import_terms import Imported
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Fill, Range
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.models.made import assert_same, bring, stored_arrays
 from tests.platform.storage.stores import CHUNK, store_at

@@ -11,15 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-from ebbtide.storage.buffers import BufferPool
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.leases import SharedLeases
-from ebbtide.storage.models.importing import import_model
-from ebbtide.storage.models.opening import open_source
-from ebbtide.storage.models.progress import ImportProgress
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.paths import StorePaths
-from ebbtide.storage.posix import PosixTransport
+from ebbtide.storage.leases.object_leases import SharedLeases
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.models.importer.import_progress import ImportProgress
+from ebbtide.storage.models.importer.model_import import import_model
+from ebbtide.storage.models.sources.source_factory import open_source
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_paths import StorePaths
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.platform.storage.models import counted_filesystem
 from tests.platform.storage.models.counted_filesystem import CountedFileSystem
 from tests.platform.storage.models.made import PACE, TERMS

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from ebbtide.storage.lease import Pace
-from ebbtide.storage.models.importing import import_model
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.progress import Observe
-from ebbtide.storage.models.sources import Source
-from ebbtide.storage.models.terms import Imported, ImportTerms
+from ebbtide.storage.leases.lease_file import Pace
+from ebbtide.storage.models.importer.import_progress import Observe
+from ebbtide.storage.models.importer.import_terms import Imported, ImportTerms
+from ebbtide.storage.models.importer.model_import import import_model
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.models.sources.source import Source
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.stores import CHUNK
 
 Arrays = Mapping[str, NDArray[np.generic]]

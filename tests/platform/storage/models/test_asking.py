@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.models.asking import BackendFailed, FileMissing, ask
+from ebbtide.storage.remote.fsspec_calls import BackendFailed, FileMissing, ask
 
 
 class HttpError(Exception):

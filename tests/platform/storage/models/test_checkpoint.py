@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.models import checkpoint as module
-from ebbtide.storage.models.checkpoint import Checkpoint, examine
-from ebbtide.storage.models.local_source import LocalReading, LocalSource
-from ebbtide.storage.models.sources import SourceChanged, SourceFile
+from ebbtide.storage.models.sources import source_checkpoint as module
+from ebbtide.storage.models.sources.local_source import LocalReading, LocalSource
+from ebbtide.storage.models.sources.source import SourceChanged, SourceFile
+from ebbtide.storage.models.sources.source_checkpoint import Checkpoint, examine
 from tests.platform.storage.models.made import make_checkpoint
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -3,8 +3,8 @@
 import pytest
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.models.choice import MAX_SMALL_BYTES, choose, left_out
-from ebbtide.storage.models.sources import SourceFile
+from ebbtide.storage.models.sources.file_selection import MAX_SMALL_BYTES, choose, left_out
+from ebbtide.storage.models.sources.source import SourceFile
 
 SMALL = [
     "config.json",

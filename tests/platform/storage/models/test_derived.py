@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.collecting import survey
-from ebbtide.storage.garbage import Fate, Grace, plan
-from ebbtide.storage.leases import of_object
-from ebbtide.storage.models.derived import (
+from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.maintenance.garbage_collection import survey
+from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
+from ebbtide.storage.models.registry.derived_artifacts import (
     ARTEFACT,
     flat_name,
     give_up_derived,
@@ -18,7 +18,7 @@ from ebbtide.storage.models.derived import (
     without,
 )
 from ebbtide.storage.names import ObjectId, ref_name, tag
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.builders.models import DIGEST, publish_cache, publish_flat
 from tests.builders.store import make_old
 from tests.platform.storage.stores import NO_GRACE, collect_all, publish_model, store_at

@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem  # type: 
 from fsspec.spec import AbstractBufferedFile  # type: ignore[import-untyped]
 
 from ebbtide.storage.errors import Corrupt, TransferFailed
-from ebbtide.storage.models.export_target import RemoteTarget
+from ebbtide.storage.remote.remote_target import RemoteTarget
 
 BLOCK = b"weights!" * 1000
 NAME = "model.safetensors"

@@ -12,13 +12,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from safetensors.numpy import load_file
 
-from ebbtide.storage.descriptor import Descriptor
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed, TransferTimeout
-from ebbtide.storage.models import exporting
-from ebbtide.storage.models.exporting import MARKER, Exported, export
+from ebbtide.storage.files.descriptor import Descriptor
+from ebbtide.storage.models.registry import model_export
+from ebbtide.storage.models.registry.model_export import MARKER, Exported, export
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.stored_object import StoredObject
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.stored_object import StoredObject
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint
 from tests.platform.storage.stale import stale_at
 from tests.platform.storage.stores import CHUNK, store_at
@@ -307,7 +307,7 @@ class Bucket:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Bucket()
-    monkeypatch.setattr(exporting, "STRETCH_BYTES", 3 * CHUNK)
+    monkeypatch.setattr(model_export, "STRETCH_BYTES", 3 * CHUNK)
     yield found
     if found.fs.exists("/bucket"):
         found.fs.rm("/bucket", recursive=True)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import NoRoom, TransferFailed
-from ebbtide.storage.models.journal import journal_path
-from ebbtide.storage.models.terms import How
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Consume, Range
+from ebbtide.storage.models.importer.chunk_journal import journal_path
+from ebbtide.storage.models.importer.import_terms import How
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Consume, Range
 from tests.builders.models import Tampered
 from tests.hunts import spread
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays

@@ -12,14 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.lease import Record
-from ebbtide.storage.models.records import flights
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.scrub import damage_of
-from ebbtide.storage.transport import Fill, Range
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.lease_file import Record
+from ebbtide.storage.maintenance.scrub import damage_of
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.models.importer.import_records import flights
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Fill, Range
 from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays

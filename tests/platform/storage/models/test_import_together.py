@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.models.records import flights
+from ebbtide.storage.models.importer.import_records import flights
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.models.counted_filesystem import tensor_bytes_read
 from tests.platform.storage.models.import_process import shared_store
 from tests.platform.storage.models.made import Arrays, assert_same, make_checkpoint, stored_arrays

@@ -15,15 +15,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, TransferFailed, TransferTimeout
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.models import sources
-from ebbtide.storage.models.progress import ImportProgress, Phase
-from ebbtide.storage.models.records import flights
-from ebbtide.storage.models.remote_source import RemoteSource
-from ebbtide.storage.models.sources import Reading, SourceChanged, SourceFile
-from ebbtide.storage.models.terms import How
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.models.importer.import_progress import ImportProgress, Phase
+from ebbtide.storage.models.importer.import_records import flights
+from ebbtide.storage.models.importer.import_terms import How
+from ebbtide.storage.models.sources import source as sources
+from ebbtide.storage.models.sources.remote_source import RemoteSource
+from ebbtide.storage.models.sources.source import Reading, SourceChanged, SourceFile
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import Budget
 from tests.builders.models import (
     Tampered,
     folder,  # noqa: F401 - a fixture
@@ -355,7 +355,7 @@ def test_room_is_asked_for_before_the_first_byte(store: ObjectStore, folder: Pat
 @pytest.mark.parametrize("number", [1, 5, 9, 14, 20, 30])
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, folder: Path, number: int) -> None:
     whole = store_at(tmp_path / "store")
-    from ebbtide.storage.durable import Disk
+    from ebbtide.storage.files.durable_files import Disk
 
     full = store_at(tmp_path / "store", disk=Disk(failing_at(number, errno.ENOSPC, for_ever=True)))
     with pytest.raises(NoRoom):

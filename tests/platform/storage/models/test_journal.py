@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.errors import TransferFailed
-from ebbtide.storage.index import ChunkHashes
-from ebbtide.storage.models.journal import _RECORD, _TITLE_BYTES, Journal, journal_path, read_journal
+from ebbtide.storage.integrity.chunk_index import ChunkHashes
+from ebbtide.storage.models.importer.chunk_journal import _RECORD, _TITLE_BYTES, Journal, journal_path, read_journal
 from tests.examples import examples
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.models.left_behind import left_behind
-from ebbtide.storage.models.sources import SourceFile
+from ebbtide.storage.models.sources.excluded_weights import left_behind
+from ebbtide.storage.models.sources.source import SourceFile
 
 WHOLE = ("config.json", "model.safetensors.index.json", "model-00001-of-00001.safetensors")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.holding import hold
-from ebbtide.storage.leases import of_object
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.models.listing import list_models
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.lease_holder import hold
+from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.models.registry.model_list import list_models
 from ebbtide.storage.names import MANIFEST, ObjectId
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.failing_calls import failing_at
 from tests.platform.storage.models.made import PACE, bring, make_checkpoint
 from tests.platform.storage.stores import CHUNK, store_at

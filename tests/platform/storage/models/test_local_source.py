@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from ebbtide.storage.errors import Refused, TransferFailed
-from ebbtide.storage.models import local_source
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.sources import Part, SourceChanged, SourceFile, read_all
+from ebbtide.storage.models.sources import local_source
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.models.sources.source import Part, SourceChanged, SourceFile, read_all
 from tests.platform.storage.stale import stale_at
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.budget import measure
 from ebbtide.storage.errors import NoRoom, Refused
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.mending import mend
+from ebbtide.storage.maintenance.scrub import damage_of
+from ebbtide.storage.maintenance.space_reservation import measure
+from ebbtide.storage.models.registry.model_repair import mend
+from ebbtide.storage.models.sources.local_source import LocalSource
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.scrub import damage_of
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_limits import Budget
 from tests.platform.storage.models.made import TERMS, Arrays, assert_same, bring, make_checkpoint, stored_arrays
 from tests.platform.storage.stores import CHUNK, leftovers, store_at, within
 
@@ -101,7 +101,7 @@ def test_what_is_whole_is_left_alone(store: ObjectStore, model: ObjectId, folder
 def test_any_copy_of_the_model_will_do(
     store: ObjectStore, model: ObjectId, folder: Path, arrays: Arrays, tmp_path: Path
 ) -> None:
-    from ebbtide.storage.models.exporting import export
+    from ebbtide.storage.models.registry.model_export import export
 
     with store.open(model) as stored:
         export(stored, str(tmp_path / "copy"))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.models.records import ImportRecords, imports
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.models.importer.import_records import ImportRecords, imports
 from ebbtide.storage.names import ObjectId
-from ebbtide.storage.paths import StorePaths
+from ebbtide.storage.objects.store_paths import StorePaths
 
 ONE, TWO = "a" * 64, "b" * 64
 OBJECT, OTHER = ObjectId("1" * 64), ObjectId("2" * 64)

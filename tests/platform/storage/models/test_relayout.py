@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from ebbtide.storage.container import header_bytes, parse_header
-from ebbtide.storage.models.relayout import Relayout, natural_order, relayout
+from ebbtide.storage.models.sources.relayout import Relayout, natural_order, relayout
+from ebbtide.storage.safetensors.file_header import header_bytes, parse_header
 from tests.examples import examples
 from tests.platform.storage.stores import stock_tensors
 

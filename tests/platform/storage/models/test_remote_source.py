@@ -8,10 +8,10 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from ebbtide.storage.errors import Refused, TransferFailed
-from ebbtide.storage.models.asking import BackendFailed
-from ebbtide.storage.models.checkpoint import examine
-from ebbtide.storage.models.remote_source import RemoteSource, stamp_of
-from ebbtide.storage.models.sources import Part, SourceChanged, SourceFile, read_all
+from ebbtide.storage.models.sources.remote_source import RemoteSource, stamp_of
+from ebbtide.storage.models.sources.source import Part, SourceChanged, SourceFile, read_all
+from ebbtide.storage.models.sources.source_checkpoint import examine
+from ebbtide.storage.remote.fsspec_calls import BackendFailed
 from tests.platform.storage.models import counted_filesystem
 from tests.platform.storage.models.counted_filesystem import CountedFileSystem, reads
 from tests.platform.storage.models.http_server import Manners, served

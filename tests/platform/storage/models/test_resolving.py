@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from ebbtide.storage.errors import NotPublished, Refused
-from ebbtide.storage.models.resolving import resolve
-from ebbtide.storage.models.terms import How
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.models.importer.import_terms import How
+from ebbtide.storage.models.registry.model_resolution import resolve
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.models.made import CONFIG, TERMS, bring, make_checkpoint
 from tests.platform.storage.stores import LocalLeases, collect_all, store_at
 

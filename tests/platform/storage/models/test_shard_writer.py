@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.storage.durable import Disk
 from ebbtide.storage.errors import Superseded, TransferTimeout
-from ebbtide.storage.manifest import FileEntry, Kind
-from ebbtide.storage.models import shard_writer as module
-from ebbtide.storage.models.checkpoint import Shard, examine
-from ebbtide.storage.models.journal import _TITLE_BYTES
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.progress import ImportProgress, Phase, Tally
-from ebbtide.storage.models.shard_writer import ShardWriter, Workplace, _stretches
-from ebbtide.storage.models.sources import Part, SourceFile
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.models.importer import shard_writer as module
+from ebbtide.storage.models.importer.chunk_journal import _TITLE_BYTES
+from ebbtide.storage.models.importer.import_progress import ImportProgress, Phase, Tally
+from ebbtide.storage.models.importer.shard_writer import ShardWriter, Workplace, _stretches
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.models.sources.source import Part, SourceFile
+from ebbtide.storage.models.sources.source_checkpoint import Shard, examine
 from ebbtide.storage.names import attempt
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.posix_calls import SystemCalls
-from ebbtide.storage.publish import Publication
-from ebbtide.storage.transport import Range, Transport
+from ebbtide.storage.objects.manifest import FileEntry, Kind
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.publication import Publication
+from ebbtide.storage.posix.posix_calls import SystemCalls
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transport import Range, Transport
 from tests.platform.storage.models.made import make_checkpoint
 from tests.platform.storage.stores import CHUNK, POOL, store_at
 

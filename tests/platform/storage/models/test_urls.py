@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.opening import open_source
-from ebbtide.storage.models.remote_source import RemoteSource
-from ebbtide.storage.models.urls import filesystem, local_path, without_secrets
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.models.sources.remote_source import RemoteSource
+from ebbtide.storage.models.sources.source_factory import open_source
+from ebbtide.storage.remote.urls import filesystem, local_path, without_secrets
 
 
 @pytest.mark.parametrize(

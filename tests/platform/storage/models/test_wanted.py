@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
-from ebbtide.storage.manifest import Kind
-from ebbtide.storage.models.wanted import check_is_free, default_name, find, split_ref
+from ebbtide.storage.models.registry.model_names import check_is_free, default_name, find, split_ref
 from ebbtide.storage.names import MANIFEST, ObjectId, RefName
-from ebbtide.storage.object_store import ObjectStore
+from ebbtide.storage.objects.manifest import Kind
+from ebbtide.storage.objects.object_store import ObjectStore
 from tests.platform.storage.stores import CHUNK, publish_model, store_at
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
-from ebbtide.storage.training.gang import load_into, save_together
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.verify import verify
+from ebbtide.storage.checkpoints.dcp.gang_checkpoint import load_into, save_together
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import IfCorrupt, RunCheckpoints
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.manager.verification import verify
 from tests.platform.storage.shim.store_trials import Trial, evict, lengthen
 from tests.platform.storage.training.runs import at, leftovers, make_run, make_transport, same
 

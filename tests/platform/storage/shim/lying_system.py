@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.storage.memory import address_of
-from ebbtide.storage.posix_calls import SystemCalls
+from ebbtide.storage.memory.arena import address_of
+from ebbtide.storage.posix.posix_calls import SystemCalls
 
 BLOCK = 4096
 SCRIBBLE = 0xEE

@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.storage import flight_course, staging
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.flight import Terms
-from ebbtide.storage.lease import Pace
-from ebbtide.storage.leases import Leases, SharedLeases
-from ebbtide.storage.models import importing, shard_writer, sources
-from ebbtide.storage.models.importing import import_model
-from ebbtide.storage.models.local_source import LocalSource
-from ebbtide.storage.models.terms import ImportTerms
-from ebbtide.storage.object_store import ObjectStore
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.scrub import damage_of
+from ebbtide.storage.coordination import flight_machine
+from ebbtide.storage.coordination.single_flight import Terms
+from ebbtide.storage.leases.lease_file import Pace
+from ebbtide.storage.leases.object_leases import Leases, SharedLeases
+from ebbtide.storage.maintenance.scrub import damage_of
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.models.importer import model_import, shard_writer
+from ebbtide.storage.models.importer.import_terms import ImportTerms
+from ebbtide.storage.models.importer.model_import import import_model
+from ebbtide.storage.models.sources import source
+from ebbtide.storage.models.sources.local_source import LocalSource
+from ebbtide.storage.objects import staging
+from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.platform.storage.models.made import make_checkpoint, weights
 from tests.platform.storage.stores import CHUNK, ROOMY, LocalLeases, publish_model, store_at, tensors
 
@@ -186,7 +188,7 @@ def evict(folder: Path) -> None:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     """How long transfers may take, where callers leave that to the store."""
-    names = ((staging, "LEAST_DEADLINE_S"), (shard_writer, "LEAST_PATIENCE_S"), (sources, "PATIENCE_S"))
+    names = ((staging, "LEAST_DEADLINE_S"), (shard_writer, "LEAST_PATIENCE_S"), (source, "PATIENCE_S"))
     before = [getattr(module, name) for module, name in names]
     for module, name in names:
         setattr(module, name, seconds)
@@ -199,5 +201,5 @@ def patience(seconds: float) -> Iterator[None]:
 
 def hurry() -> None:
     """Let imports that failed try again at once, and once only."""
-    vars(flight_course)["backoff_s"] = lambda failures: BACKOFF_S
-    vars(importing)["Terms"] = partial(Terms, tries=2)
+    vars(flight_machine)["backoff_s"] = lambda failures: BACKOFF_S
+    vars(model_import)["Terms"] = partial(Terms, tries=2)

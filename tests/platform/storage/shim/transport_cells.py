@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 from random import Random
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.memory import Arena
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.transport import Range
+from ebbtide.storage.memory.arena import Arena
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Range
 from tests.platform.storage.shim.faults import Cell, serve
 
 CHUNK = 1 << 20

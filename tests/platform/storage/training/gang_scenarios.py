@@ -15,21 +15,21 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.checkpoints.dcp.gang_checkpoint import load_into, save_together
+from ebbtide.storage.checkpoints.dcp.storage_reader import TrainingReader
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
+from ebbtide.storage.checkpoints.state.about_json import About
+from ebbtide.storage.checkpoints.state.rank_entry import RankEntry
+from ebbtide.storage.checkpoints.state.rank_file import Shard as Part
+from ebbtide.storage.checkpoints.state.rank_file import write_shards
 from ebbtide.storage.errors import NoRoom
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.training.about import About
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.dcp_reader import TrainingReader
-from ebbtide.storage.training.gang import load_into, save_together
-from ebbtide.storage.training.places import CheckpointId
-from ebbtide.storage.training.rank_entry import RankEntry
-from ebbtide.storage.training.rank_file import Shard as Part
-from ebbtide.storage.training.rank_file import write_shards
-from ebbtide.storage.training.retention import Retention
-from ebbtide.storage.transport import Fill, Range
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Fill, Range
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.training.runs import PIECE, CountedReads, make_run, make_transport, same
 

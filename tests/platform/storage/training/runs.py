@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.leases import Leases
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.places import CheckpointId, run_paths
-from ebbtide.storage.training.ports import Keeping, TrainingPorts
-from ebbtide.storage.training.retention import Retention
-from ebbtide.storage.transport import Consume, Range, Transport
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, run_paths
+from ebbtide.storage.checkpoints.run_directory.run_ports import Keeping, TrainingPorts
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.leases.object_leases import Leases
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.objects.store_limits import Budget
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Consume, Range, Transport
 
 CHUNK = 4096  # the smallest there is, so that little tensors have many
 PIECE = 16 << 10  # what the transport moves at once

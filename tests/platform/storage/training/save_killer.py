@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from ebbtide.storage.buffers import BufferPool
-from ebbtide.storage.durable import Disk
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.training.retention import Retention
-from ebbtide.storage.transport import Fill, Range
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.storage.transport.transport import Fill, Range
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.training.runs import PIECE, leftovers, make_run, state_at, step_read
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.training.boxes import Box, boxes_of_run, overlap, runs_of_box, whole, why_no_tiling
+from ebbtide.storage.checkpoints.state.boxes import Box, boxes_of_run, overlap, runs_of_box, whole, why_no_tiling
 
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import IfCorrupt, RunCheckpoints
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.lineage import Start
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
-from ebbtide.storage.manifest import MAX_MANIFEST_BYTES
+from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.names import COMMIT, MANIFEST
-from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
-from ebbtide.storage.training.lineage import Start
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.retention import Retention
+from ebbtide.storage.objects.manifest import MAX_MANIFEST_BYTES
 from tests.builders.checkpoints import flip
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.training.runs import CHUNK, at, ids, make_run, same, state_at, step_read

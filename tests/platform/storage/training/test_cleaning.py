@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import IfCorrupt, RunCheckpoints
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.checkpoint_space import RESERVATION, measure
+from ebbtide.storage.checkpoints.run_directory.cleanup import held_checkpoint, of_checkpoint
+from ebbtide.storage.checkpoints.run_directory.lineage import Start
 from ebbtide.storage.errors import NoRoom, NotPublished, TransferFailed
-from ebbtide.storage.limits import Budget
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.training.checkpoints import IfCorrupt, RunCheckpoints
-from ebbtide.storage.training.cleaning import held_checkpoint, of_checkpoint
-from ebbtide.storage.training.lineage import Start
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.retention import Retention
-from ebbtide.storage.training.room import RESERVATION, measure
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.objects.store_limits import Budget
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.builders.checkpoints import flip
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import LocalLeases

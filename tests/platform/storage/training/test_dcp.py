@@ -17,13 +17,13 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
+from ebbtide.storage.checkpoints.dcp.gang_checkpoint import first_failure, load_into, save_together
+from ebbtide.storage.checkpoints.dcp.storage_reader import TrainingReader, metadata_of
+from ebbtide.storage.checkpoints.dcp.storage_writer import TrainingWriter
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.run_directory.checkpoint_space import RESERVATION
 from ebbtide.storage.errors import Corrupt, Refused, StorageError, TransferFailed
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.dcp_reader import TrainingReader, metadata_of
-from ebbtide.storage.training.dcp_writer import TrainingWriter
-from ebbtide.storage.training.gang import first_failure, load_into, save_together
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.room import RESERVATION
 from tests.builders.checkpoints import commit_sharded, cut, every_type, flip, odd_tensors
 from tests.platform.storage.training.runs import at, leftovers, make_run, same, state_at
 

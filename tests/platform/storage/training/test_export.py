@@ -13,11 +13,11 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.checkpoints.dcp import dcp_export as export_module
+from ebbtide.storage.checkpoints.dcp.dcp_export import export
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused
-from ebbtide.storage.training import export as export_module
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.export import export
+from ebbtide.storage.files.durable_files import Disk
 from tests.builders.checkpoints import commit_sharded, cut, every_type, flip
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import at, make_run, same, state_at

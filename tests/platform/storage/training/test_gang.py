@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.training.places import CheckpointId
-from ebbtide.storage.training.verify import verify
+from ebbtide.storage.checkpoints.manager.verification import verify
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from tests.builders.checkpoints import flip
 from tests.hunts import spread
 from tests.platform.storage.training.gangs import Gangs

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from ebbtide.storage.arenas import Arenas
+from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.training.host_copy import HostCopies
+from ebbtide.storage.memory.arena_pool import Arenas
 from tests.builders.checkpoints import every_type, odd_tensors
 from tests.platform.storage.training.runs import bits, same
 

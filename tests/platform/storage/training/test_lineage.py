@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.training.lineage import EpochFound, Start, lineage, newest, overtaken_by
-from ebbtide.storage.training.places import CheckpointId
+from ebbtide.storage.checkpoints.run_directory.lineage import EpochFound, Start, lineage, newest, overtaken_by
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from tests.platform.storage.training.runs import at
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ebbtide.storage.checkpoints.run_directory.epoch_numbering import epoch_for
+from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start
 from ebbtide.storage.errors import Superseded
-from ebbtide.storage.training.lineage import Claim, EpochFound, Start
-from ebbtide.storage.training.numbering import epoch_for
 
 
 def begun(epoch: int, ledger: str = "", lease: int = 0) -> EpochFound:

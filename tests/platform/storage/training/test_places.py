@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, epoch_of, run_paths, step_of
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.training.places import CheckpointId, epoch_of, run_paths, step_of
 
 NUMBERS = st.integers(0, 10**18 - 1)
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide.storage.checkpoints.state.plain_state import pack, unpack
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.training.plain_state import pack, unpack
 from tests.examples import examples
 from tests.platform.storage.training.runs import same
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.checkpoints.manager.two_phase_save import EDGES, Saving, Stage
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.lineage import Start
+from ebbtide.storage.checkpoints.state.about_json import About
+from ebbtide.storage.checkpoints.state.rank_entry import RankEntry
+from ebbtide.storage.checkpoints.state.rank_file import Shard, write_shards
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, StorageError, Superseded, TransferFailed
-from ebbtide.storage.manifest import FileEntry
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.training.about import About
-from ebbtide.storage.training.lineage import Start
-from ebbtide.storage.training.publishing import EDGES, Saving, Stage
-from ebbtide.storage.training.rank_entry import RankEntry
-from ebbtide.storage.training.rank_file import Shard, write_shards
-from ebbtide.storage.training.retention import Retention
+from ebbtide.storage.files.durable_files import Disk
+from ebbtide.storage.objects.manifest import FileEntry
+from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.builders.store import lost_by_a_power_cut
 from tests.hunts import spread
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
@@ -105,8 +105,8 @@ def test_a_full_or_failing_disk_at_any_change_leaves_the_step_before(quick: Path
 def test_a_transport_that_fails_in_mid_save_leaves_nothing(tmp_path: Path, what: str, code: int) -> None:
     from dataclasses import replace
 
-    from ebbtide.storage.buffers import BufferPool
-    from ebbtide.storage.posix_calls import SystemCalls
+    from ebbtide.storage.memory.buffer_pool import BufferPool
+    from ebbtide.storage.posix.posix_calls import SystemCalls
 
     good = make_run(tmp_path)
     good.save(state_at(1), epoch=1, step=1)

@@ -12,15 +12,15 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 
-from ebbtide.storage.buffers import BufferPool
+from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
+from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
+from ebbtide.storage.checkpoints.state.boxes import Box
+from ebbtide.storage.checkpoints.state.rank_entry import RankEntry
+from ebbtide.storage.checkpoints.state.rank_file import Shard, write_shards
 from ebbtide.storage.errors import NoRoom, Refused
-from ebbtide.storage.posix import PosixTransport
-from ebbtide.storage.posix_calls import SystemCalls
-from ebbtide.storage.training.boxes import Box
-from ebbtide.storage.training.checkpoints import RunCheckpoints
-from ebbtide.storage.training.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.training.rank_entry import RankEntry
-from ebbtide.storage.training.rank_file import Shard, write_shards
+from ebbtide.storage.memory.buffer_pool import BufferPool
+from ebbtide.storage.posix.posix_calls import SystemCalls
+from ebbtide.storage.posix.posix_transport import PosixTransport
 from tests.builders.checkpoints import every_type, odd_tensors
 from tests.platform.storage.training.runs import PIECE, at, make_run, same
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.training.lineage import EpochFound, Start, lineage
-from ebbtide.storage.training.places import CheckpointId
-from ebbtide.storage.training.retention import Retention, judge
+from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention, judge
+from ebbtide.storage.checkpoints.run_directory.lineage import EpochFound, Start, lineage
+from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from tests.platform.storage.training.runs import at
 
 

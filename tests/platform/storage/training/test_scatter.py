@@ -8,11 +8,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.chunks import down, up
-from ebbtide.storage.training.boxes import Box, overlap, runs_of_box
-from ebbtide.storage.training.rank_file import Shard
-from ebbtide.storage.training.scatter import Wanted
-from ebbtide.storage.transport import Range
+from ebbtide.storage.checkpoints.state.box_reader import Wanted
+from ebbtide.storage.checkpoints.state.boxes import Box, overlap, runs_of_box
+from ebbtide.storage.checkpoints.state.rank_file import Shard
+from ebbtide.storage.transport.chunk_ranges import down, up
+from ebbtide.storage.transport.transport import Range
 from tests.builders.checkpoints import commit_sharded, cut
 from tests.examples import examples
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, same

@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.durable import Disk
+from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start
+from ebbtide.storage.checkpoints.run_directory.run_paths import RunPaths, run_paths
+from ebbtide.storage.checkpoints.run_directory.run_survey import (
+    begin_epoch,
+    check_epoch,
+    look,
+    newest_of,
+    read_start,
+    temporaries,
+)
 from ebbtide.storage.errors import Corrupt, Refused, Superseded
-from ebbtide.storage.training.lineage import Claim, EpochFound, Start
-from ebbtide.storage.training.places import RunPaths, run_paths
-from ebbtide.storage.training.survey import begin_epoch, check_epoch, look, newest_of, read_start, temporaries
+from ebbtide.storage.files.durable_files import Disk
 from tests.platform.storage.training.runs import at
 
 
@@ -71,13 +78,13 @@ def test_a_gang_whose_word_was_lost_goes_on_from_what_was_before_it(paths: RunPa
 @pytest.mark.proves("the directory of an epoch is there before its gang looks for the newest")
 def test_the_directory_is_there_before_the_look(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a gang that removes old checkpoints could miss it, and remove what this one is about to go on from."""
-    from ebbtide.storage.training import survey
+    from ebbtide.storage.checkpoints.run_directory import run_survey
 
     def spied(paths: RunPaths) -> list[EpochFound]:
         assert paths.epoch(2).is_dir()
         return look(paths)
 
-    monkeypatch.setattr(survey, "look", spied)
+    monkeypatch.setattr(run_survey, "look", spied)
     begin_epoch(paths, Disk(), 2)
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide.storage.checkpoints.state.about_json import About, parse_about
+from ebbtide.storage.checkpoints.state.rank_entry import Piece, RankEntry
+from ebbtide.storage.checkpoints.state.tensor_index import gather_index, parse_index
 from ebbtide.storage.errors import Corrupt, Refused
-from ebbtide.storage.manifest import FileEntry
-from ebbtide.storage.training.about import About, parse_about
-from ebbtide.storage.training.rank_entry import Piece, RankEntry
-from ebbtide.storage.training.tensor_index import gather_index, parse_index
+from ebbtide.storage.objects.manifest import FileEntry
 from tests.examples import examples
 
 PATH = Path("state.json")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
 
+from ebbtide.storage.checkpoints.state.plain_state import pack, unpack
+from ebbtide.storage.checkpoints.state.state_tree import Leaf, leaves, nested, tensors_in
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.training.plain_state import pack, unpack
-from ebbtide.storage.training.tree_leaves import Leaf, leaves, nested, tensors_in
 from tests.examples import examples
 from tests.platform.storage.training.runs import same
 

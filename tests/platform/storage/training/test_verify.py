@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ebbtide.storage.checkpoints.manager.verification import verify
 from ebbtide.storage.errors import Corrupt, NotPublished
-from ebbtide.storage.report import TransferReport
-from ebbtide.storage.training.verify import verify
+from ebbtide.storage.transport.transfer_report import TransferReport
 from tests.builders.checkpoints import flip
 from tests.platform.storage.stores import LocalLeases
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, state_at
@@ -75,8 +75,8 @@ def test_an_index_of_tensors_that_contradicts_the_file_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug of a writer: all hashes are right, and the tensors are not where they should be."""
-    from ebbtide.storage.training import rank_file
-    from ebbtide.storage.training.rank_entry import Piece
+    from ebbtide.storage.checkpoints.state import rank_file
+    from ebbtide.storage.checkpoints.state.rank_entry import Piece
 
     plain = rank_file._pieces
 

@@ -1,0 +1,1 @@
+"""What keeps a store healthy: garbage collection, free space, scrub, repair; knows objects, not what is in them."""

@@ -1,0 +1,4 @@
+"""Host memory that transfers move into: mapped arenas, and pools that lend them.
+
+Knows the C library and the interface of transports.
+"""
