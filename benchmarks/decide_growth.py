@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 from benchmarks.decide import KNOBS, SEED, anew
 from benchmarks.large_pool import NOW_S, LargePool, large_pool, with_demand
 from benchmarks.rows import percentile
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.ids import EndpointName, RecordId
-from ebbtide.pool.records import having
+from ebbtide.pool.lookup.records import having
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.observe.observe import routes, traffic

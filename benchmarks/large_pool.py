@@ -22,7 +22,7 @@ from ebbtide.client.messages import (
 )
 from ebbtide.pool.events import Slot
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId, seat_id, slot_id
-from ebbtide.pool.promises import check
+from ebbtide.pool.rules.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import EndpointRecord, JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import OCCUPIED, JobState, SeatState, SlotState

@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.rows import Bar, Row, percentile, result, row, write
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.reader import replay
 from ebbtide.ledger.record import JSON, encode_payload, frame
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import ray
 
-from ebbtide.client.cluster import ClusterRecord, load_cluster
-from ebbtide.client.join import join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import ClusterRecord, load_cluster
 
 Status = dict[str, Any]
 

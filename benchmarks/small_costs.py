@@ -27,7 +27,7 @@ import uvloop
 
 from benchmarks.rows import Bar, Row, result, row, write
 from ebbtide.client.messages import GatewayOrders, GatewayReport
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import Body, Event, NodeFound, Slot, SlotFound, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import NodeId, RecordId, slot_id
 from ebbtide_autoscaler.journal.records import Journal, recover

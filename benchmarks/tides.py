@@ -22,7 +22,7 @@ from benchmarks.demo.client import send_all
 from benchmarks.demo.traffic import Request
 from benchmarks.pool_run import RunFailed, all_training, ebbtide, job_of, running_pool, step_of, wait
 from benchmarks.rows import Bar, Row, result, row, write
-from ebbtide.agent.occupancy import double_occupancy_s, read_occupancies
+from ebbtide.agent.slot_locks.allocation_log import double_occupancy_s, read_occupancies
 from ebbtide.pool.events import (
     DrainSeat,
     Event,

@@ -9,7 +9,7 @@ from functools import cache
 
 import grimp
 
-PRODUCT = ("ebbtide", "ebbtide_autoscaler", "ebbtide_serve", "ebbtide_simulator", "ebbtide_train")
+PRODUCT = ("ebbtide", "ebbtide_autoscaler", "ebbtide_serve", "ebbtide_simulator", "ebbtide_testing", "ebbtide_train")
 OURS = (*PRODUCT, "benchmarks")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu.program import Criu, NoCriu, find
+from ebbtide.helper.criu.criu_program import Criu, NoCriu, find
 
 MUST = "TESTS_MUST_HAVE_CRIU"
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import leave_stdout, print_json, print_problems, print_table, warn
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import leave_stdout, print_json, print_problems, print_table, warn
 from ebbtide.config.errors import ConfigErrors
 from ebbtide_simulator.outputs import STDOUT, check_outputs
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from errno import EACCES
 from pathlib import Path
 
-from ebbtide.cli.errors import BadInput
+from ebbtide.cli.terminal.errors import BadInput
 
 STDOUT = "-"
 

@@ -15,8 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ebbtide.agent.process import exit_with_parent, started_ticks
-from ebbtide.pool.words import many
+from ebbtide.pool.plural import many
+from ebbtide.system.process import exit_with_parent, started_ticks
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 from ebbtide_simulator.played.kept import Kept
 from ebbtide_simulator.played.one_run import Played, played

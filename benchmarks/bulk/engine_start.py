@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.agent.slot_lock import lock_file, read_holder
+from ebbtide.agent.slot_locks.slot_lock import lock_file, read_holder
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide.client.seats import VLLM_ENGINE
+from ebbtide.client.seat_actuator import VLLM_ENGINE
+from ebbtide.system.process import started_ticks
 from ebbtide_serve.engine_start import TellsOfItsStart
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment

@@ -23,9 +23,9 @@ from benchmarks.demo.report import write_report
 from benchmarks.demo.tide import Tide, run_tide
 from benchmarks.demo.traffic import tide as make_tide
 from benchmarks.pool_run import RunFailed
-from ebbtide.agent.occupancy import double_occupancy_s, read_occupancies
-from ebbtide.config.load import load
-from ebbtide.config.root import PoolFile
+from ebbtide.agent.slot_locks.allocation_log import double_occupancy_s, read_occupancies
+from ebbtide.config.loading.pool_file_loader import load
+from ebbtide.config.pool_file import PoolFile
 from ebbtide_train.session.step_log import step_lines
 
 ROOT = Path(__file__).resolve().parents[2]

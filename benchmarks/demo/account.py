@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.ledger.reader import replay
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Event,
     GrantJob,
@@ -18,6 +17,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.journal.records import decode_event

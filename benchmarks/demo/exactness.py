@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.config.job import JobSection
+from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.compare import compare, final_steps, segments_of
 from ebbtide_train.control import Segment, replay
 from ebbtide_train.session.step_log import StepLine, step_lines

@@ -17,8 +17,8 @@ import psutil
 
 from benchmarks import pool_run
 from benchmarks.pool_run import RunFailed, Status, all_training, ebbtide, job_of
-from ebbtide.client.cluster import ClusterRecord
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_train.session.step_log import gang_lines
 
 PARK_S = 60.0  # a step, a copy to host memory: well below a second on a quiet machine

@@ -13,7 +13,7 @@ from benchmarks.demo.client import Outcome, send_all
 from benchmarks.demo.parked import ParkedAndKilled, park_and_kill
 from benchmarks.demo.traffic import TIDE, Request
 from benchmarks.pool_run import all_training, ebbtide, job_of, running_pool, step_of, wait
-from ebbtide.cli.narrate import clock, sentence
+from ebbtide.cli.terminal.event_sentences import clock, sentence
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.reader import follow
 

@@ -16,7 +16,7 @@ from ebbtide.pool.events import SeatReady
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.forecast.demand import Demand, bin_of, grown
+from ebbtide_autoscaler.core.forecast.demand_bins import Demand, bin_of, grown
 from ebbtide_simulator.model.engine import Engine, Times
 from ebbtide_simulator.recorded.recording import Recording, Stretch, read_recording
 from ebbtide_simulator.recorded.replay_file import ReplayFile

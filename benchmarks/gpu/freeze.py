@@ -55,7 +55,7 @@ def find() -> Freezer:
         CannotFreeze: there is none; says why.
     """
     try:
-        driver = import_module("ebbtide.snapshot.driver.find").find_driver()
+        driver = import_module("ebbtide.snapshot.driver.driver_choice").find_driver()
     except (ImportError, OSError) as error:
         raise CannotFreeze(f"the driver port cannot be loaded: {error}") from error
     can = driver.capabilities()

@@ -16,8 +16,8 @@ from benchmarks.gpu.ceilings import synchronize
 from benchmarks.gpu.machine import hardware
 from benchmarks.preempt.events import Event, figure, say
 from benchmarks.preempt.state import Model, loss_of
-from ebbtide.snapshot.evict import Evicted, evict, plan, tensors_in
-from ebbtide.snapshot.host_pool import HostPool
+from ebbtide.snapshot.eviction.host_pool import HostPool
+from ebbtide.snapshot.eviction.tensor_eviction import Evicted, evict, plan, tensors_in
 
 UNDISTURBED, EVICT, WHOLE, ABOUT = "undisturbed", "evict", "whole", "about"
 LEAVE, COME = "leave", "come"

@@ -19,9 +19,9 @@ import psutil
 
 from benchmarks.overhead.load import Target
 from benchmarks.pool_run import RunFailed, Status, running_pool, wait
-from ebbtide.client.cluster import ClusterRecord
-from ebbtide.client.link import ArbiterLink
-from ebbtide_autoscaler.lifecycle import local_cluster
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide_autoscaler.cluster import local_cluster
 
 ENGINE = {
     "enforce_eager": True,

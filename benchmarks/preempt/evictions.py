@@ -16,10 +16,10 @@ import torch
 
 from benchmarks.preempt.events import figure
 from benchmarks.preempt.state import make, plain_step, tensors
-from ebbtide.snapshot.evict import evict, plan
-from ebbtide.snapshot.host_copy import HUGE_PAGE_BYTES, threads_for
-from ebbtide.snapshot.host_pool import HostPool
-from ebbtide.snapshot.memory import malloc_trim
+from ebbtide.snapshot.eviction.host_copy import HUGE_PAGE_BYTES, threads_for
+from ebbtide.snapshot.eviction.host_pool import HostPool
+from ebbtide.snapshot.eviction.tensor_eviction import evict, plan
+from ebbtide.system.process_memory import malloc_trim
 
 CYCLES = 4
 MEMCPY_BYTES = 256 << 20  # eight times the cache of a processor here; more does not change the figure

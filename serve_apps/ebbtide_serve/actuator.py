@@ -22,8 +22,8 @@ from ray import serve
 from ray.serve.api import RunTarget
 from ray.serve.schema import ApplicationStatus
 
-from ebbtide.client.bounded import BoundedCalls
-from ebbtide.client.seats import SeatPlan
+from ebbtide.client.bounded_calls import BoundedCalls
+from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId, seat_id
 from ebbtide_serve.errors import SeatRefused
 from ebbtide_serve.gateway.deployment import GatewayDeployment
@@ -46,7 +46,7 @@ LIST_S = 5.0
 
 
 class ServeActuator:
-    """See ``ebbtide.client.seats.SeatActuator``. One instance per arbiter."""
+    """See ``ebbtide.client.seat_actuator.SeatActuator``. One instance per arbiter."""
 
     def __init__(self) -> None:
         self._deployed: dict[SeatId, SeatPlan] = {}  # what each seat's application was last deployed with

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import json_option, print_json, print_table
-from ebbtide.client.cluster import NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json, print_table
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import NoPool, load_cluster
 from ebbtide.client.messages import KeyGrant
 
 SECRET_BYTES = 32  # 256 random bits; 128 would do, and nobody types them

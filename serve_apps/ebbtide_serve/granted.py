@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 
-from ebbtide.agent.slot_lock import probe
+from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.errors import NotGranted
 from ebbtide_serve.lease_env import EngineLease

@@ -17,7 +17,7 @@ import multiprocessing
 import os
 from collections.abc import Mapping
 
-from ebbtide.agent.process import exit_with_parent
+from ebbtide.system.process import exit_with_parent
 from ebbtide_serve.lease_env import actor_from_environment
 
 _ARMED: list[tuple[int, int, int]] = []  # (pid of this process, actor, its start time): a fork starts unarmed

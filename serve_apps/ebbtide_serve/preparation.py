@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ebbtide.config.scalars import is_stored_model
-from ebbtide.modes import Place, took
+from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.files.shared_files import Bounded
 from ebbtide.storage.models.registry.model_resolution import StoredModel, resolve
@@ -34,6 +33,7 @@ from ebbtide.storage.models.sources.shard_consistency import shown
 from ebbtide.storage.models.sources.source import within_patience
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.remote.urls import local_path
+from ebbtide.system.modes import Place, took
 from ebbtide_serve.artefacts import trials
 from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
 from ebbtide_serve.artefacts.fingerprint import Fingerprint, fingerprint

@@ -17,11 +17,11 @@ from typing import Any, cast
 import ray
 from ray import serve
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import Lease, PoolRuntime, ReplicaOrders, ReplicaReport
-from ebbtide.client.seats import VLLM_ENGINE
-from ebbtide.modes import Place, took
+from ebbtide.client.seat_actuator import VLLM_ENGINE
+from ebbtide.system.modes import Place, took
+from ebbtide.system.process import started_ticks
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.errors import NotGranted

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from uuid import uuid4
 
-from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import HelperError
-from ebbtide.modes import Place, took
+from ebbtide.system.modes import Place, took
+from ebbtide.system.runtime_dir import HELPER_SOCKET
 from ebbtide_serve.engine_sleep import CanSleep
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.lease_env import EngineLease, lease_from_environment

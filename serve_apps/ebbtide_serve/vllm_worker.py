@@ -15,8 +15,8 @@ from typing import Any
 from vllm.platforms import current_platform
 from vllm.v1.worker.gpu_worker import Worker
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
+from ebbtide.system.process import started_ticks
 from ebbtide_serve.errors import NotGranted
 from ebbtide_serve.lease_env import LEASE_VARIABLE, lease_from_environment
 from ebbtide_serve.loading.record import RECORD

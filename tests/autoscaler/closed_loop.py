@@ -13,7 +13,6 @@ from random import Random
 from typing import Protocol, get_args
 
 from ebbtide.ledger.errors import LedgerError
-from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     CancelJob,
     EndpointDeclared,
@@ -26,20 +25,21 @@ from ebbtide.pool.events import (
     ResumeJob,
     WakeSeat,
 )
+from ebbtide.pool.handlers.apply import replay
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide.testing.fake_cluster import FakeCluster
-from ebbtide.testing.fake_gang import FakeDriver
-from ebbtide.testing.fake_gateway import FakeGateway
-from ebbtide.testing.fake_link import FakeLink, Weather
-from ebbtide.testing.virtual_clock import VirtualClock
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.core.observe.observation import Limits, Seen
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig
 from ebbtide_autoscaler.core.tick.tick import Knobs, Step, World
+from ebbtide_testing.cluster.fake_cluster import FakeCluster
+from ebbtide_testing.cluster.fake_gang import FakeDriver
+from ebbtide_testing.cluster.fake_gateway import FakeGateway
+from ebbtide_testing.cluster.fake_link import FakeLink, Weather
+from ebbtide_testing.cluster.virtual_clock import VirtualClock
 from tests.autoscaler.sim_arbiter import Arbiter, Died
 from tests.autoscaler.sim_ledger import SimLedger
 from tests.autoscaler.sim_provider import SimProvider

@@ -26,7 +26,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.transitions import JobState
-from ebbtide.testing.fake_gang import FakeDriver, FakeGang
+from ebbtide_testing.cluster.fake_gang import FakeDriver, FakeGang
 from tests.autoscaler.closed_loop import Loop, a_job
 from tests.autoscaler.pools import Luck
 from tests.autoscaler.sim_arbiter import DEATHS

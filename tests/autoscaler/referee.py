@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Event, GrantJob, GrantSeat, Move, ParkJob, ResumeJob, StopJob, WakeSeat
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState

@@ -27,6 +27,7 @@ from ebbtide.pool.events import Decision, Event, Fact, JobEnded, Move, NodeFound
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.demand.demand_watch import Watch
 from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
 from ebbtide_autoscaler.core.observe.observe import (
     SETTLE_S,
@@ -51,7 +52,6 @@ from ebbtide_autoscaler.core.tick.instructions import (
     instruct,
 )
 from ebbtide_autoscaler.core.tick.tick import Step, World, step
-from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.process.steady_clock import SteadyClock, latest_s
 from tests.autoscaler.sim_ledger import Torn
 from tests.autoscaler.sim_provider import Sizing

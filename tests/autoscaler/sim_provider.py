@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ebbtide.pool.drain import UNNEEDED, drained_as_unneeded, let_go, occupants
 from ebbtide.pool.events import Fact, NodeDraining, NodeUndrained
 from ebbtide.pool.ids import NodeId
+from ebbtide.pool.rules.drain import UNNEEDED, drained_as_unneeded, let_go, occupants
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
 from ebbtide_autoscaler.core.plan.inputs import Memory

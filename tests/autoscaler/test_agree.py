@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.config.root import PoolFile
-from ebbtide.pool.apply import apply
+from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.events import (
     Body,
     DrainSeat,
@@ -24,6 +23,7 @@ from ebbtide.pool.events import (
     SlotFound,
     SlotFreed,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import NodeId, RecordId, SeatId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.reconcile_config import agree, unsettled

@@ -25,7 +25,7 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import JobName, seat_id
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState

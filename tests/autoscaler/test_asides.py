@@ -12,7 +12,7 @@ from ebbtide.pool.events import JobHeld, ParkJob, ResumeJob, StopJob
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers import Tier
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.jobs.preemption_cost import asides, at_admission
 from ebbtide_autoscaler.core.jobs.preemption_duration import ENOUGH, KEPT, OLD_S, expected_s, noted

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import ray
 
-from ebbtide.config.load import load
-from ebbtide.config.root import PoolFile
+from ebbtide.config.loading.pool_file_loader import load
+from ebbtide.config.pool_file import PoolFile
 from ebbtide_autoscaler.lifecycle.up import UpRefused, _fits, _readiness
 
 FILE = """pool: {{name: demo, slots: all, shared_dir: shared, ray_address: auto{more}}}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.process import boot_id, started_ticks
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.system.process import boot_id, started_ticks
 from ebbtide_autoscaler.journal.heartbeat import Beat, beat_file
 from ebbtide_autoscaler.lifecycle.ownership import (
     Claim,

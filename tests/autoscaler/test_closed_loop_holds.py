@@ -7,7 +7,7 @@ import pytest
 from ebbtide.pool.events import JobHeld, JobReleased, ParkJob, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.transitions import JobState
-from ebbtide.testing.fake_gang import FakeDriver
+from ebbtide_testing.cluster.fake_gang import FakeDriver
 from tests.autoscaler.closed_loop import Loop, a_job
 from tests.builders.closed_loop import training, until
 

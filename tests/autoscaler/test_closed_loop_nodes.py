@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from ebbtide.pool.drain import drained
 from ebbtide.pool.events import (
     DrainSeat,
     GrantJob,
@@ -18,9 +17,10 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId
+from ebbtide.pool.rules.drain import drained
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide.testing.fake_gang import FakeDriver
+from ebbtide_testing.cluster.fake_gang import FakeDriver
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 from tests.builders.closed_loop import until
 

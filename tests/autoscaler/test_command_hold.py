@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_autoscaler.commands import calls, hold
 from ebbtide_autoscaler.commands.hold import park, resume
 from ebbtide_autoscaler.lifecycle import progress

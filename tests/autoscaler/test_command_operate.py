@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide_autoscaler.cluster.node_names import Node
 from ebbtide_autoscaler.commands import calls, operate
 from ebbtide_autoscaler.commands.operate import cancel, drain, freeze, left_on, undrain, unfreeze
-from ebbtide_autoscaler.control.node_names import Node
 from ebbtide_autoscaler.lifecycle import progress
 from tests.builders.commands import FakeLink, M, N, a_status, no_sleep, run
 

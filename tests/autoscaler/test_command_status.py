@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ebbtide.client.cluster import ClusterRecord
-from ebbtide.client.join import ClusterUnreachable
-from ebbtide.ledger.log import EpochLog
+from ebbtide.client.cluster_join import ClusterUnreachable
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import Body, Event, JobSubmitted, NodeFound
 from ebbtide.pool.ids import NodeId, RecordId
 from ebbtide_autoscaler.commands import status as command_status

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.seats import SeatPlan
+from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
 from ebbtide_autoscaler.control import executor, fences
 from ebbtide_autoscaler.control.executor import Executor, Hands

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import AgentReport, RankPhase, RankReport
-from ebbtide.ledger import epoch_file, files
+from ebbtide.ledger import epoch_file, ledger_files
 from ebbtide.ledger.reader import list_epochs, replay
 from ebbtide.pool.events import NodeFound
 from ebbtide.pool.ids import NodeId
@@ -194,11 +194,11 @@ def test_a_directory_that_fails_in_a_snapshot_costs_nothing(
     knows(arbiter, "a")
 
     def create(path: Path) -> int:
-        monkeypatch.setattr(epoch_file, "create", files.create)
+        monkeypatch.setattr(epoch_file, "create", ledger_files.create)
         if trouble == "hangs":
             disk.freeze()
-            return files.create(path)
-        made = files.create(path)
+            return ledger_files.create(path)
+        made = ledger_files.create(path)
         disk.turn_read_only()
         return made
 

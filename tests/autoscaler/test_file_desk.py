@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.storage.objects.store_limits import LIMITS, limits_of
 from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.key_changes import KeyDesk

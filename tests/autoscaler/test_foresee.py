@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.lookahead import foreseen
+from ebbtide_autoscaler.core.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, EndpointSignals, Memory, Snapshot
-from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import CHAT, CONFIG, NOW, S0, S1, S2, SEAT0, a_pool, with_job, with_ready
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.ledger.history import HistoryBounds
-from ebbtide.ledger.index import LedgerIndex
-from ebbtide.ledger.log import EpochLog
-from ebbtide.pool import retention
+from ebbtide.ledger.epoch_log import EpochLog
+from ebbtide.ledger.history_bounds import HistoryBounds
+from ebbtide.ledger.sqlite_index import LedgerIndex
 from ebbtide.pool.events import Event, GrantJob, JobEnded, JobForgotten, JobSubmitted
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.rules import record_retention
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.observe.observation import Seen
@@ -27,9 +27,9 @@ WAIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "ENDED_KEPT", KEPT)
-    monkeypatch.setattr(retention, "ENDED_KEPT_MAX", KEPT_MAX)
-    monkeypatch.setattr(retention, "SPARED_S", 5.0)
+    monkeypatch.setattr(record_retention, "ENDED_KEPT", KEPT)
+    monkeypatch.setattr(record_retention, "ENDED_KEPT_MAX", KEPT_MAX)
+    monkeypatch.setattr(record_retention, "SPARED_S", 5.0)
 
 
 def over(loop: Loop, name: str) -> bool:

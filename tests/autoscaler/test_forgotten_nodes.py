@@ -7,10 +7,8 @@ from random import Random
 import pytest
 
 from ebbtide.client.messages import AgentReport
-from ebbtide.ledger.index import LedgerIndex
-from ebbtide.ledger.log import EpochLog
-from ebbtide.pool import index, retention
-from ebbtide.pool.apply import replay
+from ebbtide.ledger.epoch_log import EpochLog
+from ebbtide.ledger.sqlite_index import LedgerIndex
 from ebbtide.pool.events import (
     Event,
     GrantJob,
@@ -22,7 +20,10 @@ from ebbtide.pool.events import (
     SlotForeign,
     SlotFound,
 )
+from ebbtide.pool.handlers.apply import replay
 from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
+from ebbtide.pool.lookup import index
+from ebbtide.pool.rules import record_retention
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.control.fence_table import FenceBook
@@ -42,9 +43,9 @@ WAIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LOST_KEPT", KEPT)
-    monkeypatch.setattr(retention, "LOST_KEPT_MAX", KEPT_MAX)
-    monkeypatch.setattr(retention, "LOST_SPARED_S", SPARED_S)
+    monkeypatch.setattr(record_retention, "LOST_KEPT", KEPT)
+    monkeypatch.setattr(record_retention, "LOST_KEPT_MAX", KEPT_MAX)
+    monkeypatch.setattr(record_retention, "LOST_SPARED_S", SPARED_S)
 
 
 def lost(state: PoolState) -> list[NodeId]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.large_pool import NOW_S, large_pool, with_demand
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.index import awaited, nodes_with
+from ebbtide.pool.lookup.index import awaited, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState

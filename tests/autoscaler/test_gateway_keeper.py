@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from ebbtide.client.seats import SeatActuator
+from ebbtide.client.seat_actuator import SeatActuator
 from ebbtide_autoscaler.control.gateway_sync import GatewayKeeper
 
 

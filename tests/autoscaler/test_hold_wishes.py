@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide.config.pool import PoolMode
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.events import (
     Body,
     CancelJob,

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Event,
     GrantJob,
@@ -25,8 +24,9 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName, NodeId, RecordId
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState

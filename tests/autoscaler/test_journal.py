@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.ledger import epoch_file
-from ebbtide.ledger.history import HistoryBounds
-from ebbtide.ledger.index import LedgerIndex
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
+from ebbtide.ledger.history_bounds import HistoryBounds
 from ebbtide.ledger.reader import replay
+from ebbtide.ledger.sqlite_index import LedgerIndex
 from ebbtide.pool.events import Event, JobDurable, NodeFound, SlotForeign, SlotFound, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SlotId
 from ebbtide_autoscaler.journal.records import (

@@ -20,7 +20,7 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from tests.autoscaler.closed_loop import a_job

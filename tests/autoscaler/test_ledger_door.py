@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerUnusable
-from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import list_epochs
 from ebbtide_autoscaler.journal import ledger_io, ledger_session
 from ebbtide_autoscaler.journal.halt import Brake

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide_autoscaler.cluster.node_names import Node
 from ebbtide_autoscaler.commands.log_reader import Selector
 from ebbtide_autoscaler.commands.log_targets import Actor, Targets, targets
-from ebbtide_autoscaler.control.node_names import Node
 
 N = "0123456789abcdef"
 NODES = [Node(N, "box")]

@@ -19,11 +19,11 @@ from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.control import inbox as reports_module
 from ebbtide_autoscaler.control import loop as loop_module
+from ebbtide_autoscaler.core.demand.demand_watch import Closed
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.core.observe.observation import Heard
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
-from ebbtide_autoscaler.forecast.record import demand_record
-from ebbtide_autoscaler.forecast.watch import Closed
 from ebbtide_autoscaler.journal import records as journal_module
+from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.process.steady_clock import SteadyClock
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.arbiter import (  # noqa: F401 - fixtures

@@ -10,8 +10,8 @@ from threading import Timer
 
 import pytest
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.system.process import started_ticks
 from ebbtide_autoscaler.lifecycle.cluster_recovery import (
     STARTED_BY_RAYLET,
     end_left_behind,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.client.messages import RankPhase, RankReport
-from ebbtide.config.pool import PoolMode
-from ebbtide.pool.apply import apply
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.events import EndpointRemoved, Event, JobCrashed, JobHeld, NodeDraining, StopJob
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState

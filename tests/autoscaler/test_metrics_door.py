@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ebbtide.config.metrics import MetricsSection
+from ebbtide.config.sections.metrics_section import MetricsSection
 from ebbtide.telemetry.registry import Metrics
 from ebbtide_autoscaler.metrics.exporter import RETRY_S, MetricsDoor
 

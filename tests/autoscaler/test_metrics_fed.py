@@ -11,7 +11,7 @@ from ebbtide.pool.ids import NodeId
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide.telemetry import handover, pool, training
 from ebbtide.telemetry.catalogue import series_names
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 from tests.autoscaler.closed_loop import KNOBS, an_endpoint
 from tests.builders.arbiter import SLOTS, Start, asked, start, ticks  # noqa: F401 - fixtures
 from tests.builders.arbiter import until as soon

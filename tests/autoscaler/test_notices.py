@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ebbtide.client.messages import AgentReport, GatewayReport
-from ebbtide.config.pool import PoolMode
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause, Heardless, Notice, Standstill, notices, standstill

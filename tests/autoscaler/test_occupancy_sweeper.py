@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent import occupancy_retention
-from ebbtide.agent.lock_content import UNKNOWN_HOLDER
-from ebbtide.agent.occupancy_retention import KEPT_S, Writer
+from ebbtide.agent.slot_locks import allocation_log_retention
+from ebbtide.agent.slot_locks.allocation_log_retention import KEPT_S, Writer
+from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
 from ebbtide.client.messages import AgentReport, LockHolder
 from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler.commands.log_targets import occupants
@@ -44,7 +44,7 @@ def test_an_agent_that_fell_silent_proves_nothing_any_more() -> None:
 def test_nothing_is_removed_while_it_is_not_known_who_holds_and_a_refusal_is_only_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(occupancy_retention, "KEPT_FILES", 0)
+    monkeypatch.setattr(allocation_log_retention, "KEPT_FILES", 0)
     path = tmp_path / "aaaaaaaa-17-100-0.jsonl"
     path.write_text("{}\n")
     os.utime(path, (0, 0))

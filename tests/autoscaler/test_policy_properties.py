@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Decision,
@@ -21,8 +20,9 @@ from ebbtide.pool.events import (
     SeatLanded,
     SeatReady,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals

@@ -16,9 +16,9 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.demand.replica_target import may_go, wants
 from ebbtide_autoscaler.core.demand.slo import SLOW_KEPT_S
+from ebbtide_autoscaler.core.forecast.outlook import Expected, Outlook
+from ebbtide_autoscaler.core.forecast.surge import Surge
 from ebbtide_autoscaler.core.plan.inputs import NOTED_EVERY_S, EndpointMemory, EndpointSignals, Memory, Snapshot
-from ebbtide_autoscaler.forecast.outlook import Expected, Outlook
-from ebbtide_autoscaler.forecast.surge import Surge
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.builders.policy import (
     CHAT,

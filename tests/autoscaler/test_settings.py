@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from ebbtide.config.policy import PolicySection
+from ebbtide.config.sections.policy_section import PolicySection
 from ebbtide_autoscaler.control.settings import policy_config
 from ebbtide_autoscaler.core.plan.fair_share import Team
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig

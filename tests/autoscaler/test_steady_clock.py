@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand
 from ebbtide_autoscaler.process.steady_clock import SteadyClock, latest_s
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, a_pool, with_job

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.client.messages import GatewayReport, Traffic
-from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.events import Event, JobSubmitted, NodeFound, ParkJob
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, NodeId, RecordId
-from ebbtide.pool.records import having
+from ebbtide.pool.lookup.records import having
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.demand.surge_headroom import HALF_S, room_kept, strains
+from ebbtide_autoscaler.core.forecast.outlook import Outlook
+from ebbtide_autoscaler.core.forecast.surge import Surge
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
-from ebbtide_autoscaler.forecast.outlook import Outlook
-from ebbtide_autoscaler.forecast.surge import Surge
 from tests.builders.policy import CHAT, MANY, aims, arriving, up
 
 GOOD = arriving(20.0, ttft_p90_s=0.1, tpot_p90_s=0.02)

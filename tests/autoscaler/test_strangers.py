@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide.agent.watch import UNLOCKED
+from ebbtide.agent.slot_watch import UNLOCKED
 from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder
 from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import NodeId, SlotId, slot_id

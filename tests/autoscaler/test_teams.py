@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.events import GrantJob, JobEnded, JobSubmitted, ParkJob, ResumeJob, SlotFreed, StopJob
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.promises import check
+from ebbtide.pool.rules.promises import check
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS

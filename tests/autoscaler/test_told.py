@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli.main import cli
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import JobCrashed, ParkJob, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide_autoscaler.journal.records import Journal, recover

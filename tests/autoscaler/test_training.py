@@ -11,7 +11,7 @@ from ebbtide.pool.events import GrantJob, JobRunning, JobSubmitted, NodeDraining
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers import Tier
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.inputs import Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint

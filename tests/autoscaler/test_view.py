@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from ebbtide.client.messages import RankPhase, RankReport
-from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     Body,
     EndpointDeclared,
@@ -20,6 +19,7 @@ from ebbtide.pool.events import (
     SlotFound,
     SlotFreed,
 )
+from ebbtide.pool.handlers.apply import replay
 from ebbtide.pool.ids import NodeId, RecordId, SlotId
 from ebbtide_autoscaler.core.observe.observation import Heard, Seen
 from ebbtide_autoscaler.service.pool_view import LOST_SHOWN_S, view

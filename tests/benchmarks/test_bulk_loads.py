@@ -23,7 +23,7 @@ from benchmarks.bulk.engine_loads import (
 from benchmarks.bulk.engine_start import disk_bytes_by_rank
 from benchmarks.bulk.starts import Started, StartFailed, Wanted, last_useful_line, published, started
 from benchmarks.progress import Progress, minutes
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import SlotRef
 
 WHOLE = 2_000_000_000

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import decide
 from benchmarks.large_pool import NOW_S, large_pool, with_demand
 from ebbtide.pool.events import GrantSeat
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.core.tick.tick import step
 

@@ -19,7 +19,7 @@ from benchmarks.gpu.preempt import COMMAND, FREE_DRIVER, FREE_OURS, GOALS, LOSS_
 from benchmarks.gpu.preempt_child import EVICTED, RESTORED, SHARE, SPEED, UNDISTURBED
 from benchmarks.gpu.told import Child, ChildFailed
 from benchmarks.preempt.events import Event, Story
-from ebbtide.snapshot.driver.fake_operation import FakeOperation
+from ebbtide_testing.gpu_driver.fake_operation import FakeOperation
 
 ROOT = Path(__file__).parents[2]
 GB = 10**9

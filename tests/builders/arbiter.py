@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.seats import SeatPlan
-from ebbtide.config.pool import PoolMode, PoolSection
-from ebbtide.config.root import PoolFile
-from ebbtide.ledger.log import EpochLog
-from ebbtide.pool.apply import apply
+from ebbtide.client.seat_actuator import SeatPlan
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.pool_section import PoolMode, PoolSection
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -25,6 +24,7 @@ from ebbtide.pool.events import (
     SlotFound,
     SlotFreed,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide_autoscaler.actor.arbiter import Arbiter
 from ebbtide_autoscaler.control import fences

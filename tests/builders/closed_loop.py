@@ -9,8 +9,8 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import EndpointName, JobName, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide.testing.fake_gang import FakeDriver
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
+from ebbtide_testing.cluster.fake_gang import FakeDriver
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
 from tests.autoscaler.referee import Books, Case
 from tests.builders.policy import CONFIG, NOW

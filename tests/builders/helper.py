@@ -2,9 +2,9 @@
 
 import os
 
-from ebbtide.helper.book import Line
 from ebbtide.helper.criu.proc_tree import Member, Opened
-from ebbtide.helper.steps import Op, Step
+from ebbtide.helper.journal.journal_state import Line
+from ebbtide.helper.journal.workload_states import Op, Step
 from tests.platform.storage.doctor import machines
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ebbtide.config.pool import PoolMode
-from ebbtide.pool.apply import apply
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.events import Decision, Event
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState

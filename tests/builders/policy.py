@@ -8,7 +8,6 @@ from ebbtide.client.messages import (
     RankPhase,
     RankReport,
 )
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Body,
     Decision,
@@ -33,14 +32,15 @@ from ebbtide.pool.events import (
     SlotFreed,
     WakeSeat,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.demand.replica_target import wants
+from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.forecast.outlook import Outlook
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 
 NOW = 10_000.0

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pydantic import TypeAdapter
 
-from ebbtide.pool.apply import apply, replay
-from ebbtide.pool.drain import drained
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -52,8 +50,10 @@ from ebbtide.pool.events import (
     StopJob,
     WakeSeat,
 )
+from ebbtide.pool.handlers.apply import apply, replay
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.drain import drained
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, OCCUPIED, JobState, SlotState

@@ -31,7 +31,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide.snapshot.tiers import Tier
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (

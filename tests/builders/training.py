@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ebbtide.client.messages import RankReport
-from ebbtide.snapshot.regions.look import RegionView
+from ebbtide.snapshot.regions.region_view import RegionView
 from ebbtide.storage.checkpoints.state.plain_state import pack
 from ebbtide_train.session.left_behind import Left, Taken
 

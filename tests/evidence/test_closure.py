@@ -47,14 +47,14 @@ def test_a_closure_has_all_that_importing_loads() -> None:
 
 
 def test_what_is_only_for_type_checkers_does_not_count() -> None:
-    spec = find_spec("ebbtide.pool.index")
+    spec = find_spec("ebbtide.pool.lookup.index")
     assert spec is not None and spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text())
     guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     if not guarded:
         pytest.skip("no such import there any more")
     only = {node.module for one in guarded for node in one.body if isinstance(node, ast.ImportFrom)}
-    assert only.isdisjoint(set(modules_behind(["ebbtide.pool.index"])))
+    assert only.isdisjoint(set(modules_behind(["ebbtide.pool.lookup.index"])))
 
 
 def test_a_pool_has_its_processes() -> None:

@@ -25,6 +25,7 @@ CHANGED = (
     "ebbtide_serve.gateway.hold",
     "ebbtide_autoscaler.core.decide.policy",
     "ebbtide_simulator.played.one_run",
+    "ebbtide_testing.cluster.fake_gang",
     "ebbtide.storage.posix.posix_transport",
     "ebbtide_train.session.session",
 )

@@ -17,12 +17,12 @@ import pytest
 import ray
 from click.testing import CliRunner, Result
 
-from ebbtide.agent.occupancy import double_occupancy_s, read_occupancies
+from ebbtide.agent.slot_locks.allocation_log import double_occupancy_s, read_occupancies
 from ebbtide.cli.main import cli
-from ebbtide.client.cluster import ClusterRecord, load_cluster
-from ebbtide.client.join import join
-from ebbtide.client.link import ArbiterLink
-from ebbtide.pool.promises import violations
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import ClusterRecord, load_cluster
+from ebbtide.pool.rules.promises import violations
 from ebbtide_autoscaler.journal.records import recover
 
 ROOT = Path(__file__).parents[2]

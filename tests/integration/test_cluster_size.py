@@ -24,15 +24,15 @@ import pytest
 import ray
 from ruamel.yaml import YAML
 
-from ebbtide.client.cluster import load_cluster
-from ebbtide.client.join import join
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide.pool.events import NodeFound
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.cluster.ask import request_of, send
+from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
+from ebbtide_autoscaler.cluster.resource_request import request_of, send
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, cluster_size
-from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from tests.builders.policy import fold
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide, ebbtide_here
 from tests.integration.two_nodes import ENVIRONMENT, OBJECT_STORE_BYTES

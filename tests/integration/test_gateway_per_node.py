@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
 from tests.builders.nodes import ask
 from tests.integration.conftest import Pool
 from tests.integration.two_nodes import TwoNodes, two_nodes, wait_dead

@@ -23,9 +23,9 @@ import pytest
 import ray
 
 from benchmarks.demo.exactness import lost_steps
-from ebbtide.client.cluster import load_cluster
-from ebbtide.client.join import join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import load_cluster
 from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import step_lines
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide, ebbtide_here

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ebbtide.config.load import load
+from ebbtide.config.loading.pool_file_loader import load
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide_autoscaler.control.settings import seat_plan

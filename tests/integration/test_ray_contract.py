@@ -293,8 +293,8 @@ def test_a_raylet_says_which_worker_has_which_logical_gpu() -> None:
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
 
-    from ebbtide.agent import forgotten_leases
-    from ebbtide.agent.logical_gpus import gpu_users
+    from ebbtide.agent.ray_workers import forgotten_leases
+    from ebbtide.agent.ray_workers.logical_gpus import gpu_users
 
     assert callable(init_grpc_channel) and hasattr(node_manager_pb2_grpc, "NodeManagerServiceStub")
     assert "include_memory_info" in node_manager_pb2.GetNodeStatsRequest.DESCRIPTOR.fields_by_name

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import ray
 
-from ebbtide.client.cluster import load_cluster
-from ebbtide.client.join import join
-from ebbtide.client.runtime_dir import HELPER_SOCKET
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import load_cluster
 from ebbtide.helper.client import Helper
-from ebbtide.helper.criu.program import NoCriu, find
+from ebbtide.helper.criu.criu_program import NoCriu, find
+from ebbtide.system.runtime_dir import HELPER_SOCKET
 from tests.integration.conftest import ROOT, Pool, a_free_port, ebbtide, ebbtide_here
 from tests.train_jobs.interactive.chain import check
 from tests.train_jobs.interactive.kept import chain, until

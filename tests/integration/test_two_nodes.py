@@ -21,8 +21,8 @@ import pytest
 import ray
 
 from ebbtide.agent.node_agent import agent_name
-from ebbtide.agent.process import started_ticks
-from ebbtide.client.link import NAMESPACE
+from ebbtide.client.arbiter_link import NAMESPACE
+from ebbtide.system.process import started_ticks
 from ebbtide_autoscaler.control import fences
 from ebbtide_autoscaler.journal.records import recover
 from tests.builders.nodes import ask

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import ray
 
-from ebbtide.client.cluster import load_cluster
-from ebbtide.client.join import join
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import load_cluster
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide, ebbtide_here
 
 pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(240)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide_autoscaler.lifecycle import local_cluster
+from ebbtide_autoscaler.cluster import local_cluster
 
 # It does what Ray does after "The current node timed out during startup": it ends, and leaves what it has begun.
 STAND_IN = """

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu.line.logs import modes
-from ebbtide.modes import LIMIT, Place
+from ebbtide.system.modes import LIMIT, Place
 
 TELLS = """
 import logging, sys
-from ebbtide.modes import Place, took
+from ebbtide.system.modes import Place, took
 logging.disable(logging.DEBUG)
 for _ in range(3):
     took(Place.PAGE_LOCKING, "registered\\n  5 bytes")

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaReport, SlotRef
+from ebbtide.system.process import started_ticks
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engines import make_engine
 from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment

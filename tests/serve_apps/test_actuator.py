@@ -22,10 +22,10 @@ from ray import serve
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ebbtide.agent.slot_lock import probe
-from ebbtide.client.link import ARBITER_NAME, NAMESPACE
+from ebbtide.agent.slot_locks.slot_lock import probe
+from ebbtide.client.arbiter_link import ARBITER_NAME, NAMESPACE
 from ebbtide.client.messages import Lease, PoolRuntime, ReplicaOrders, ReplicaPhase, ReplicaReport, SlotRef
-from ebbtide.client.seats import SeatPlan
+from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide_serve.actuator import ServeActuator, application_of, seat_of
 from ebbtide_serve.serve_internals import replica_actors

@@ -8,7 +8,7 @@ import pytest
 import ray.serve
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, ServeStatus
 
-from ebbtide.client.seats import SeatPlan
+from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId
 from ebbtide_serve import actuator
 from ebbtide_serve.actuator import GATEWAY_APP, SPREAD_APP, ServeActuator

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.slot_lock import probe
+from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.testing.fake_engine import FAKE_ENGINE
 from tests.serve_apps.replica_under_test import SLOT_INDEX, ReplicaUnderTest, gone, until

@@ -10,7 +10,7 @@ import aiohttp
 import psutil
 import pytest
 
-from ebbtide.agent.slot_lock import SlotLock, probe
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, probe
 from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaPhase, SlotRef
 from ebbtide_serve.engine import Engine, EngineSettings
 from ebbtide_serve.engine_sleep import can_sleep

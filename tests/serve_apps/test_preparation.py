@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.config.storage import StorageSection
+from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.storage.files import shared_files
 from ebbtide.storage.leases.object_leases import of_object
 from ebbtide.storage.objects.manifest import Kind

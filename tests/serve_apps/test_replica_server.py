@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, SlotRef
 from ebbtide.telemetry.handover import START_STAGES
 from ebbtide_serve.engine import Engine, EngineSettings

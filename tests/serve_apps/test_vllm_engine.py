@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from ebbtide.agent.slot_lock import probe
+from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.engine import EngineSettings
 from ebbtide_serve.errors import EngineFailed

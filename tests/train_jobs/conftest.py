@@ -167,9 +167,9 @@ def running_pool(folder: Path, *, dashboard: bool = False, nodes: int = 1) -> It
     import ray
     from ray.cluster_utils import Cluster
 
-    from ebbtide.agent.host_memory.folder import regions_folder
-    from ebbtide.agent.identity import MACHINE_LABEL
-    from ebbtide.client.link import ARBITER_NAME, NAMESPACE
+    from ebbtide.agent.host_memory.regions_folder import regions_folder
+    from ebbtide.agent.slot_identity import MACHINE_LABEL
+    from ebbtide.client.arbiter_link import ARBITER_NAME, NAMESPACE
     from ebbtide.client.ray_auth import adopt
     from tests.train_jobs.fake_arbiter import FakeArbiter
 

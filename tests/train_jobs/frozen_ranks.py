@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, SlotRef, Want
 from ebbtide.helper.client import Helper
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
+from ebbtide.system.process import started_ticks
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
 from ebbtide_train.control import GangPlan
 from ebbtide_train.frozen_context import FrozenContext
 from ebbtide_train.session.current import activate

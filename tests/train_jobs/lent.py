@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ebbtide.client.messages import Lease, SlotRef, Want
-from ebbtide.snapshot.evict import Evicted
-from ebbtide.snapshot.regions.create import SUFFIX, create_region
-from ebbtide.snapshot.regions.look import look
+from ebbtide.snapshot.eviction.tensor_eviction import Evicted
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_creation import SUFFIX, create_region
+from ebbtide.snapshot.regions.region_states import RegionKey
+from ebbtide.snapshot.regions.region_view import look
 from ebbtide_train.control import GangPlan, run_rank
 from ebbtide_train.session import host_state as host_state_module
 from ebbtide_train.session import park as park_module

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.jobs import CannotRestore, JobActuator
+from ebbtide.client.job_actuator import CannotRestore, JobActuator
 from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator
 from ebbtide_train.archive import Archive, Submission

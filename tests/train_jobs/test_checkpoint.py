@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide.config.storage import StorageSection
-from ebbtide.ledger.log import EpochLog
+from ebbtide.config.sections.storage_section import StorageSection
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.storage.checkpoints.manager.resume_decision import go_on_from, runs
 from ebbtide.storage.checkpoints.run_directory.cleanup import of_checkpoint
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, RunPaths

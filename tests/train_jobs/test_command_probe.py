@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.cli.main import cli
-from ebbtide.client.cluster import ClusterRecord, save_cluster
-from ebbtide.client.join import ClusterUnreachable
+from ebbtide.client.cluster_join import ClusterUnreachable
+from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading
 from ebbtide.diagnostics.probe.probe_report import ProbeReport
 from ebbtide.diagnostics.probe.rehearsal import Act

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_train import commands
 from ebbtide_train.submit import Submitted
 from tests.train_jobs.fake_link import FakeLink

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.errors import NoRoom
 from ebbtide_train.session import durability as durability_module

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide import modes
-from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
-from ebbtide.snapshot.driver.fake_users import users_of
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
+from ebbtide.system import modes
+from ebbtide.system.process import started_ticks
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
+from ebbtide_testing.gpu_driver.fake_users import users_of
 from ebbtide_train.frozen_context import FrozenContext
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.device_context import ContextStays

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide.agent.process import started_ticks
 from ebbtide.client.messages import Lease, SlotRef
+from ebbtide.system.process import started_ticks
 from ebbtide_train import gang as gang_module
 from ebbtide_train.gang import ELSEWHERE_S, PATIENCE_S, Gang
 from ebbtide_train.introduction import Introduction

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ebbtide.snapshot.errors import HostMemoryShort, PoolTooSmall
-from ebbtide.snapshot.evict import Plan, plan
+from ebbtide.snapshot.eviction.tensor_eviction import Plan, plan
 from ebbtide_train.session.host_state import EDGES, HostState, Stage
 
 

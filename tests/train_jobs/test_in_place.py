@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.snapshot.errors import NotEvictable
-from ebbtide.snapshot.evict import plan
-from ebbtide.snapshot.memory import anonymous_bytes
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.eviction.tensor_eviction import plan
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
 from ebbtide.storage.checkpoints.manager.two_phase_save import Saving
 from ebbtide.storage.errors import NoRoom
+from ebbtide.system.process_memory import anonymous_bytes
 from ebbtide_train.control import GangPlan, run_rank
 from ebbtide_train.session import durability as durability_module
 from ebbtide_train.session.gate import Away, ScriptedGate

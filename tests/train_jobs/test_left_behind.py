@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide.snapshot.evict import plan
-from ebbtide.snapshot.regions.look import RegionView
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.eviction.tensor_eviction import plan
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_view import RegionView
 from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide_train.session import rescue as rescue_module

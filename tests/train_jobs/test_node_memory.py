@@ -10,11 +10,11 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError, WorkerCrashedError
 
 from ebbtide.snapshot.errors import HostMemoryShort, PoolTooSmall
-from ebbtide.snapshot.host_memory import OwnRegion
-from ebbtide.snapshot.regions.create import create_region
-from ebbtide.snapshot.regions.look import RegionView
+from ebbtide.snapshot.eviction.host_memory import OwnRegion
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_view import RegionView
 from ebbtide_train import node_memory as module
 from ebbtide_train.node_memory import LeftOnNodes, NodeMemory
 from ebbtide_train.session.left_behind import Left, Outcome, Taken

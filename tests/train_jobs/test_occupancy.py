@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.snapshot.evict import plan
-from ebbtide.snapshot.host_memory import OwnMemory
+from ebbtide.snapshot.eviction.host_memory import OwnMemory
+from ebbtide.snapshot.eviction.page_lock import PageLock
+from ebbtide.snapshot.eviction.tensor_eviction import plan
 from ebbtide.snapshot.nccl import DEFAULTS
-from ebbtide.snapshot.page_lock import PageLock
 from ebbtide_train.session import occupancy as occupancy_module
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.device_context import NothingStays

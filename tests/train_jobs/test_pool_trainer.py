@@ -7,7 +7,7 @@ import signal
 import pytest
 from ray.util.placement_group import placement_group_table
 
-from ebbtide.agent.slot_lock import probe
+from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
 from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.step_log import step_lines

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
-from ebbtide.snapshot.evict import copy_out, plan, tensors_in
-from ebbtide.snapshot.host_memory import OwnMemory
+from ebbtide.snapshot.eviction.host_memory import OwnMemory
+from ebbtide.snapshot.eviction.tensor_eviction import copy_out, plan, tensors_in
 from ebbtide_train.session.errors import ParkedStateUnusable
 from ebbtide_train.session.portable import Owner, Portable, read_note, read_state
 from ebbtide_train.session.ref import Ref

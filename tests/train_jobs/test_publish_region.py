@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide.snapshot.evict import plan
-from ebbtide.snapshot.regions.create import create_region
+from ebbtide.snapshot.eviction.tensor_eviction import plan
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import RegionKey
 from ebbtide.storage.errors import TransferFailed
 from ebbtide_train.session import rescue as module
 from ebbtide_train.session.checkpoint import CheckpointStore

@@ -14,9 +14,9 @@ import pytest
 
 from ebbtide.client.messages import Want
 from ebbtide.snapshot.regions.header import HEADER_BYTES
-from ebbtide.snapshot.regions.look import look
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionState
+from ebbtide.snapshot.regions.region_states import RegionState
+from ebbtide.snapshot.regions.region_view import look
 from ebbtide_train.compare import compare
 from ebbtide_train.control import GangPlan
 from ebbtide_train.session.gate import Away

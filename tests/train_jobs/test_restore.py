@@ -13,7 +13,7 @@ import psutil
 import pytest
 from ray.job_submission import JobSubmissionClient
 
-from ebbtide.client.jobs import CannotRestore
+from ebbtide.client.job_actuator import CannotRestore
 from ebbtide.client.messages import RankPhase, RankReport, Want
 from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator

@@ -13,7 +13,7 @@ from torch import nn
 
 import ebbtide_train
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
-from ebbtide.snapshot.memory import anonymous_bytes
+from ebbtide.system.process_memory import anonymous_bytes
 from ebbtide_train.compare import compare
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide.cli.errors import BadInput
-from ebbtide.client.cluster import ClusterRecord
-from ebbtide.config.load import load, load_text
+from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.config.loading.pool_file_loader import load, load_text
 from ebbtide_train.pick import pick
 from ebbtide_train.submit import FILE_NAME, Submitted, submit, watch
 from tests.train_jobs.fake_link import FakeLink

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import ray
 
-from ebbtide.client.jobs import CannotRestore
+from ebbtide.client.job_actuator import CannotRestore
 from ebbtide.pool.ids import JobName
 from ebbtide_train.archive import Archive, Submission, Unkept
 from ebbtide_train.connect import ADDRESS_VARIABLE
@@ -41,7 +41,7 @@ class JobService(Protocol):
 
 
 class TrainActuator:
-    """See ``ebbtide.client.jobs.JobActuator``."""
+    """See ``ebbtide.client.job_actuator.JobActuator``."""
 
     def __init__(
         self,

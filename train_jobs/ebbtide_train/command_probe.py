@@ -5,21 +5,21 @@ from pathlib import Path
 
 import click
 
-from ebbtide.cli.doctor import ByteSize
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.names import complete_jobs
-from ebbtide.cli.output import json_option, print_json
-from ebbtide.cli.probe_table import print_report
-from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
-from ebbtide.client.runtime_dir import helper_socket, runtime_dir
-from ebbtide.config.load import load, load_file
+from ebbtide.cli.commands.doctor import ByteSize
+from ebbtide.cli.terminal.completion_names import complete_jobs
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.cli.terminal.probe_table import print_report
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.config.loading.pool_file_loader import load, load_file
 from ebbtide.diagnostics.host.machine_reader import Machine
 from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading, read_node
 from ebbtide.diagnostics.probe.probe_report import Place, Target, report
 from ebbtide.diagnostics.probe.rehearsal import Act, RehearsalFailed
 from ebbtide.diagnostics.probe.rehearsal_acts import rehearse, tracked_bytes
+from ebbtide.system.runtime_dir import helper_socket, runtime_dir
 from ebbtide_train.pick import pick
 from ebbtide_train.probe_session import session_tree
 from ebbtide_train.probe_target import NotProbed, OnNode, in_file, running

@@ -8,16 +8,16 @@ from typing import Any
 import click
 from ray.job_submission import JobSubmissionClient
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import json_option, print_json
-from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
-from ebbtide.config.check import world_problems
+from ebbtide.config.checks.machine_checks import world_problems
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load_file
-from ebbtide.config.root import PoolFile
+from ebbtide.config.loading.pool_file_loader import load_file
+from ebbtide.config.pool_file import PoolFile
 from ebbtide_train.command_probe import probe
 from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.interactive.command_run import run_command

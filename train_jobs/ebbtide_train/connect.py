@@ -6,9 +6,9 @@ from typing import Any
 
 import ray
 
-from ebbtide.client.cluster import NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, require_listener
-from ebbtide.client.link import NAMESPACE, ArbiterLink
+from ebbtide.client.arbiter_link import NAMESPACE, ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, require_listener
+from ebbtide.client.cluster_record import NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_train.errors import NoArbiter
 from ebbtide_train.link import Link

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from ebbtide.client.messages import Lease, SlotRef, Want
-from ebbtide.snapshot.host_memory import HostMemory
+from ebbtide.snapshot.eviction.host_memory import HostMemory
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import Preempted
 from ebbtide_train.session.gate import Gate, ScriptedGate

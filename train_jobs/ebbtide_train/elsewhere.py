@@ -4,7 +4,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ebbtide.agent.node_agent import agent_name
-from ebbtide.client.link import NAMESPACE
+from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide_train.printed import tail
 
 _ASK_S = 1.0

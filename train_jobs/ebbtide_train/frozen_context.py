@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 
 from ebbtide.helper.client import Helper, Workload
 from ebbtide.helper.errors import HelperError, OutcomeUnknown, Refused, Unreachable
-from ebbtide.modes import Place, took
+from ebbtide.system.modes import Place, took
 from ebbtide_train.session.errors import GangBroken
 
-RUNNING, LOCKED, CHECKPOINTED = "running", "locked", "checkpointed"  # as `ebbtide.helper.gpu_verbs.stand` says them
+RUNNING, LOCKED, CHECKPOINTED = (
+    "running",
+    "locked",
+    "checkpointed",
+)  # as `ebbtide.helper.operations.gpu_checkpoint.stand` says them
 READ_BACK_S = 120.0  # of asking where the process is after an answer was lost; a helper that died is back in seconds
 POLL_S = 0.2
 INSTEAD = "the gang stops and restarts instead"

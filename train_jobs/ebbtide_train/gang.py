@@ -21,8 +21,8 @@ from typing import Any
 import ray
 from ray.util import remove_placement_group
 
-from ebbtide.agent.process import is_alive, started_ticks
 from ebbtide.client.messages import Lease
+from ebbtide.system.process import is_alive, started_ticks
 from ebbtide_train.elsewhere import lives_there
 from ebbtide_train.introduction import Introduction
 

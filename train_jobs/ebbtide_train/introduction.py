@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import ray
 
-from ebbtide.agent.process import started_ticks
+from ebbtide.system.process import started_ticks
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 
 class Link(Protocol):
-    """See ``ebbtide.client.link.ArbiterLink``."""
+    """See ``ebbtide.client.arbiter_link.ArbiterLink``."""
 
     def call(self, method: str, *args: object, timeout_s: float = ...) -> Any:
         """Call the arbiter; None when nobody answered in time. Raises ValueError when it refused."""

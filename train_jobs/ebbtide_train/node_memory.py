@@ -18,10 +18,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ebbtide.agent.node_agent import agent_name
-from ebbtide.client.link import NAMESPACE
+from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide.snapshot.errors import PoolTooSmall
-from ebbtide.snapshot.host_memory import HostMemory, HostRegion, OwnMemory
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.eviction.host_memory import HostMemory, HostRegion, OwnMemory
+from ebbtide.snapshot.regions.region_states import RegionKey
 from ebbtide_train.session.left_behind import Left, Outcome, Taken
 from ebbtide_train.session.lent_memory import LentMemory
 from ebbtide_train.session.rescue import publish_region

@@ -1,8 +1,8 @@
 """Which job of a file is meant."""
 
-from ebbtide.cli.errors import BadInput
-from ebbtide.config.job import JobSection
-from ebbtide.config.root import PoolFile
+from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.job_section import JobSection
 
 
 def pick(config: PoolFile, name: str | None) -> JobSection:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide import modes
 from ebbtide.client.messages import Lease
-from ebbtide.config.job import JobSection
+from ebbtide.config.sections.job_section import JobSection
+from ebbtide.system import modes
 from ebbtide_train.interactive.spec import SessionPlan
 
 

@@ -25,7 +25,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.train import Result, TrainingFailedError
 
 from ebbtide.client.messages import PoolRuntime
-from ebbtide.config.job import JobSection
+from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.archive import Archive, Submission, Unkept
 from ebbtide_train.blame import describe
 from ebbtide_train.connect import ask, connect

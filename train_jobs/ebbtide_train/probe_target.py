@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ebbtide.config.job import JobSection
+from ebbtide.config.sections.job_section import JobSection
 from ebbtide.diagnostics.probe.fact import Fact, hindering
 from ebbtide.diagnostics.probe.probe_report import Target
 from ebbtide.snapshot.tiers import Means

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 from ray.train import TrainingFailedError
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import print_problems
-from ebbtide.config.entrypoint import entrypoint_fault
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import print_problems
+from ebbtide.config.checks.entrypoint import entrypoint_fault
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load
+from ebbtide.config.loading.pool_file_loader import load
 from ebbtide_train.blame import describe
 from ebbtide_train.errors import JobLost, NoArbiter, PoolProblem
 from ebbtide_train.pick import pick

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ebbtide.client.cluster import ClusterRecord
-from ebbtide.config.job import JobSection
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.connect import ADDRESS_VARIABLE
 from ebbtide_train.link import Link
 from ebbtide_train.state_lines import describe, job_view

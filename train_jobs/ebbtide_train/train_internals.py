@@ -44,7 +44,7 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision, Resize
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import Lease
 from ebbtide_train import gang_place
 from ebbtide_train.blame import CONTROLLER, ProcessDied, culprits, describe

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from ray import cloudpickle
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.agent.slot_lock import SlotLock
-from ebbtide.client.link import ArbiterLink
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
+from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import Lease
-from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_states import RegionKey
+from ebbtide.system.process import started_ticks
+from ebbtide.system.runtime_dir import HELPER_SOCKET
 from ebbtide_train.control import load_function
 from ebbtide_train.frozen_context import FrozenContext
 from ebbtide_train.node_memory import LeftOnNodes, NodeMemory

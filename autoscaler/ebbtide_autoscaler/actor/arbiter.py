@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.occupancy_retention import Writer
+from ebbtide.agent.slot_locks.allocation_log_retention import Writer
 from ebbtide.client.messages import (
     AgentAnswer,
     AgentReport,
@@ -30,7 +30,7 @@ from ebbtide.client.messages import (
     ReplicaOrders,
     ReplicaReport,
 )
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
 from ebbtide_autoscaler.control.loop import Loop

@@ -1,1 +1,1 @@
-"""How many nodes the pool has: decided here, carried out by Ray's cluster autoscaler and whoever lends the machines."""
+"""The nodes of the pool: how many there should be, who is asked for them, who lends them, Ray on this machine."""

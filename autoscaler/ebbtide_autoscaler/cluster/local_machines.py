@@ -13,10 +13,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ebbtide.agent.process import started_ticks
+from ebbtide.system.process import started_ticks
+from ebbtide_autoscaler.cluster.local_cluster import end
 from ebbtide_autoscaler.cluster.machines import Machine, MachineOrder
-from ebbtide_autoscaler.control.node_names import MACHINE_LABEL
-from ebbtide_autoscaler.lifecycle.local_cluster import end
+from ebbtide_autoscaler.cluster.node_names import MACHINE_LABEL
 
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that have an option of their own
 OBJECT_STORE_BYTES = 80 << 20  # the least that Ray takes is 75 MiB; no weights travel through it

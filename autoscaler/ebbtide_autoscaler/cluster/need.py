@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, node_of
-from ebbtide.pool.index import on_nodes
+from ebbtide.pool.lookup.index import on_nodes
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY
 from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Team
 from ebbtide_autoscaler.core.plan.placement import may_lose

@@ -12,10 +12,10 @@ So nothing swings: what makes a node go leaves nothing wanted that would call it
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ebbtide.pool.drain import drained_as_unneeded, occupants
 from ebbtide.pool.ids import EndpointName, NodeId
+from ebbtide.pool.plural import many
+from ebbtide.pool.rules.drain import drained_as_unneeded, occupants
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.cluster.need import Need, need
 from ebbtide_autoscaler.core.plan.fair_share import Team
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import print_json
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import print_json
+from ebbtide.client.arbiter_link import ArbiterLink
 
 ASK_S = 15.0  # the arbiter gives up on a hung ledger after 5 s and says so
 NO_WAIT = click.option("--no-wait", is_flag=True, help="Return as soon as the pool has taken it in.")

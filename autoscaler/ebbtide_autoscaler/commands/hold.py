@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from ebbtide.cli.errors import CommandFailed
-from ebbtide.cli.names import complete_jobs
-from ebbtide.cli.output import json_option
-from ebbtide.pool.words import many
+from ebbtide.cli.terminal.completion_names import complete_jobs
+from ebbtide.cli.terminal.errors import CommandFailed
+from ebbtide.cli.terminal.output import json_option
+from ebbtide.pool.plural import many
 from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, tell, user
 from ebbtide_autoscaler.commands.pool import POOL, joined, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done

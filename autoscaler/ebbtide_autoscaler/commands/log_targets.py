@@ -12,10 +12,10 @@ from typing import Any
 from ray._private.state import actors as ray_actors
 
 from ebbtide.agent.node_agent import agent_name
-from ebbtide.client.link import ARBITER_NAME
+from ebbtide.client.arbiter_link import ARBITER_NAME
 from ebbtide.pool.ids import SeatId, endpoint_of
+from ebbtide_autoscaler.cluster.node_names import Node, choose
 from ebbtide_autoscaler.commands.log_reader import Selector
-from ebbtide_autoscaler.control.node_names import Node, choose
 
 OCCUPANTS_MAX = 200  # newest files of the occupancy folder that are looked at
 GATEWAY_APP = "ebbtide-gateway"  # Serve's name of it, as ebbtide_serve deploys it

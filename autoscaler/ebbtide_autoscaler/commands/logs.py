@@ -14,14 +14,14 @@ import click
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.names import complete_logs
-from ebbtide.cli.output import json_option, print_json, warn
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.completion_names import complete_logs
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json, warn
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide_autoscaler.cluster.node_names import Node, cluster_nodes
 from ebbtide_autoscaler.commands.log_reader import PIECE_BYTES, LogFile, Selector, start_reader
 from ebbtide_autoscaler.commands.log_targets import actors, targets
 from ebbtide_autoscaler.commands.pool import POOL, joined
-from ebbtide_autoscaler.control.node_names import Node, cluster_nodes
 
 READER_S = 30.0  # a new worker process: 1-2 s, more on a loaded machine
 FOLLOW_S = 0.5

@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.names import complete_jobs, complete_nodes
-from ebbtide.cli.output import json_option
-from ebbtide.config.pool import PoolMode
-from ebbtide.pool.words import many
+from ebbtide.cli.terminal.completion_names import complete_jobs, complete_nodes
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.pool.plural import many
+from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
 from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
 from ebbtide_autoscaler.commands.pool import POOL, joined, say
-from ebbtide_autoscaler.control.node_names import Node, choose, cluster_nodes
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import json_option, print_json, print_table
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json, print_table
+from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide_autoscaler.commands.pool import POOL, changed, checked, joined, say, show
 from ebbtide_autoscaler.lifecycle.config_diff import conflicts
 from ebbtide_autoscaler.lifecycle.pool_presence import look_for

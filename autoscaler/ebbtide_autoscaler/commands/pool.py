@@ -8,21 +8,21 @@ from pathlib import Path
 
 import click
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import json_option, print_json
-from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
-from ebbtide.config.check import check, model_fault
-from ebbtide.config.load import load_file
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
-from ebbtide.config.scalars import is_stored_model
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.config.checks.machine_checks import check, model_fault
+from ebbtide.config.loading.pool_file_loader import load_file
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.config.sections.scalars import is_stored_model
+from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
-from ebbtide_autoscaler.lifecycle.local_cluster import RayStartFailed
 from ebbtide_autoscaler.lifecycle.pool_presence import Standing, look_for
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 

@@ -13,17 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide.cli.output import console, json_option, print_json
-from ebbtide.client.cluster import ClusterRecord
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.output import console, json_option, print_json
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.ledger.errors import LedgerError
+from ebbtide_autoscaler.cluster.local_cluster import runtime_dir
 from ebbtide_autoscaler.commands.pool import POOL, the_pool
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.journal.heartbeat import read_beat
 from ebbtide_autoscaler.journal.records import recover
-from ebbtide_autoscaler.lifecycle.local_cluster import runtime_dir
 from ebbtide_autoscaler.service.pool_view import view
 
 LEDGER_S = 5.0  # for reading it; a filesystem that needs longer hangs

@@ -13,20 +13,20 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ebbtide.client.bounded import BoundedCalls
-from ebbtide.client.jobs import CannotRestore, JobActuator
+from ebbtide.client.bounded_calls import BoundedCalls
+from ebbtide.client.job_actuator import CannotRestore, JobActuator
 from ebbtide.client.messages import SlotRef
-from ebbtide.client.seats import SeatActuator
-from ebbtide.pool.drain import let_go
+from ebbtide.client.seat_actuator import SeatActuator
 from ebbtide.pool.events import NodeFound, NodeLost, Slot, SlotFound
 from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of, slot_id
+from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.control import fences
 from ebbtide_autoscaler.control.agent_handles import Agents
 from ebbtide_autoscaler.control.fence_table import FenceBook, fallen, strays
 from ebbtide_autoscaler.control.inbox import Inbox
-from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.process.steady_clock import clock
 
 LIVING_S = 0.25  # between two looks at the list of replica actors, one call to Ray's GCS

@@ -9,8 +9,8 @@ import os
 import time
 from pathlib import Path
 
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.objects.store_limits import leave_limits
 from ebbtide_autoscaler.control import settings

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from ebbtide.client.bounded import BoundedCalls
-from ebbtide.client.seats import SeatActuator, SeatPlan
+from ebbtide.client.bounded_calls import BoundedCalls
+from ebbtide.client.seat_actuator import SeatActuator, SeatPlan
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, node_of
 from ebbtide_autoscaler.control import fences
 from ebbtide_autoscaler.control.fence_table import FenceBook

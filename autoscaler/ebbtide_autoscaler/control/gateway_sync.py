@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 
-from ebbtide.client.seats import SeatActuator
+from ebbtide.client.seat_actuator import SeatActuator
 
 RETRY_S = 2.0
 RESEND_S = 30.0

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerError
-from ebbtide.ledger.log import EpochLog
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName
-from ebbtide_autoscaler.cluster.keeper import SizeKeeper
+from ebbtide_autoscaler.cluster.node_scaler import SizeKeeper
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.cluster_watch import Surroundings, cluster_name, load_serve, load_train
 from ebbtide_autoscaler.control.config_in_force import FileDesk
@@ -30,15 +30,15 @@ from ebbtide_autoscaler.control.key_changes import KeyDesk
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.control.reconcile import Acting
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
+from ebbtide_autoscaler.core.demand.demand_watch import Watch
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.observation import Limits, Seen
 from ebbtide_autoscaler.core.observe.observe import next_routes, settling, traffic
 from ebbtide_autoscaler.core.observe.reconcile_config import agree
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.tick.tick import Knobs, Step, World, step
-from ebbtide_autoscaler.forecast.record import demand_record
-from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.journal.annotations import Remarks
+from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.journal.halt import Brake
 from ebbtide_autoscaler.journal.ledger_io import LedgerDoor, OpenLedger
 from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from ebbtide.client.messages import RoutingTable
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.observe.alerts import Standstill, standstill
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.core.tick.tick import World
-from ebbtide_autoscaler.forecast.outlook import Outlook
 from ebbtide_autoscaler.journal.halt import Brake
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from ebbtide.client.jobs import JobActuator
-from ebbtide.client.seats import SeatActuator, SeatPlan
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
+from ebbtide.client.job_actuator import JobActuator
+from ebbtide.client.seat_actuator import SeatActuator, SeatPlan
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control import settings

@@ -3,11 +3,11 @@
 import json
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide.client.seats import VLLM_ENGINE, SeatPlan
-from ebbtide.config.access import KeySection, Scope
-from ebbtide.config.policy import PolicySection
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
+from ebbtide.client.seat_actuator import VLLM_ENGINE, SeatPlan
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.key_section import KeySection, Scope
+from ebbtide.config.sections.policy_section import PolicySection
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.ids import SeatId, endpoint_of
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.core.observe.observation import Limits

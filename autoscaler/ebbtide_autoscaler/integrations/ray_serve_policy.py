@@ -29,14 +29,14 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from ebbtide.config.section import Section
+from ebbtide.config.sections.section import Section
 from ebbtide.pool.ids import EndpointName, SeatId, seat_id
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.core.demand.demand_watch import Watch
 from ebbtide_autoscaler.core.demand.replica_target import Want, wants
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.forecast.watch import Watch
 from ebbtide_autoscaler.process.steady_clock import SteadyClock
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from ebbtide.agent.lock_content import UNKNOWN_HOLDER
-from ebbtide.agent.occupancy_retention import Writer, sweep
+from ebbtide.agent.slot_locks.allocation_log_retention import Writer, sweep
+from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
 from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler.core.observe.observation import Heard

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ebbtide.agent.process import boot_id, started_ticks
+from ebbtide.system.process import boot_id, started_ticks
 
 EVERY_S = 1.0
 SHARED_EVERY_S = 5.0

@@ -20,10 +20,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.config.directory import directory_fault
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerUnusable
-from ebbtide.ledger.log import EpochLog
+from ebbtide.system.directory_check import directory_fault
 from ebbtide_autoscaler.journal.records import Journal, Recovered, recover
 
 PATIENCE_S = 5.0  # an open takes milliseconds, and a replay some seconds; then somebody should be told

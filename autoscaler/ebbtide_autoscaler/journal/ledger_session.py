@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from ebbtide.ledger.epoch_log import LedgerHealth
 from ebbtide.ledger.errors import LedgerError, LedgerFenced, SnapshotDeclined
-from ebbtide.ledger.log import LedgerHealth
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Event
 from ebbtide_autoscaler.core.plan.inputs import Memory

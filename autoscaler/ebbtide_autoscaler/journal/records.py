@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from ebbtide.ledger.epoch_log import EpochLog, LedgerHealth
 from ebbtide.ledger.errors import SnapshotDeclined
-from ebbtide.ledger.log import EpochLog, LedgerHealth
 from ebbtide.ledger.reader import replay
 from ebbtide.pool.events import Event
 from ebbtide.pool.ids import SlotId

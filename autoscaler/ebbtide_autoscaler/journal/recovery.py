@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, Event, NodeForgotten
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, RecordId, SlotId
-from ebbtide.pool.records import together
+from ebbtide.pool.lookup.records import together
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.core.forecast.demand_bins import Demand
 from ebbtide_autoscaler.core.plan.inputs import Memory
-from ebbtide_autoscaler.forecast.demand import Demand
-from ebbtide_autoscaler.forecast.record import from_part, of_endpoints, snapshot_parts, with_record
+from ebbtide_autoscaler.journal.demand_records import from_part, of_endpoints, snapshot_parts, with_record
 from ebbtide_autoscaler.journal.key_store import MadeKey, key_record, recovered_key
 from ebbtide_autoscaler.metrics.counter_state import Tally
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from ebbtide.agent.process import await_end, kill_exactly, started_ticks
-from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.pool.transitions import JobState
+from ebbtide.system.process import await_end, kill_exactly, started_ticks
 from ebbtide_autoscaler.journal.records import recover
 
 STARTED_BY_RAYLET = "RAY_RAYLET_PID"  # set in every worker, and in what a worker starts; never in a person's shell

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ebbtide.config.endpoint import STARTED_WITH
-from ebbtide.config.pool import PoolMode
-from ebbtide.pool.words import many
+from ebbtide.config.sections.endpoint_section import STARTED_WITH
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.pool.plural import many
 
 FIXED = ("pool.slots", "pool.shared_dir", "pool.ray_address", "pool.num_cpus", "gateway.host", "gateway.port")
 NOTHING = "restarts nothing"

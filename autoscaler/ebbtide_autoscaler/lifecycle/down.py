@@ -7,11 +7,11 @@ import ray
 from ray.exceptions import RayError
 
 from ebbtide.agent.node_agent import agent_name
-from ebbtide.client.cluster import ClusterRecord, forget_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ARBITER_NAME, NAMESPACE, ArbiterLink
+from ebbtide.client.arbiter_link import ARBITER_NAME, NAMESPACE, ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, forget_cluster
+from ebbtide_autoscaler.cluster import local_cluster
 from ebbtide_autoscaler.journal.heartbeat import beat_file
-from ebbtide_autoscaler.lifecycle import local_cluster
 from ebbtide_autoscaler.lifecycle.cluster_recovery import end_left_behind
 from ebbtide_autoscaler.lifecycle.ownership import claim_of, unmark_cluster, unmark_directory
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import ray
 
-from ebbtide.client.link import ARBITER_NAME, NAMESPACE
+from ebbtide.client.arbiter_link import ARBITER_NAME, NAMESPACE
 from ebbtide_autoscaler.actor.arbiter import Arbiter
 
 THREADS = 64  # method calls at once; each takes microseconds but for apply_config and stop

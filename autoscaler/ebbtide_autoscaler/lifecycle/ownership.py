@@ -20,9 +20,9 @@ from pathlib import Path
 
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-from ebbtide.agent.process import boot_id, is_alive, started_ticks
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
 from ebbtide.ledger.errors import LedgerError
+from ebbtide.system.process import boot_id, is_alive, started_ticks
 from ebbtide_autoscaler.journal.heartbeat import FRESH_S, read_beat
 from ebbtide_autoscaler.journal.records import recover
 

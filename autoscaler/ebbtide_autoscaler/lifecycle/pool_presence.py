@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 
 HELLO_S = 10.0  # an arbiter that Ray starts again answers after 1.5-2.3 s, on a busy machine after 4.6 s
 

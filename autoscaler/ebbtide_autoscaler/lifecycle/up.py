@@ -17,16 +17,16 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from ebbtide.client.cluster import ClusterRecord, forget_cluster, home, save_cluster
-from ebbtide.client.join import join, require_listener
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import join, require_listener
+from ebbtide.client.cluster_record import ClusterRecord, forget_cluster, home, save_cluster
 from ebbtide.client.messages import PoolRuntime
-from ebbtide.config.access import Secret
-from ebbtide.config.digest import secret_sha256
-from ebbtide.config.pool import PoolMode
-from ebbtide.config.root import PoolFile
-from ebbtide.pool.drain import UNNEEDED
-from ebbtide_autoscaler.lifecycle import local_cluster
+from ebbtide.config.checks.secret_digest import secret_sha256
+from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.key_section import Secret
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.pool.rules.drain import UNNEEDED
+from ebbtide_autoscaler.cluster import local_cluster
 from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, what_comes_back
 from ebbtide_autoscaler.lifecycle.launch import start_arbiter
 from ebbtide_autoscaler.lifecycle.ownership import (

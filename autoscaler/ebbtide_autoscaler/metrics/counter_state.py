@@ -11,7 +11,7 @@ from typing import Any
 from ebbtide.pool.events import EndpointRemoved, Event
 from ebbtide.pool.state import PoolState
 from ebbtide.telemetry.arbiter import STARTS
-from ebbtide.telemetry.family import Family, Sample
+from ebbtide.telemetry.metric_family import Family, Sample
 from ebbtide_autoscaler.metrics.event_counters import LEDGER_FAMILIES, counted
 
 _FAMILIES = {family.name: family for family in LEDGER_FAMILIES}

@@ -30,7 +30,7 @@ from ebbtide.pool.ids import Epoch, JobName, SeatId, node_of
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, handover, pool, training
-from ebbtide.telemetry.family import Sample
+from ebbtide.telemetry.metric_family import Sample
 from ebbtide_autoscaler.core.observe.observation import FenceView, Seen
 
 LEDGER_FAMILIES = (

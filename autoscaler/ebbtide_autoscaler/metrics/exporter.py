@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ebbtide.config.metrics import MetricsSection
+from ebbtide.config.sections.metrics_section import MetricsSection
+from ebbtide.telemetry.metrics_server import MetricsServer
 from ebbtide.telemetry.registry import Metrics
-from ebbtide.telemetry.server import MetricsServer
-from ebbtide.telemetry.targets import FILE_NAME, Target, write_targets
+from ebbtide.telemetry.scrape_targets import FILE_NAME, Target, write_targets
 
 RETRY_S = 5.0  # after a failure: a port that somebody else has may be free by then
 TOKEN_LEAST = 16  # characters: 128 bits in hex would be 32, in base64 22

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ebbtide.config.pool import PoolMode
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JOB_HOLDS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, pool, training
-from ebbtide.telemetry.family import UNKNOWN, Sample
+from ebbtide.telemetry.metric_family import UNKNOWN, Sample
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.plan.inputs import Memory

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ebbtide.pool.apply import apply
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.state import PoolState
 from ebbtide.telemetry import arbiter, handover
-from ebbtide.telemetry.family import Sample
+from ebbtide.telemetry.metric_family import Sample
 from ebbtide.telemetry.registry import Metrics
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.tick.tick import Step, World

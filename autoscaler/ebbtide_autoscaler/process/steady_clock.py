@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.forecast.demand import BIN_S, Demand
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Demand
 
 
 class SteadyClock:

@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
 from ebbtide_autoscaler.control.key_changes import KeyDesk
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper

@@ -9,10 +9,10 @@ from typing import cast, get_args
 from ebbtide.client.messages import ControllerOrders, ControllerReport, JobDirective, RankReport
 from ebbtide.pool.events import JobEnded, JobOutcome, JobSubmitted
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide.pool.words import many
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.config_in_force import FileDesk
 from ebbtide_autoscaler.control.inbox import Inbox

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from ebbtide.config.nearest import did_you_mean
-from ebbtide.config.pool import PoolMode
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.config.suggestions import did_you_mean
 from ebbtide.pool.events import (
     Body,
     CancelJob,
@@ -22,7 +22,7 @@ from ebbtide.pool.events import (
     PoolUnfrozen,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId
-from ebbtide.pool.retention import may_come_back
+from ebbtide.pool.rules.record_retention import may_come_back
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.control.config_in_force import FileDesk

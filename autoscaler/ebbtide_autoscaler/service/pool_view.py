@@ -5,11 +5,11 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from ebbtide.pool.drain import drained, occupants
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.rules.drain import drained, occupants
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.holds import why_held
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.observe.observe import GATEWAY_FRESH_S, traffic

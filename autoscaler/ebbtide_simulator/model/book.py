@@ -7,8 +7,8 @@ there. What follows from a move is not known here: see `ebbtide_simulator.model.
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, Event
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.subject import subject_job, subject_seat

@@ -18,9 +18,6 @@ from random import Random
 from types import MappingProxyType
 from typing import TypeVar
 
-from ebbtide.pool import index
-from ebbtide.pool.apply_seat import occupied_seats
-from ebbtide.pool.apply_slot import freed
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     CancelJob,
@@ -54,7 +51,10 @@ from ebbtide.pool.events import (
     StopJob,
     WakeSeat,
 )
+from ebbtide.pool.handlers.seat_handlers import occupied_seats
+from ebbtide.pool.handlers.slot_handlers import freed
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, seat_id, slot_id
+from ebbtide.pool.lookup import index
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ebbtide.pool.events import Decision
-from ebbtide.pool.follow import summed
 from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.lookup.derived_maps import summed
 from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot

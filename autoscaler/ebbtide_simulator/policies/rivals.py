@@ -14,7 +14,7 @@ from math import ceil
 
 from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import EndpointName, NodeId
-from ebbtide.pool.index import in_state
+from ebbtide.pool.lookup.index import in_state
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ebbtide.config.root import PoolFile
+from ebbtide.config.pool_file import PoolFile
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.reader import epoch_path, list_epochs, past, survey, valid_end
 from ebbtide.ledger.record import LedgerRecord
@@ -34,9 +34,9 @@ from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.subject import subject
 from ebbtide.pool.transitions import JobState, SeatState
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.core.plan.inputs import Memory
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
-from ebbtide_autoscaler.forecast.record import from_part
+from ebbtide_autoscaler.journal.demand_records import from_part
 from ebbtide_autoscaler.journal.recovery import Recovered, decode_event
 from ebbtide_autoscaler.process.steady_clock import latest_s
 from ebbtide_simulator.model.meter import Use

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from ebbtide.config.policy import PolicySection
-from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
-from ebbtide.config.section import Section
+from ebbtide.config.sections.policy_section import PolicySection
+from ebbtide.config.sections.scalars import Seconds, SecondsOrZero, SizeBytes
+from ebbtide.config.sections.section import Section
 
 _AS_IT_WAS = "Default null: as it was."
 

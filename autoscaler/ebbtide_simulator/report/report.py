@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ebbtide.pool.words import many
+from ebbtide.pool.plural import many
 from ebbtide_simulator.played.one_run import Played
 from ebbtide_simulator.policies.contenders import CONTENDERS, ORACLE, STATIC, knobs_of
 from ebbtide_simulator.policies.contradictions import contradictions

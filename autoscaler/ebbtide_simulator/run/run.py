@@ -13,11 +13,11 @@ import numpy as np
 
 from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName, JobName
-from ebbtide.pool.promises import check
+from ebbtide.pool.rules.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
+from ebbtide_autoscaler.core.demand.demand_watch import SILENT_S, Watch
+from ebbtide_autoscaler.core.forecast.demand_bins import Demand
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.forecast.demand import Demand
-from ebbtide_autoscaler.forecast.watch import SILENT_S, Watch
 from ebbtide_simulator.model.engine import Engine, Times
 from ebbtide_simulator.model.failures import Failure
 from ebbtide_simulator.model.meter import Use

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ebbtide.config.policy import PolicySection
-from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes
-from ebbtide.config.section import Section
+from ebbtide.config.sections.policy_section import PolicySection
+from ebbtide.config.sections.scalars import Seconds, SecondsOrZero, SizeBytes
+from ebbtide.config.sections.section import Section
 from ebbtide_simulator.model.engine import ENGINES, Engine
 from ebbtide_simulator.run.mix import Mix
 from ebbtide_simulator.run.run import DOWN_AFTER_S

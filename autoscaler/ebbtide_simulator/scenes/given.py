@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebbtide.config.load_section import load_section
+from ebbtide.config.loading.section_loader import load_section
 from ebbtide_simulator.recorded.recording import Stretch, read_recording
 from ebbtide_simulator.recorded.replay_file import ReplayFile
 from ebbtide_simulator.scenes.file import SimulationFile

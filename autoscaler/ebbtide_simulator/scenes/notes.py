@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ebbtide.pool.words import many
+from ebbtide.pool.plural import many
 from ebbtide_simulator.run.run import Scene, Service
 from ebbtide_simulator.scenes.file import SimulationFile
 from ebbtide_simulator.scenes.scene import DAY_S, Inputs, Named, gang_max

@@ -18,8 +18,8 @@ import numpy as np
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.control import settings
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand, bin_of, grown
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand, bin_of, grown
 from ebbtide_simulator.model.engine import Engine, Saves, Times
 from ebbtide_simulator.recorded.job_past import JobPast
 from ebbtide_simulator.recorded.recording import Recording, known_bins

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ebbtide.config.pool import PoolMode
-from ebbtide_autoscaler.forecast.demand import BIN_S, bin_of
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, bin_of
 from ebbtide_simulator.recorded.recording import Recording, known_bins
 from ebbtide_simulator.recorded.replay_file import ReplayFile
 from ebbtide_simulator.run.run import Scene

@@ -15,6 +15,7 @@ from evidence.provenance import NOTED, SOURCES, commit
 ROOT = SOURCES.parent
 ROOMS = (
     "platform/ebbtide",
+    "platform/ebbtide_testing",
     "autoscaler/ebbtide_autoscaler",
     "autoscaler/ebbtide_simulator",
     "serve_apps/ebbtide_serve",

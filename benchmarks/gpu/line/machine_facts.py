@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu.line.setting import Setting
 from benchmarks.rows import versions
-from ebbtide.snapshot.driver.find import find_driver
+from ebbtide.snapshot.driver.driver_choice import find_driver
 from ebbtide.storage.device.gds_probe import probe_gds
 
 GDS_S = 20.0

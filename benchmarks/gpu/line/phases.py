@@ -21,7 +21,7 @@ from benchmarks.gpu.line.script import PartlyFailed, Phase
 from benchmarks.gpu.line.setting import JOB, LARGE_DISK_BYTES, LARGE_HOST_BYTES, LARGE_JOB, Setting
 from benchmarks.gpu.line.watch import Watch
 from benchmarks.pool_run import job_of
-from ebbtide.config.load import load
+from ebbtide.config.loading.pool_file_loader import load
 from ebbtide_train.compare import compare, segments_of
 from ebbtide_train.control import replay
 from ebbtide_train.session.step_log import step_lines

@@ -19,11 +19,11 @@ from benchmarks.demo.client import Outcome, send_all
 from benchmarks.demo.traffic import Request
 from benchmarks.gpu.line.setting import ENDPOINT, JOB, POOL, Setting
 from benchmarks.pool_run import Status, job_of
-from ebbtide.client.cluster import ClusterRecord, load_cluster
-from ebbtide.client.join import join
-from ebbtide.client.link import ArbiterLink
-from ebbtide.client.runtime_dir import runtime_dir
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import join
+from ebbtide.client.cluster_record import ClusterRecord, load_cluster
 from ebbtide.ledger.errors import LedgerError
+from ebbtide.system.runtime_dir import runtime_dir
 
 LOOK_S = 0.1
 ANSWERS_S = 10.0  # the arbiter, when it is asked for its status

@@ -1,9 +1,9 @@
 """The node agent: a small Ray actor on each node that proves to the arbiter who sits on the node's GPUs.
 
-A thin shell around ``watch`` and ``host_memory``. It keeps nothing: after a restart the arbiter names the slots again,
-and until then it reports none; a slot that is missing in a report is not known to be free. What it has lent it finds
-again by itself. A ``watch`` that was answered may have reached the actor just before its death, so it must be sent
-again and again. It has no privileges: it can signal only processes of its own user, and kills only holders of slot
+A thin shell around ``slot_watch`` and ``host_memory``. It keeps nothing: after a restart the arbiter names the slots
+again, and until then it reports none; a slot that is missing in a report is not known to be free. What it has lent it
+finds again by itself. A ``watch`` that was answered may have reached the actor just before its death, so it must be
+sent again and again. It has no privileges: it can signal only processes of its own user, and kills only holders of slot
 locks.
 """
 
@@ -15,20 +15,20 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ebbtide.agent.forgotten_leases import end_forgotten
-from ebbtide.agent.host_memory.folder import regions_folder
-from ebbtide.agent.host_memory.hosting import Hosting
-from ebbtide.agent.identity import machine_name, slot_uuids
-from ebbtide.agent.logical_gpus import gpu_users, ray_workers
-from ebbtide.agent.means import MeansReader
+from ebbtide.agent.host_memory.region_lender import Hosting
+from ebbtide.agent.host_memory.regions_folder import regions_folder
+from ebbtide.agent.node_capabilities import MeansReader
 from ebbtide.agent.nvml import GpuProcesses
-from ebbtide.agent.outlived_actors import actor_died_s, end_outlived
-from ebbtide.agent.process import is_alive
-from ebbtide.agent.watch import ReportLoop, SlotWatch
-from ebbtide.client.link import NAMESPACE, ArbiterLink
+from ebbtide.agent.ray_workers.forgotten_leases import end_forgotten
+from ebbtide.agent.ray_workers.logical_gpus import gpu_users, ray_workers
+from ebbtide.agent.ray_workers.outlived_actors import actor_died_s, end_outlived
+from ebbtide.agent.slot_identity import machine_name, slot_uuids
+from ebbtide.agent.slot_watch import ReportLoop, SlotWatch
+from ebbtide.client.arbiter_link import NAMESPACE, ArbiterLink
 from ebbtide.client.messages import AgentAnswer, AgentReport, SlotRef
-from ebbtide.snapshot.regions.look import RegionView
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_states import RegionKey
+from ebbtide.snapshot.regions.region_view import RegionView
+from ebbtide.system.process import is_alive
 
 SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
 RAYLET_TIMEOUT_S = 2.0  # the node's own raylet answers within milliseconds

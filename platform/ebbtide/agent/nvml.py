@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from ebbtide.agent.errors import GpuUnreadable
-from ebbtide.modes import Place, took
+from ebbtide.system.modes import Place, took
 
 _log = logging.getLogger(__name__)
 

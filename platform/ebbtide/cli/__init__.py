@@ -1,1 +1,1 @@
-"""The ``ebbtide`` command: a skeleton that the rooms add their commands to by entry points."""
+"""The ``ebbtide`` command: its own commands by name, those of other roots by entry point."""

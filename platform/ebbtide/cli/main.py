@@ -12,21 +12,21 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 
 import click
 
-from ebbtide.cli.errors import BadInput
-from ebbtide.cli.output import print_problems, warn
-from ebbtide.cli.room_commands import GROUP, RoomCommands, load_room_commands
-from ebbtide.cli.stand_ins import COMPLETE_VARIABLE, STAND_INS
+from ebbtide.cli.command_plugins import GROUP, RoomCommands, load_room_commands
+from ebbtide.cli.stub_commands import COMPLETE_VARIABLE, STAND_INS
+from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.cli.terminal.output import print_problems, warn
 from ebbtide.config.errors import ConfigErrors
 
 OWN: Mapping[str, str] = {
-    "checkpoints": "ebbtide.cli.checkpoints:checkpoints",
-    "completion": "ebbtide.cli.completion:completion",
-    "doctor": "ebbtide.cli.doctor:doctor",
-    "events": "ebbtide.cli.history:events",
-    "models": "ebbtide.cli.models:models",
-    "schema": "ebbtide.cli.schema:schema",
-    "validate": "ebbtide.cli.validate:validate",
-    "why": "ebbtide.cli.history:why",
+    "checkpoints": "ebbtide.cli.commands.checkpoints:checkpoints",
+    "completion": "ebbtide.cli.commands.completion:completion",
+    "doctor": "ebbtide.cli.commands.doctor:doctor",
+    "events": "ebbtide.cli.commands.event_history:events",
+    "models": "ebbtide.cli.commands.models:models",
+    "schema": "ebbtide.cli.commands.schema:schema",
+    "validate": "ebbtide.cli.commands.validate:validate",
+    "why": "ebbtide.cli.commands.event_history:why",
 }
 """The commands of this package, by where they are."""
 

@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ebbtide.helper.errors import Malformed, OutcomeUnknown, Unreachable
-from ebbtide.helper.messages import (
+from ebbtide.helper.protocol.line_socket import Ended, LineTooLong, TooSlow, read_line
+from ebbtide.helper.protocol.requests import (
     Checkpoint,
     Discard,
     Dump,
@@ -30,7 +31,6 @@ from ebbtide.helper.messages import (
     State,
     Unlock,
 )
-from ebbtide.helper.wire import Ended, LineTooLong, TooSlow, read_line
 
 _REPLY_LIMIT_BYTES = 4 << 20
 _SLACK_S = 10.0  # beyond the helper's own deadline
@@ -148,7 +148,7 @@ class Helper:
         try:
             request = kind(**fields)
         except ValidationError as error:
-            raise Malformed(f"cannot ask for that: {error}", "see ebbtide.helper.messages") from None
+            raise Malformed(f"cannot ask for that: {error}", "see ebbtide.helper.protocol.requests") from None
         line, verb = request.model_dump_json().encode() + b"\n", request.verb
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_CONNECT_S)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ebbtide.helper.errors import Busy, HelperError, Malformed, OutcomeUnknown, Refused
-from ebbtide.helper.messages import LINE_LIMIT_BYTES, Reply, Request, parse
+from ebbtide.helper.protocol.line_socket import Ended, LineTooLong, Peer, TooSlow, part, peer_of, read_line, send_line
+from ebbtide.helper.protocol.requests import LINE_LIMIT_BYTES, Reply, Request, parse
 from ebbtide.helper.service import Service
-from ebbtide.helper.wire import Ended, LineTooLong, Peer, TooSlow, part, peer_of, read_line, send_line
 from ebbtide.storage.errors import StorageError
 
 LINE_WAIT_S = 5.0  # our client sends its line at once

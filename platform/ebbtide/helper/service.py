@@ -12,16 +12,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.process import boot_id, is_alive
-from ebbtide.helper.book import Entry
-from ebbtide.helper.claims import Claims
-from ebbtide.helper.criu.program import NoCriu
-from ebbtide.helper.discarding import check_discard, discard
-from ebbtide.helper.dumping import OTHER_TIER, dump, hindrances
+from ebbtide.helper.criu.criu_program import NoCriu
 from ebbtide.helper.errors import Refused
-from ebbtide.helper.gpu_tree import GpuTree, look_at_gpus
-from ebbtide.helper.gpu_verbs import move_all, stand
-from ebbtide.helper.messages import (
+from ebbtide.helper.journal.journal_state import Entry
+from ebbtide.helper.journal.operation import Operation, Tool, Workplace
+from ebbtide.helper.journal.operation_locks import Claims
+from ebbtide.helper.journal.workload_states import Op, Standing, Step
+from ebbtide.helper.operations.crash_recovery import settle
+from ebbtide.helper.operations.gpu_checkpoint import move_all, stand
+from ebbtide.helper.operations.gpu_processes import GpuTree, look_at_gpus
+from ebbtide.helper.operations.image_dump import OTHER_TIER, dump, hindrances
+from ebbtide.helper.operations.image_removal import check_discard, discard
+from ebbtide.helper.operations.image_revival import check_name, check_revive, revive
+from ebbtide.helper.protocol.line_socket import Peer
+from ebbtide.helper.protocol.requests import (
     Checkpoint,
     Discard,
     DriverRequest,
@@ -37,14 +41,10 @@ from ebbtide.helper.messages import (
     State,
     Unlock,
 )
-from ebbtide.helper.operation import Operation, Tool, Workplace
-from ebbtide.helper.reviving import check_name, check_revive, revive
-from ebbtide.helper.settling import settle
-from ebbtide.helper.steps import Op, Standing, Step
-from ebbtide.helper.wire import Peer
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
+from ebbtide.snapshot.driver.process_states import ProcessState
 from ebbtide.storage.errors import StorageError
+from ebbtide.system.process import boot_id, is_alive
 
 _REGISTER = "register it, with pid and start time"
 

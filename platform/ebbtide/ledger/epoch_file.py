@@ -1,4 +1,4 @@
-"""One epoch's file in the hands of its writer: synchronous, for one thread; ``log`` queues and waits around it.
+"""One epoch's file in the hands of its writer: synchronous, for one thread; ``epoch_log`` queues and waits around it.
 
 An epoch is opened in this order, each step durable before the next: create the file with O_EXCL (whoever loses a race
 takes the next number), read the older files, write a first record that fixes up to which offset each of them counts.
@@ -21,9 +21,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from ebbtide.ledger.errors import LedgerBroken, LedgerError, LedgerFenced, LedgerUnusable, SnapshotDeclined
-from ebbtide.ledger.files import create, create_epoch, exists, free_bytes, refuse, sync_directory, write_all
-from ebbtide.ledger.history import HistoryBounds, remove_history
-from ebbtide.ledger.opening import Opening
+from ebbtide.ledger.history_bounds import HistoryBounds, remove_history
+from ebbtide.ledger.ledger_files import create, create_epoch, exists, free_bytes, refuse, sync_directory, write_all
+from ebbtide.ledger.opening_record import Opening
 from ebbtide.ledger.reader import epoch_path, identity, list_epochs, survey, valid_end, whole_snapshot
 from ebbtide.ledger.record import encode_payload, frame
 
@@ -58,7 +58,7 @@ class EpochFile:
 
     @classmethod
     def open(cls, directory: Path, *, writer: str, expects: str, disk: Disk) -> "EpochFile":
-        """See :meth:`ebbtide.ledger.log.EpochLog.open`."""
+        """See :meth:`ebbtide.ledger.epoch_log.EpochLog.open`."""
         try:
             if expects:
                 _check_identity(directory, expects)

@@ -1,6 +1,6 @@
 """Which records count, and in what order.
 
-One file per epoch. The first record of each (sequence number 0, written by :class:`~ebbtide.ledger.log.EpochLog`)
+One file per epoch. The first record of each (sequence number 0, written by :class:`~ebbtide.ledger.epoch_log.EpochLog`)
 fixes up to which offset every earlier epoch counts; epochs that it does not name count for nothing. So the newest
 file with a valid first record decides about all older ones, and its own valid part counts whole. What a stale writer
 adds to an older file lies beyond the offset, and changes nothing.
@@ -9,7 +9,7 @@ Two moments are worth knowing:
 
 - Between the creation of a new file and its first record nobody can tell yet where the old epoch ends. A reader then
   shows what the old file holds; records that were never acknowledged may be seen and taken back later. Acknowledged
-  ones are never taken back: see ``log``.
+  ones are never taken back: see ``epoch_log``.
 - On a network filesystem another node may see a file shorter than it is, for as long as attributes are cached. Below
   a fixed offset that is a :class:`LedgerCorrupt` that goes away when asked again.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.ledger.errors import LedgerCorrupt, LedgerUnusable
-from ebbtide.ledger.opening import SNAPSHOT, opening_of
+from ebbtide.ledger.opening_record import SNAPSHOT, opening_of
 from ebbtide.ledger.record import LedgerRecord, scan
 
 _HEAD_BYTES = 256  # an epoch file's first record carries a time and a hash; it never changes

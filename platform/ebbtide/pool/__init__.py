@@ -1,5 +1,5 @@
-"""The functional core: slots, leases, jobs, seats, their state machines and the events that move them.
+"""The pool's vocabulary and state: slots, leases, jobs, seats, their state machines and the events that move them.
 
 Pure: no I/O, no clock, no randomness, no Ray. Read in this order: ``ids``, ``transitions``, ``events``, ``state``,
-``apply``, ``promises``.
+``handlers.apply``, ``rules.promises``.
 """

@@ -1,4 +1,4 @@
-"""The state of the pool: frozen records, which only :mod:`ebbtide.pool.apply` makes anew.
+"""The state of the pool: frozen records, which only :mod:`ebbtide.pool.handlers.apply` makes anew.
 
 Every change returns a new state and leaves the old one as it was, so that a snapshot costs nothing and an illegal
 event changes nothing.
@@ -7,9 +7,9 @@ event changes nothing.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ebbtide.pool import index
 from ebbtide.pool.events import Slot
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, RecordId, SeatId, SlotId
+from ebbtide.pool.lookup import index
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 

@@ -1,7 +1,7 @@
 """The arbiter itself: its ticks, its ledger, and whether anything moves."""
 
 from ebbtide.telemetry.buckets import FSYNC_S, TICK_S
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 
 FROZEN = Family(
     "ebbtide_frozen",

@@ -3,7 +3,7 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from ebbtide.telemetry.family import Family, Sample
+from ebbtide.telemetry.metric_family import Family, Sample
 
 BUILD_INFO = Family(
     "ebbtide_build_info", "gauge", "Always 1; versions of ebbtide, Ray and Python.", ("version", "ray", "python")

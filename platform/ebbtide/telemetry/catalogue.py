@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ebbtide.telemetry import arbiter, build, gateway, handover, pool, training
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 
 BEGIN, END = "<!-- metrics -->\n", "<!-- end of metrics -->"  # around the tables in the page
 

@@ -1,7 +1,7 @@
 """What a gateway measures. ``model`` is an endpoint of the file, ``key`` the name of a key; all others are "-"."""
 
 from ebbtide.telemetry.buckets import REQUEST_S, TPOT_S, TTFT_S
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 
 _MODEL = ("model",)
 

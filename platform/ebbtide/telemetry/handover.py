@@ -1,7 +1,7 @@
 """How long each stage of a hand-over takes, and each stage of a replica's start."""
 
 from ebbtide.telemetry.buckets import STAGE_S
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 
 ASKED_TO_PARKED = "asked_to_parked"
 ASKED_TO_STOPPED = "asked_to_stopped"

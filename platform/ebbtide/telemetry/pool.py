@@ -1,6 +1,6 @@
 """Slots, nodes and replicas, as the arbiter's ledger has them."""
 
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 
 SLOTS = Family(
     "ebbtide_slots",

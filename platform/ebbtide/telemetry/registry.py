@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 
 from ebbtide.telemetry.build import BUILD_INFO, build_info
-from ebbtide.telemetry.family import Family, Sample
+from ebbtide.telemetry.metric_family import Family, Sample
 
 # The `_created` series that the library adds double every counter, and Prometheus' text format has no use for them.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """Jobs: where they stand, what was taken from them, and what it cost. Only jobs that live have series of their own."""
 
-from ebbtide.telemetry.family import Family
+from ebbtide.telemetry.metric_family import Family
 
 JOBS = Family("ebbtide_jobs", "gauge", "Jobs by state; those that ended are not counted.", ("state",))
 HELD = Family("ebbtide_jobs_held", "gauge", "Living jobs that a person holds aside, or that are on their way there.")

@@ -11,7 +11,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ebbtide.agent.process import is_alive
+from ebbtide.system.process import is_alive
 
 _NAME = re.compile(r"(\d+)-(\d+)-[0-9a-f]+(\.part)?")
 # Below the replica's directory; each is a variable of the tool that fills it.

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ebbtide.agent.process import is_alive
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.names import ObjectId, object_id
+from ebbtide.system.process import is_alive
 
 _NAME = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.(trial|failed)")
 FORGOTTEN_AFTER_S = 86400.0  # a fault that is there still shows itself again

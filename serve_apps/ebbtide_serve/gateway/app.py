@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, Traffic
-from ebbtide.telemetry.family import UNKNOWN
+from ebbtide.telemetry.metric_family import UNKNOWN
 from ebbtide_serve.gateway.body import read_body
 from ebbtide_serve.gateway.clock import Clock, SystemClock
 from ebbtide_serve.gateway.counters import Counters

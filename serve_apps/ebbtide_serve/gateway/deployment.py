@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from ebbtide.client.link import ArbiterLink
+from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import GatewayOrders, GatewayReport
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import settings_from_json

@@ -15,7 +15,7 @@ from typing import Literal
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ebbtide.telemetry.family import UNKNOWN
+from ebbtide.telemetry.metric_family import UNKNOWN
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.counters import Counters
 from ebbtide_serve.gateway.errors import (

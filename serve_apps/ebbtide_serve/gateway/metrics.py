@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ebbtide.client.messages import Traffic
 from ebbtide.telemetry import gateway as names
-from ebbtide.telemetry.family import UNKNOWN, Family, Sample
+from ebbtide.telemetry.metric_family import UNKNOWN, Family, Sample
 from ebbtide.telemetry.registry import Metrics
 from ebbtide_serve.gateway.sse import EventSplitter
 

@@ -25,10 +25,10 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.platforms import current_platform
 
-from ebbtide.modes import Place, took
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.objects.stored_object import StoredObject
 from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.system.modes import Place, took
 from ebbtide_serve.loading.checkpoint import Checkpoint
 from ebbtide_serve.loading.held import HELD
 from ebbtide_serve.loading.identity import EngineFacts

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 
 from ebbtide.agent.errors import SlotBusy
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.lease_env import lease_from_environment

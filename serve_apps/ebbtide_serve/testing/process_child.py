@@ -21,7 +21,7 @@ from collections import deque
 from typing import Any
 
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide_serve.lease_env import LEASE_VARIABLE, lease_from_environment
 from ebbtide_serve.parent_watch import arm_from_environment
 

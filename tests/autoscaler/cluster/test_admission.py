@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ebbtide.config.pool import PoolSection
+from ebbtide.config.sections.pool_section import PoolSection
 from ebbtide_autoscaler.service.job_service import JobService
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.arbiter import FakeLoop

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ebbtide.pool.drain import UNNEEDED
 from ebbtide.pool.events import NodeDraining
 from ebbtide.pool.ids import NodeId
-from ebbtide_autoscaler.cluster import ask
-from ebbtide_autoscaler.cluster.ask import NODE_LABEL, request_of, send
+from ebbtide.pool.rules.drain import UNNEEDED
+from ebbtide_autoscaler.cluster import resource_request
+from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
+from ebbtide_autoscaler.cluster.resource_request import NODE_LABEL, request_of, send
 from ebbtide_autoscaler.cluster.size import SizeWish
-from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from tests.builders.policy import a_pool, fold
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -46,11 +46,11 @@ def test_a_request_reaches_ray_as_bundles_with_their_labels(monkeypatch: pytest.
     def request_resources(*, bundles: list[dict[str, int]], bundle_label_selectors: list[dict[str, str]]) -> None:
         sent.append((bundles, bundle_label_selectors))
 
-    monkeypatch.setattr(ask, "request_resources", request_resources)
-    monkeypatch.setattr(ask, "is_autoscaler_v2", lambda: True)
+    monkeypatch.setattr(resource_request, "request_resources", request_resources)
+    monkeypatch.setattr(resource_request, "is_autoscaler_v2", lambda: True)
     send((here(N0, 2), NEW))
     assert sent == [([{"GPU": 2}, {"GPU": 8}], [{NODE_LABEL: "n0"}, {ELASTIC_LABEL: "true"}])]
-    monkeypatch.setattr(ask, "is_autoscaler_v2", lambda: False)
+    monkeypatch.setattr(resource_request, "is_autoscaler_v2", lambda: False)
     with pytest.raises(RuntimeError, match="RAY_enable_autoscaler_v2=1"):
         send((NEW,))
     send(())

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from ebbtide.pool.drain import UNNEEDED
 from ebbtide.pool.events import Body, NodeDraining, NodeUndrained
 from ebbtide.pool.ids import EndpointName, NodeId, seat_id
+from ebbtide.pool.rules.drain import UNNEEDED
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.cluster import keeper as keeper_module
-from ebbtide_autoscaler.cluster.ask import Request
-from ebbtide_autoscaler.cluster.keeper import STUCK_S, TAKEN_S, SizeKeeper
+from ebbtide_autoscaler.cluster import node_scaler as keeper_module
+from ebbtide_autoscaler.cluster.node_scaler import STUCK_S, TAKEN_S, SizeKeeper
+from ebbtide_autoscaler.cluster.resource_request import Request
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.builders.policy import CHAT, a_pool, fold, slots, with_ready

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ebbtide.config.pool import PoolMode
-from ebbtide.pool.drain import UNNEEDED, let_go
+from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.events import GrantSeat, NodeDraining, NodeUndrained, SlotUnfenced
 from ebbtide.pool.ids import NodeId, seat_id, slot_id
+from ebbtide.pool.rules.drain import UNNEEDED, let_go
+from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.control.fence_table import Fence, prefix
-from ebbtide_autoscaler.control.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.core.observe.alerts import Heardless, notices
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.tick.instructions import HoldFence, instruct

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.drain import UNNEEDED, occupants
 from ebbtide.pool.events import (
     GrantSeat,
     JobHeld,
@@ -20,6 +19,7 @@ from ebbtide.pool.events import (
     SlotUnfenced,
 )
 from ebbtide.pool.ids import EndpointName, NodeId, node_of, seat_id
+from ebbtide.pool.rules.drain import UNNEEDED, occupants
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.forecast import demand as module
-from ebbtide_autoscaler.forecast.demand import BIN_S, HEARD, KEPT, Bin, Demand, OpenBin, bin_of, grown, heard
+from ebbtide_autoscaler.core.forecast import demand_bins as module
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, HEARD, KEPT, Bin, Demand, OpenBin, bin_of, grown, heard
 
 START_S = 1000 * BIN_S
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, Demand
-from ebbtide_autoscaler.forecast.experts import DAY, Array, guesses, mixed
-from ebbtide_autoscaler.forecast.outlook import ENOUGH, LEADS, Expected, Outlook, outlook
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand
+from ebbtide_autoscaler.core.forecast.experts import DAY, Array, guesses, mixed
+from ebbtide_autoscaler.core.forecast.outlook import ENOUGH, LEADS, Expected, Outlook, outlook
 from tests.examples import examples
 
 

@@ -1,9 +1,9 @@
 """Demand as records: what is written comes back, and what was written before arrivals were kept can be read."""
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.forecast.demand import Bin, Demand
-from ebbtide_autoscaler.forecast.record import demand_record, from_part, snapshot_parts, with_record
-from ebbtide_autoscaler.forecast.watch import Closed
+from ebbtide_autoscaler.core.demand.demand_watch import Closed
+from ebbtide_autoscaler.core.forecast.demand_bins import Bin, Demand
+from ebbtide_autoscaler.journal.demand_records import demand_record, from_part, snapshot_parts, with_record
 
 CHAT = EndpointName("chat")
 

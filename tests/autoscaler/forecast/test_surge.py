@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_autoscaler.forecast.outlook import MOST_ROOM, Outlook
-from ebbtide_autoscaler.forecast.surge import ENOUGH, KEPT, LEADS, SAMPLE_S, Samples, Surge
+from ebbtide_autoscaler.core.forecast.outlook import MOST_ROOM, Outlook
+from ebbtide_autoscaler.core.forecast.surge import ENOUGH, KEPT, LEADS, SAMPLE_S, Samples, Surge
 
 
 def told(values: list[float], *, gap_after: int | None = None) -> Samples:

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
+from ebbtide_autoscaler.core.demand.demand_watch import SURGES_EVERY, Closed, Watch
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, KEPT, Bin, Demand, bin_of
+from ebbtide_autoscaler.core.forecast.experts import GAP_BINS
+from ebbtide_autoscaler.core.forecast.surge import ENOUGH, SAMPLE_S
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
-from ebbtide_autoscaler.forecast.demand import BIN_S, KEPT, Bin, Demand, bin_of
-from ebbtide_autoscaler.forecast.experts import GAP_BINS
-from ebbtide_autoscaler.forecast.record import demand_record, with_record
-from ebbtide_autoscaler.forecast.surge import ENOUGH, SAMPLE_S
-from ebbtide_autoscaler.forecast.watch import SURGES_EVERY, Closed, Watch
+from ebbtide_autoscaler.journal.demand_records import demand_record, with_record
 from tests.examples import examples
 
 CHAT = EndpointName("chat")

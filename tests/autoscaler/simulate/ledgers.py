@@ -6,12 +6,12 @@ from math import cos, pi
 from pathlib import Path
 from typing import Any
 
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import Body, Event, NodeFound, NodeLost, Slot, SlotFound, SlotFreed
 from ebbtide.pool.ids import EndpointName, NodeId, RecordId, slot_id
-from ebbtide_autoscaler.forecast.demand import Demand
-from ebbtide_autoscaler.forecast.record import demand_record
-from ebbtide_autoscaler.forecast.watch import Closed
+from ebbtide_autoscaler.core.demand.demand_watch import Closed
+from ebbtide_autoscaler.core.forecast.demand_bins import Demand
+from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.journal.records import Journal, recover
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.agent.process import is_alive, started_ticks
+from ebbtide.system.process import is_alive, started_ticks
 from tests.builders.simulate import files
 
 __all__ = ["files"]  # the fixture

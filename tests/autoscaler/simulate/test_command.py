@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ebbtide.cli.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide_simulator import command as command_simulate
 from ebbtide_simulator import play
 from ebbtide_simulator.command import simulate

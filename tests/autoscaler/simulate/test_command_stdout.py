@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ebbtide.cli.errors import CommandFailed
+from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide_simulator import command as command_simulate
 from tests.builders.simulate import files
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.promises import check
+from ebbtide.pool.rules.promises import check
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_simulator.model.failures import STORM_FROM_S, Failure, failures

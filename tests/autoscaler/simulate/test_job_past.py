@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, GrantJob, JobEnded, JobRunning, JobSubmitted, SlotFreed
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName, NodeId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_simulator.recorded.job_past import JobPast, JobPasts

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import ebbtide
 import ebbtide_autoscaler
 import ebbtide_simulator
-from ebbtide.config.policy import PolicySection
+from ebbtide.config.sections.policy_section import PolicySection
 from ebbtide_simulator import play
 from ebbtide_simulator.command import simulate
 from ebbtide_simulator.played.kept import Kept

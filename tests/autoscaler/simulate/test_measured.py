@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Body,
     Event,
@@ -19,6 +18,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName, NodeId, slot_id
 from ebbtide.pool.state import PoolState
 from ebbtide_simulator.model.engine import Times

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool import apply_job
 from ebbtide.pool.events import GrantJob
+from ebbtide.pool.handlers import job_handlers
 from ebbtide.pool.ids import JobName, NodeId, SlotId, slot_id
 from ebbtide_simulator.model.engine import Times
 from ebbtide_simulator.model.occupants import Occupants
@@ -58,7 +58,7 @@ def test_a_slot_is_not_granted_twice() -> None:
 
 def test_were_it_granted_twice_it_would_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard of the slots' own records is taken away, as a fault of ours would."""
-    monkeypatch.setattr(apply_job, "occupy", lambda state, *_rest, **_named: state)
+    monkeypatch.setattr(job_handlers, "occupy", lambda state, *_rest, **_named: state)
     pool = a_pool()
     both_on_the_same(pool)
     assert not pool.refused

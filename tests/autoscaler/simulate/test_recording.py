@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.ledger.history import HistoryBounds
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
+from ebbtide.ledger.history_bounds import HistoryBounds
 from ebbtide.ledger.reader import epoch_path
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import Body, EndpointDeclared, EndpointRemoved, Event, NodeFound, SlotFound, SlotFreed
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import RecordId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide_autoscaler.forecast.demand import Bin
-from ebbtide_autoscaler.forecast.record import demand_record
-from ebbtide_autoscaler.forecast.watch import Closed
+from ebbtide_autoscaler.core.demand.demand_watch import Closed
+from ebbtide_autoscaler.core.forecast.demand_bins import Bin
+from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.journal.records import recover
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.recorded.happened import Uses, use_of_slot

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Body,
     EndpointDeclared,
@@ -27,11 +26,12 @@ from ebbtide.pool.events import (
     Slot,
     SlotFound,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName, NodeId, SeatId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.forecast.demand import BIN_S, Bin, bin_of
-from ebbtide_autoscaler.forecast.record import demand_record
-from ebbtide_autoscaler.forecast.watch import Closed
+from ebbtide_autoscaler.core.demand.demand_watch import Closed
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, bin_of
+from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_simulator.model.engine import Times
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.policies.contenders import CONTENDERS

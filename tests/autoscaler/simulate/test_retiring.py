@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ebbtide.pool.apply_seat import occupied_seats
 from ebbtide.pool.events import DrainSeat, GrantSeat, Move, ParkSeat, WakeSeat
+from ebbtide.pool.handlers.seat_handlers import occupied_seats
 from ebbtide.pool.ids import NodeId, SeatId, slot_id
 from ebbtide.pool.transitions import SeatState
 from ebbtide_simulator.model.engine import Times

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.gpu.line import __main__ as line
-from ebbtide.modes import Place
+from ebbtide.system.modes import Place
 
 ROOT = Path(__file__).parents[3]
 BUDGET_S = 480.0  # 150 s on 2 cores, other tests beside

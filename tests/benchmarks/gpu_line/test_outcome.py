@@ -7,7 +7,7 @@ from benchmarks.gpu.line.journal import State, Told
 from benchmarks.gpu.line.moves import Aside, asides, starts, stops
 from benchmarks.gpu.line.outcome import bars_of, document, rows_of, table
 from benchmarks.gpu.line.setting import STATE_2_GB, STATE_20_GB, Setting, host_bytes, state_bytes
-from ebbtide.config.load import load
+from ebbtide.config.loading.pool_file_loader import load
 from ebbtide.pool.events import (
     Event,
     GrantSeat,

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from ebbtide.agent.process import is_alive, kill_exactly, started_ticks
+from ebbtide.system.process import is_alive, kill_exactly, started_ticks
 from tests.integration.two_nodes import ENVIRONMENT, MACHINE_LABEL, OBJECT_STORE_BYTES
 
 START_S = 120.0  # one `ray start`: 3-7 s on a quiet machine, 20 s on a loaded one

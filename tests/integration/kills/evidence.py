@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.agent.occupancy import Occupancy, read_occupancies
-from ebbtide.agent.slot_lock import read_holder
+from ebbtide.agent.slot_locks.allocation_log import Occupancy, read_occupancies
+from ebbtide.agent.slot_locks.slot_lock import read_holder
 from ebbtide.ledger.reader import Follower
 from ebbtide.pool.events import Event
 from ebbtide.pool.ids import JobName

@@ -109,9 +109,9 @@ def _read(stream: TextIO, into: "queue.SimpleQueue[str]") -> None:
 
 def main() -> None:
     """The child's side."""
-    from ebbtide.client.cluster import load_cluster
-    from ebbtide.client.join import join
-    from ebbtide.client.link import ArbiterLink
+    from ebbtide.client.arbiter_link import ArbiterLink
+    from ebbtide.client.cluster_join import join
+    from ebbtide.client.cluster_record import load_cluster
 
     words = os.fdopen(os.dup(1), "w")  # Ray and libraries print to 1: that goes to the log
     os.dup2(2, 1)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from benchmarks.demo.exactness import lost_steps
-from ebbtide.agent.occupancy import Occupancy, double_occupancy_s
+from ebbtide.agent.slot_locks.allocation_log import Occupancy, double_occupancy_s
 from ebbtide.pool.events import Event, Move
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import StepLine

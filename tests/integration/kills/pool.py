@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide_autoscaler.lifecycle.local_cluster import runtime_dir
+from ebbtide_autoscaler.cluster.local_cluster import runtime_dir
 from tests.integration.conftest import MODEL, TRAIN
 from tests.integration.kills.cluster import Cluster, a_port
 from tests.integration.kills.eye import Eye, Unanswered

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ebbtide.agent.process import kill_exactly
-from ebbtide.agent.slot_lock import read_holder
+from ebbtide.agent.slot_locks.slot_lock import read_holder
+from ebbtide.system.process import kill_exactly
 from tests.integration.kills.cluster import Process, process
 from tests.integration.kills.pool import JOB, Pool, seats_of
 

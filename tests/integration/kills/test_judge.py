@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from ebbtide.agent.occupancy import Occupancy
+from ebbtide.agent.slot_locks.allocation_log import Occupancy
 from ebbtide.pool.events import Event, NodeUndrained, ParkJob
 from ebbtide.pool.ids import JobName, NodeId, RecordId
 from ebbtide.pool.state import PoolState

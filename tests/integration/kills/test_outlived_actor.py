@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ebbtide.agent.process import await_end, kill_exactly
+from ebbtide.system.process import await_end, kill_exactly
 from tests.integration.kills.cluster import Cluster
 
 # 35 s on two quiet cores; in short, with the answers of Ray played: tests/platform/agent/test_outlived_actors.py
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(200)]
 DRIVER = """
 import sys, time
 import ray
-from ebbtide.agent.logical_gpus import gpu_users, ray_workers
-from ebbtide.agent.outlived_actors import actor_died_s, end_outlived
+from ebbtide.agent.ray_workers.logical_gpus import gpu_users, ray_workers
+from ebbtide.agent.ray_workers.outlived_actors import actor_died_s, end_outlived
 
 ray.init(address=sys.argv[1], log_to_driver=False)
 

@@ -16,8 +16,8 @@ from typing import Any
 import ray
 
 from ebbtide.agent.node_agent import agent_name, start_agent
-from ebbtide.agent.slot_lock import SlotLock
-from ebbtide.client.link import ARBITER_NAME, NAMESPACE
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
+from ebbtide.client.arbiter_link import ARBITER_NAME, NAMESPACE
 from ebbtide.client.messages import AgentReport, SlotRef
 
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from ebbtide.agent.errors import SlotBusy
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import SlotRef
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.agent.epoch_memory import LEDGERS_KEPT, highest_epoch, memory_file, remember_epoch
 from ebbtide.agent.errors import SlotBusy, StaleLease
-from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
+from ebbtide.agent.slot_locks.highest_epoch import LEDGERS_KEPT, highest_epoch, memory_file, remember_epoch
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import SlotRef
 from tests.examples import examples
 from tests.platform.agent.conftest import WAIT_S, StartHolder, ask
@@ -126,7 +126,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 def test_kill_9_while_it_is_written_loses_nothing_that_was_written(tmp_path: Path, round_: int) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from ebbtide.agent.epoch_memory import remember_epoch\n"
+        "from ebbtide.agent.slot_locks.highest_epoch import remember_epoch\n"
         "for epoch in range(1, 10**9):\n"
         "    remember_epoch(Path(sys.argv[1]), 'L1', epoch); print(epoch, flush=True)\n"
     )

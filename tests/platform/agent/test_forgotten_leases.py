@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ray.core.generated import node_manager_pb2
 
-from ebbtide.agent.forgotten_leases import FORGOTTEN_S, end_forgotten, never_used
-from ebbtide.agent.process import started_ticks
+from ebbtide.agent.ray_workers.forgotten_leases import FORGOTTEN_S, end_forgotten, never_used
+from ebbtide.system.process import started_ticks
 
 TICKS = os.sysconf("SC_CLK_TCK")
 NIL = b"\xff" * 16

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.helper_word import HelperWord, ask
+from ebbtide.agent.helper_status import HelperWord, ask
 from tests.platform.helper.trees import helping
 
 

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ebbtide.agent.host_memory import hosting as hosting_module
-from ebbtide.agent.host_memory.hosting import IDLE_S, MISSING_S, Hosting
+from ebbtide.agent.host_memory import region_lender as hosting_module
+from ebbtide.agent.host_memory.region_lender import IDLE_S, MISSING_S, Hosting
 from ebbtide.snapshot.errors import HostMemoryShort
-from ebbtide.snapshot.regions.look import RegionView, look
-from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_takeover import read_region
+from ebbtide.snapshot.regions.region_view import RegionView, look
 from tests.examples import examples
 
 PAGE = 4096

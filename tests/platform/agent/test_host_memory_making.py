@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.host_memory import hosting as hosting_module
-from ebbtide.agent.host_memory.available import available_bytes
-from ebbtide.agent.host_memory.folder import regions_folder
-from ebbtide.agent.host_memory.hosting import Hosting
+from ebbtide.agent.host_memory import region_lender as hosting_module
+from ebbtide.agent.host_memory.available_memory import available_bytes
+from ebbtide.agent.host_memory.region_lender import Hosting
+from ebbtide.agent.host_memory.regions_folder import regions_folder
 from ebbtide.snapshot.errors import HostMemoryShort
 from ebbtide.snapshot.regions import pages
-from ebbtide.snapshot.regions.create import create_region
-from ebbtide.snapshot.regions.look import look
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_view import look
 
 PAGE = 4096
 A0 = RegionKey("a", 1, 0)

@@ -5,10 +5,10 @@ import socket
 from pathlib import Path
 from types import SimpleNamespace
 
-from ebbtide.agent.identity import MACHINE_LABEL, machine_name, slot_uuids
-from ebbtide.agent.logical_gpus import gpu_users
-from ebbtide.agent.slot_lock import SlotLock
-from ebbtide.agent.watch import SlotWatch
+from ebbtide.agent.ray_workers.logical_gpus import gpu_users
+from ebbtide.agent.slot_identity import MACHINE_LABEL, machine_name, slot_uuids
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
+from ebbtide.agent.slot_watch import SlotWatch
 from ebbtide.client.messages import SlotRef
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.agent.errors import SlotBusy
-from ebbtide.agent.lock_content import UNKNOWN_HOLDER, HeldTree, left_behind, read_content, write_content
-from ebbtide.agent.process import boot_id, started_ticks
-from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
+from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER, HeldTree, left_behind, read_content, write_content
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import LockHolder, SlotRef
+from ebbtide.system.process import boot_id, started_ticks
 from tests.platform.agent.conftest import wait_until
 
 SLOT = SlotRef("node0", 0)

@@ -3,11 +3,11 @@
 import socket
 from pathlib import Path
 
-from ebbtide.agent.means import READ_EVERY_S, MeansReader
+from ebbtide.agent.node_capabilities import READ_EVERY_S, MeansReader
 from ebbtide.client.messages import NodeMeans
-from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.snapshot.rates_file import FILE_NAME, write_rates
 from ebbtide.snapshot.tiers import Lane, Rate
+from ebbtide.system.runtime_dir import HELPER_SOCKET
 from tests.platform.helper.trees import helping
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide import modes
 from ebbtide.agent.errors import GpuUnreadable
 from ebbtide.agent.nvml import GpuProcesses
+from ebbtide.system import modes
 
 
 class NVMLError(Exception):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent import occupancy
-from ebbtide.agent.occupancy import Occupancy, double_occupancy_s, read_occupancies
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks import allocation_log
+from ebbtide.agent.slot_locks.allocation_log import Occupancy, double_occupancy_s, read_occupancies
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import SlotRef
 from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 
@@ -70,9 +70,9 @@ def test_a_hanging_or_failing_log_directory_never_holds_up_the_lock(
 
     hang = threading.Event()
     monkeypatch.setattr(os, "makedirs", lambda *_a, **_k: hang.wait(WAIT_S))
-    monkeypatch.setattr(occupancy, "_CLOSE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(allocation_log, "_CLOSE_PATIENCE_S", 0.05)
     hanging = SlotLock(tmp_path, slot, workload="w", epoch=1, log_dir=tmp_path / "o")
-    monkeypatch.setattr("ebbtide.agent.slot_lock._make_directory", lambda _d: None)
+    monkeypatch.setattr("ebbtide.agent.slot_locks.slot_lock._make_directory", lambda _d: None)
     begin_s = time.monotonic()
     hanging.acquire(0.0)
     hanging.release()
@@ -86,10 +86,10 @@ def is_held_at(log_dir: Path, at_s: float, times: int) -> bool:
 
 
 def test_the_log_of_a_slot_that_is_held_for_long_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(occupancy, "HOLDING_EVERY_S", 0.002)
+    monkeypatch.setattr(allocation_log, "HOLDING_EVERY_S", 0.002)
     slot = SlotRef("0123456789abcdef", 1)
     for turn in (1, 2):
-        one = occupancy.AllocationLog(tmp_path, slot, workload="mine", epoch=turn)
+        one = allocation_log.AllocationLog(tmp_path, slot, workload="mine", epoch=turn)
         wait_until(partial(is_held_at, tmp_path, boot_s() + 0.3, turn))
         (path,) = tmp_path.iterdir()
         assert len(path.read_bytes().splitlines()) <= 2 * turn

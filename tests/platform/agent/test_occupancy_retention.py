@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.agent import occupancy, occupancy_retention
-from ebbtide.agent.occupancy import AllocationLog, read_occupancies
-from ebbtide.agent.occupancy_retention import (
+from ebbtide.agent.slot_locks import allocation_log, allocation_log_retention
+from ebbtide.agent.slot_locks.allocation_log import AllocationLog, read_occupancies
+from ebbtide.agent.slot_locks.allocation_log_retention import (
     BYTES_MAX,
     EVIDENCE_S,
     FILES_MAX,
@@ -73,8 +73,8 @@ def test_whatever_lies_there_what_goes_may_go_and_what_stays_is_bounded(
     files = [log(number, age_s, size_bytes=size) for number, (age_s, size, _) in enumerate(found)]
     holds = {number for number, (_, _, lives) in enumerate(found) if lives}
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(occupancy_retention, "KEPT_FILES", kept_files)
-        small.setattr(occupancy_retention, "FILES_MAX", files_max)
+        small.setattr(allocation_log_retention, "KEPT_FILES", kept_files)
+        small.setattr(allocation_log_retention, "FILES_MAX", files_max)
         going = to_remove(files, NOW_S, lambda writer: writer.pid in holds)
         left = [file for file in files if file not in going]
         assert to_remove(left, NOW_S, lambda writer: writer.pid in holds) == []
@@ -99,7 +99,7 @@ def test_a_name_tells_who_wrote_it_and_other_files_are_nobodys() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Five old logs, of which two are too many, and a file that is none of ours."""
-    monkeypatch.setattr(occupancy_retention, "KEPT_FILES", 3)
+    monkeypatch.setattr(allocation_log_retention, "KEPT_FILES", 3)
     for number in range(5):
         path = tmp_path / f"n-{number}-1-0.jsonl"
         path.write_text("{}\n")
@@ -123,8 +123,8 @@ def test_a_sweep_removes_what_is_too_much_and_nothing_else(folder: Path) -> None
 
 
 def test_a_file_that_was_written_since_it_was_listed_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = occupancy_retention._listed(folder)
-    monkeypatch.setattr(occupancy_retention, "_listed", lambda _: listed)
+    listed = allocation_log_retention._listed(folder)
+    monkeypatch.setattr(allocation_log_retention, "_listed", lambda _: listed)
     os.utime(folder / "n-4-1-0.jsonl", (0, NOW_S))  # its process parks, and has just come back
     (folder / "n-3-1-0.jsonl").unlink()  # and another arbiter sweeps too
     assert sweep(folder, NOW_S, nobody) == 0
@@ -175,7 +175,7 @@ def test_a_listing_of_files_that_are_gone_and_a_directory_that_refuses_cost_noth
 
 
 def test_a_holder_whose_log_was_removed_begins_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(occupancy, "HOLDING_EVERY_S", 0.005)
+    monkeypatch.setattr(allocation_log, "HOLDING_EVERY_S", 0.005)
     one = AllocationLog(tmp_path, SlotRef("0123456789", 1), workload="mine", epoch=7)
     wait_until(lambda: any(found.end_s > found.begin_s for found in read_occupancies(tmp_path)))
     (before,) = read_occupancies(tmp_path)
@@ -191,7 +191,7 @@ def test_a_holder_whose_log_was_removed_begins_another(tmp_path: Path, monkeypat
 def test_the_log_of_a_process_that_parks_for_ever_is_bounded_and_keeps_its_newest_leases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(occupancy, "_FILE_BYTES", 4 * 384)  # two leases
+    monkeypatch.setattr(allocation_log, "_FILE_BYTES", 4 * 384)  # two leases
     for turn in range(9):
         one = AllocationLog(tmp_path, SlotRef("0123456789", 1), workload="mine", epoch=turn)
         one.note_released()

@@ -6,7 +6,7 @@ import pytest
 from ray._private.state import state as cluster
 from ray.core.generated import node_manager_pb2
 
-from ebbtide.agent.outlived_actors import OUTLIVED_S, actor_died_s, end_outlived
+from ebbtide.agent.ray_workers.outlived_actors import OUTLIVED_S, actor_died_s, end_outlived
 
 ACTOR = b"\x01" * 16
 DIED_S = 1000.0

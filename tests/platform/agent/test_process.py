@@ -7,16 +7,16 @@ import time
 
 import pytest
 
-from ebbtide.agent.process import boot_id, is_alive, kill_exactly, started_ticks
+from ebbtide.system.process import boot_id, is_alive, kill_exactly, started_ticks
 from tests.platform.agent.conftest import WAIT_S, wait_until
 
 # A parent that starts a child which is to die with it, busy in Python all the time, and prints the child's pid.
 PARENT = """
 import os, subprocess, sys, time
-from ebbtide.agent.process import started_ticks
+from ebbtide.system.process import started_ticks
 child = subprocess.Popen([sys.executable, "-c", '''
 import sys
-from ebbtide.agent.process import exit_with_parent
+from ebbtide.system.process import exit_with_parent
 exit_with_parent(int(sys.argv[1]), int(sys.argv[2]))
 print("ready", flush=True)
 while True: sum(range(1000))
@@ -99,7 +99,7 @@ def test_a_child_dies_within_a_second_of_the_kill_of_its_parent() -> None:
 @pytest.mark.parametrize("pid_offset, started_offset", [(0, 1), (2**22, 0)], ids=["reused pid", "no such pid"])
 def test_a_child_whose_parent_is_gone_already_dies_at_once(pid_offset: int, started_offset: int) -> None:
     program = (
-        "import sys; from ebbtide.agent.process import exit_with_parent\n"
+        "import sys; from ebbtide.system.process import exit_with_parent\n"
         "exit_with_parent(int(sys.argv[1]), int(sys.argv[2]))\n"
         "print('went on')\n"
     )

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy
-from ebbtide.agent.lock_content import UNKNOWN_HOLDER
-from ebbtide.agent.process import started_ticks
-from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
+from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import LockHolder, SlotRef
+from ebbtide.system.process import started_ticks
 from tests.platform.agent.conftest import WAIT_S, StartHolder, ask, wait_until
 
 SLOT = SlotRef("node0", 0)
@@ -187,7 +187,7 @@ def test_probes_never_keep_an_acquirer_away(tmp_path: Path) -> None:
     with make(tmp_path):
         pass
     program = (
-        "import sys; from pathlib import Path; from ebbtide.agent.slot_lock import probe\n"
+        "import sys; from pathlib import Path; from ebbtide.agent.slot_locks.slot_lock import probe\n"
         "from ebbtide.client.messages import SlotRef\n"
         "print('probing', flush=True)\n"
         "while True: probe(Path(sys.argv[1]), SlotRef('node0', 0))\n"
@@ -207,7 +207,7 @@ def test_two_processes_never_hold_one_lock(tmp_path: Path) -> None:
     """Each writes its number into a file while it holds, and must find it there again; some are killed."""
     program = (
         "import os, random, sys, time; from pathlib import Path\n"
-        "from ebbtide.agent.errors import SlotBusy; from ebbtide.agent.slot_lock import SlotLock\n"
+        "from ebbtide.agent.errors import SlotBusy; from ebbtide.agent.slot_locks.slot_lock import SlotLock\n"
         "from ebbtide.client.messages import SlotRef\n"
         "where, me = Path(sys.argv[1]), sys.argv[2].encode()\n"
         "page = os.open(where / 'page', os.O_RDWR | os.O_CREAT)\n"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide import modes
-from ebbtide.agent import watch as watch_module
+from ebbtide.agent import slot_watch as watch_module
 from ebbtide.agent.errors import GpuUnreadable
-from ebbtide.agent.lock_content import UNKNOWN_HOLDER
-from ebbtide.agent.process import boot_id
-from ebbtide.agent.slot_lock import SlotLock, lock_file
-from ebbtide.agent.watch import UNLOCKED, ReportLoop, SlotWatch
+from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file
+from ebbtide.agent.slot_watch import UNLOCKED, ReportLoop, SlotWatch
 from ebbtide.client.messages import AgentAnswer, AgentReport, SlotRef
+from ebbtide.system import modes
+from ebbtide.system.process import boot_id
 from tests.platform.agent.conftest import WAIT_S, StartHolder, wait_until
 
 SLOTS = [SlotRef("node0", 0), SlotRef("node0", 1)]

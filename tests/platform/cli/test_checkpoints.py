@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from ebbtide.cli import checkpoints as command
+from ebbtide.cli.commands import checkpoints as command
 from ebbtide.cli.main import cli
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide.storage.leases.object_leases import Lease

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
-from ebbtide.cli import doctor as module
+from ebbtide.cli.commands import doctor as module
 from ebbtide.cli.main import cli
-from ebbtide.client.cluster import NoPool
+from ebbtide.client.cluster_record import NoPool
 from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
 from ebbtide.diagnostics.host.machine_reader import Machine
 from ebbtide.storage.posix.posix_transport import PosixTransport

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ebbtide.cli import history
+from ebbtide.cli.commands import event_history
 from ebbtide.cli.main import cli
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.reader import epoch_path
 
 
@@ -19,7 +19,7 @@ from ebbtide.ledger.reader import epoch_path
 def test_a_directory_that_hangs_gives_an_error_in_time(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "ANSWER_S", 0.3)
+    monkeypatch.setattr(event_history, "ANSWER_S", 0.3)
     monkeypatch.setenv("EBBTIDE_HOME", str(tmp_path / "home"))
     EpochLog.open(tmp_path / "ledger", writer="w").close()
     pipe = epoch_path(tmp_path / "ledger", 2)

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli import main as main_module
-from ebbtide.cli.errors import BadInput, CommandFailed
 from ebbtide.cli.main import cli
-from ebbtide.config.load import load
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.config.loading.pool_file_loader import load
 
 
 def entry(name: str, value: str) -> EntryPoint:

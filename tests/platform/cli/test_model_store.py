@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import pytest
 
-from ebbtide.cli import model_store
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.model_store import FirstUse, StoreOptions, complete_models, open_store, told
-from ebbtide.cli.stand_ins import COMPLETE_VARIABLE
-from ebbtide.client.cluster import ClusterRecord, save_cluster
-from ebbtide.config.storage import StorageSection
+from ebbtide.cli.commands import model_store
+from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, complete_models, open_store, told
+from ebbtide.cli.stub_commands import COMPLETE_VARIABLE
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.client.cluster_record import ClusterRecord, save_cluster
+from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, WaitTimeout

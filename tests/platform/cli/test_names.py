@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli.main import cli
-from ebbtide.cli.names import known_names
-from ebbtide.cli.stand_ins import COMPLETE_VARIABLE, STAND_INS
-from ebbtide.client.cluster import ClusterRecord, save_cluster
+from ebbtide.cli.stub_commands import COMPLETE_VARIABLE, STAND_INS
+from ebbtide.cli.terminal.completion_names import known_names
+from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.client.messages import KeyGrant
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.record import JSON
 from ebbtide_autoscaler.journal.key_store import KeyBook, create, key_record
 

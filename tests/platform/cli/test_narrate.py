@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ebbtide.cli.narrate import sentence, short
+from ebbtide.cli.terminal.event_sentences import sentence, short
 from ebbtide.pool import events
 from ebbtide.pool.ids import JobName, RecordId, SeatId, SlotId
 from ebbtide_autoscaler.journal.records import encode_event

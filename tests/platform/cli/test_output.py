@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli.output import leave_stdout, print_json, print_table, warn
+from ebbtide.cli.terminal.output import leave_stdout, print_json, print_table, warn
 
 
 def test_a_table_in_a_pipe_is_neither_cut_nor_coloured_nor_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner
 
 from ebbtide.cli.main import cli
-from ebbtide.config.json_schema import pool_file_schema
+from ebbtide.config.loading.json_schema import pool_file_schema
 
 
 def test_the_schema_is_printed_as_json_with_or_without_the_option() -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ebbtide.cli.transfer_bar import TransferBar, _numbers, _time
+from ebbtide.cli.terminal.transfer_bar import TransferBar, _numbers, _time
 
 
 def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

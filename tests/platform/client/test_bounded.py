@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ebbtide.client.bounded import BoundedCalls, StillUnderWay
+from ebbtide.client.bounded_calls import BoundedCalls, StillUnderWay
 
 
 async def test_an_answer_and_an_error_come_back() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.check import check, model_fault, world_problems
+from ebbtide.config.checks.machine_checks import check, model_fault, world_problems
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load_file
+from ebbtide.config.loading.pool_file_loader import load_file
 
 
 def problems(file: Path, environ: Mapping[str, str] | None = None, *, starting: bool = False) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load
+from ebbtide.config.loading.pool_file_loader import load
 
 JOINED = 'ray_address: "10.0.0.1:6379", '
 

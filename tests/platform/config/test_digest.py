@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.access import Secret
-from ebbtide.config.digest import secret_sha256
+from ebbtide.config.checks.secret_digest import secret_sha256
 from ebbtide.config.errors import SecretUnavailable
+from ebbtide.config.sections.key_section import Secret
 
 SECRET = "sk-0123456789abcdef012345"
 DIGEST = sha256(SECRET.encode()).hexdigest()

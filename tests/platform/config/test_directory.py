@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config import directory
-from ebbtide.config.directory import directory_fault
+from ebbtide.system import directory_check
+from ebbtide.system.directory_check import directory_fault
 
 
 def test_a_directory_that_can_be_written_passes_and_stays_empty(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_full_filesystem_is_told_before_it_fails(tmp_path: Path) -> None:
 
 def test_a_hung_filesystem_is_told_within_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thaw = threading.Event()
-    monkeypatch.setattr(directory, "_write_synced", lambda probe: thaw.wait(60))
+    monkeypatch.setattr(directory_check, "_write_synced", lambda probe: thaw.wait(60))
     try:
         assert "did not answer within 0.05 s" in str(directory_fault(tmp_path, deadline_s=0.05))
     finally:

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from ebbtide.config.endpoint import EndpointSection
+from ebbtide.config.sections.endpoint_section import EndpointSection
 from ebbtide.pool.spec import Scheduled
 
 NINE = {"at": "09:00", "replicas": 2, "days": ["mon", "fri"], "timezone": "Europe/Berlin", "minutes": 90}

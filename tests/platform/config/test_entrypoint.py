@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.entrypoint import entrypoint_fault
+from ebbtide.config.checks.entrypoint import entrypoint_fault
 
 SOURCE = """\
 raise SystemExit("the module was run")
@@ -81,4 +81,4 @@ def test_a_file_written_a_moment_ago_is_seen_on_filesystems_with_coarse_times(tm
 def test_without_a_working_directory_only_the_import_path_counts(job_dir: Path) -> None:
     fault = entrypoint_fault("stars:train", working_dir=None)
     assert fault is not None and "is working_dir missing?" in fault[0]
-    assert entrypoint_fault("ebbtide.config.load:load", working_dir=None) is None
+    assert entrypoint_fault("ebbtide.config.loading.pool_file_loader:load", working_dir=None) is None

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ebbtide.config.json_schema import SCHEMA_ID, pool_file_schema
-from ebbtide.config.root import PoolFile
-from ebbtide.config.wording import known_keys, model_at
+from ebbtide.config.loading.json_schema import SCHEMA_ID, pool_file_schema
+from ebbtide.config.loading.validation_messages import known_keys, model_at
+from ebbtide.config.pool_file import PoolFile
 
 
 def test_the_schema_names_itself_and_refuses_unknown_keys() -> None:

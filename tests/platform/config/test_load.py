@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load, load_file, load_text
-from ebbtide.config.root import PoolFile
+from ebbtide.config.loading.pool_file_loader import load, load_file, load_text
+from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.spec import WorkloadClass
 
 FILE = Path("/some/where/pool.yaml")

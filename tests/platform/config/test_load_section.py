@@ -6,8 +6,8 @@ from textwrap import dedent
 import pytest
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load_section import load_section
-from ebbtide.config.wording import model_at
+from ebbtide.config.loading.section_loader import load_section
+from ebbtide.config.loading.validation_messages import model_at
 from ebbtide_simulator.scenes.file import EngineModel, SimulationFile
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load_text
+from ebbtide.config.loading.pool_file_loader import load_text
 
 FILE = Path("/some/where/pool.yaml")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide.config.nearest import did_you_mean, nearest
+from ebbtide.config.suggestions import did_you_mean, nearest
 
 KNOWN = ["slots", "shared_dir", "reserve", "tiny"]
 

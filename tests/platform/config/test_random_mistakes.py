@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load_text
-from ebbtide.config.root import PoolFile
+from ebbtide.config.loading.pool_file_loader import load_text
+from ebbtide.config.pool_file import PoolFile
 from tests.examples import examples
 
 FILE = Path("/some/where/pool.yaml")

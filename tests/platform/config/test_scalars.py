@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from ebbtide.config.scalars import BASE_DIR, ModelPlace, SizeBytes, Slug, is_stored_model
+from ebbtide.config.sections.scalars import BASE_DIR, ModelPlace, SizeBytes, Slug, is_stored_model
 
 
 @pytest.mark.parametrize(

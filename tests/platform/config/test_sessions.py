@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load_text
-from ebbtide.config.sessions import SessionsSection
+from ebbtide.config.loading.pool_file_loader import load_text
+from ebbtide.config.sections.sessions_section import SessionsSection
 
 FILE = Path("/some/where/pool.yaml")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.load import load
-from ebbtide.config.load_section import load_section
+from ebbtide.config.loading.pool_file_loader import load
+from ebbtide.config.loading.section_loader import load_section
 from ebbtide_simulator.scenes.file import SimulationFile
 
 CONFIGS = Path(__file__).parents[3] / "configs"

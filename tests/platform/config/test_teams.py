@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config.errors import ConfigErrors
-from ebbtide.config.load import load
+from ebbtide.config.loading.pool_file_loader import load
 
 FILE = """pool: {{name: demo, slots: {slots}, shared_dir: shared, reserve: 1}}
 endpoints:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu.program import Criu
+from ebbtide.helper.criu.criu_program import Criu
 from tests.criu import criu_or_skip
 
 

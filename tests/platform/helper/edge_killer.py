@@ -18,23 +18,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.process import boot_id, is_alive
-from ebbtide.helper.book import Entry, Line
-from ebbtide.helper.criu import program
+from ebbtide.helper.criu import criu_program
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.helper.criu.image import COMMIT, check_files, read_manifest
-from ebbtide.helper.criu.machine import Machine, this_machine
-from ebbtide.helper.criu.program import Criu
+from ebbtide.helper.criu.machine_profile import Machine, this_machine
 from ebbtide.helper.errors import HelperError, HelperUnusable
-from ebbtide.helper.journal import Journal
-from ebbtide.helper.messages import Discard, Dump, Request, Revive
-from ebbtide.helper.operation import Operation, Tool, Workplace
+from ebbtide.helper.journal.journal_file import Journal
+from ebbtide.helper.journal.journal_state import Entry, Line
+from ebbtide.helper.journal.operation import Operation, Tool, Workplace
+from ebbtide.helper.journal.workload_states import Op, Standing, Step
+from ebbtide.helper.protocol.line_socket import Peer
+from ebbtide.helper.protocol.requests import Discard, Dump, Request, Revive
 from ebbtide.helper.service import Service
-from ebbtide.helper.steps import Op, Standing, Step
-from ebbtide.helper.wire import Peer
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.none import NoDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
+from ebbtide.snapshot.driver.no_driver import NoDriver
 from ebbtide.storage.errors import NoRoom, TransferFailed
 from ebbtide.storage.files.durable_files import Disk
+from ebbtide.system.process import boot_id, is_alive
 from tests.platform.helper.trees import Counting, counting
 from tests.platform.storage.failing_calls import CountedCalls, failing_at
 
@@ -113,13 +113,13 @@ def do(folder: Path, tool: Tool, operation: str, place: str) -> None:
         bad.chmod(0o700)
         tool = Tool(Criu(bad, tool.criu.version), tool.machine)
     if place == "at work":
-        go = program.Held.go
+        go = criu_program.Held.go
 
-        def go_and_die(held: program.Held) -> None:
+        def go_and_die(held: criu_program.Held) -> None:
             go(held)
             die()
 
-        program.Held.go = go_and_die  # type: ignore[method-assign, assignment]
+        criu_program.Held.go = go_and_die  # type: ignore[method-assign, assignment]
     requests: dict[str, Request] = {
         "dump": Dump(verb="dump", name=NAME, image_dir=str(image)),
         "revive": Revive(verb="revive", image_dir=str(image)),
@@ -229,7 +229,7 @@ def judge(folder: Path, tool: Tool, tree: Counting) -> str:
 
 def main() -> None:
     folder, criu, points = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    found = program.look_at(criu)
+    found = criu_program.look_at(criu)
     assert isinstance(found, Criu), found
     machine: Machine = this_machine(found.version)
     for number, point in enumerate(points):

@@ -1,6 +1,7 @@
 """A process that uses no GPU, and children of it that do or do not, as it is told on standard input, a word a line.
 
-usage: python -I -S gpu_family.py USERS     USERS: the folder of a fake driver, see `ebbtide.snapshot.driver.fake_users`
+usage: python -I -S gpu_family.py USERS     USERS: the folder of a fake driver, see
+`ebbtide_testing.gpu_driver.fake_users`
 
 "user" makes a child that uses the GPU, "idle" one that does not, "below" one that does below one that does not. The pid
 of the one that is meant is printed when it is up.

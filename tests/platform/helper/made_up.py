@@ -4,15 +4,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.process import boot_id
-from ebbtide.helper.book import Entry
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.helper.criu.image import IMAGES, Manifest, Process, hashed_files, seal
-from ebbtide.helper.criu.machine import Machine
+from ebbtide.helper.criu.machine_profile import Machine
 from ebbtide.helper.criu.needs import Needs
-from ebbtide.helper.criu.program import Criu
-from ebbtide.helper.operation import Tool
-from ebbtide.helper.steps import Standing
+from ebbtide.helper.journal.journal_state import Entry
+from ebbtide.helper.journal.operation import Tool
+from ebbtide.helper.journal.workload_states import Standing
 from ebbtide.storage.files.durable_files import Disk
+from ebbtide.system.process import boot_id
 from tests.platform.helper.trees import Counting
 
 HERE = Machine(criu="4.2", kernel="Linux", cpu_flags=())

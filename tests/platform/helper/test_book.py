@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.helper.book import Book, Line
-from ebbtide.helper.steps import ENDS, FIRST, NEXT, STANDING, Op, Standing, Step, edges
+from ebbtide.helper.journal.journal_state import Book, Line
+from ebbtide.helper.journal.workload_states import ENDS, FIRST, NEXT, STANDING, Op, Standing, Step, edges
 from tests.examples import examples
 
 NAMES = ("a", "b")

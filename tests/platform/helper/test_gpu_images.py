@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.process import boot_id
-from ebbtide.helper.book import Book, Line
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.helper.criu.image import read_manifest
-from ebbtide.helper.criu.machine import Gpus
-from ebbtide.helper.criu.program import Criu
+from ebbtide.helper.criu.machine_profile import Gpus
 from ebbtide.helper.errors import Refused
-from ebbtide.helper.journal import Journal
-from ebbtide.helper.operation import Tool
-from ebbtide.helper.reviving import check_revive
-from ebbtide.helper.steps import Op, Step
-from ebbtide.snapshot.driver.fake import machine_of
-from ebbtide.snapshot.driver.fake_book import opened
-from ebbtide.snapshot.driver.fake_users import users_of
+from ebbtide.helper.journal.journal_file import Journal
+from ebbtide.helper.journal.journal_state import Book, Line
+from ebbtide.helper.journal.operation import Tool
+from ebbtide.helper.journal.workload_states import Op, Step
+from ebbtide.helper.operations.image_revival import check_revive
 from ebbtide.storage.files.durable_files import Disk
+from ebbtide.system.process import boot_id
+from ebbtide_testing.gpu_driver.fake_driver import machine_of
+from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_users import users_of
 from tests.platform.helper.made_up import HERE, NO_CRIU, image
 from tests.platform.helper.trees import counting, helping
 

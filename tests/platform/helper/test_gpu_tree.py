@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.process import boot_id, started_ticks
-from ebbtide.helper import gpu_tree
-from ebbtide.helper.book import Entry
 from ebbtide.helper.errors import HelperError, Lost, OutcomeUnknown, Refused, Undone
-from ebbtide.helper.gpu_tree import UNUSED, family, look_at_gpus, word_of
-from ebbtide.helper.gpu_verbs import move_all, stand
-from ebbtide.helper.messages import Checkpoint, DriverRequest, Lock, Restore, Unlock
-from ebbtide.helper.steps import Standing
-from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.helper.journal.journal_state import Entry
+from ebbtide.helper.journal.workload_states import Standing
+from ebbtide.helper.operations import gpu_processes
+from ebbtide.helper.operations.gpu_checkpoint import move_all, stand
+from ebbtide.helper.operations.gpu_processes import UNUSED, family, look_at_gpus, word_of
+from ebbtide.helper.protocol.requests import Checkpoint, DriverRequest, Lock, Restore, Unlock
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
 from ebbtide.snapshot.driver.errors import DriverUnknown
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.fake_book import opened
-from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
 from ebbtide.snapshot.driver.port import GpuMap
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
+from ebbtide.system.process import boot_id, started_ticks
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, script_of, write_script
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.trees import Family, gpu_family, helping, wait_until
 
@@ -256,7 +256,7 @@ def test_a_process_with_cudas_device_that_the_driver_does_not_know_is_not_guesse
 ) -> None:
     """As a fork of one that uses CUDA: nobody knows what it keeps on the GPU."""
     device = Path(f"/proc/{bench.tree.pid}/fd/0").readlink()  # what every process of the tree has open
-    monkeypatch.setattr(gpu_tree, "CUDA_DEVICE", str(device))
+    monkeypatch.setattr(gpu_processes, "CUDA_DEVICE", str(device))
     with pytest.raises(Refused, match=f"process {bench.tree.pid} has .* open, and the driver does not know it"):
         bench.ask("lock")
     assert bench.word() == "running"
@@ -264,13 +264,13 @@ def test_a_process_with_cudas_device_that_the_driver_does_not_know_is_not_guesse
 
 def test_a_process_that_took_over_a_pid_is_not_of_the_tree(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the call: the start times are compared right before each."""
-    two, rows = bench.tree.users[1], gpu_tree._rows
+    two, rows = bench.tree.users[1], gpu_processes._rows
 
     def older() -> Iterator[tuple[int, int, int]]:
         for pid, parent, started in rows():
             yield pid, parent, started - (pid == two)
 
-    monkeypatch.setattr(gpu_tree, "_rows", older)
+    monkeypatch.setattr(gpu_processes, "_rows", older)
     with pytest.raises(HelperError):
         bench.ask("lock")
     assert ("lock", two) not in calls(bench.fake._file)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper import gpu_verbs
 from ebbtide.helper.errors import Lost, Refused, Undone
-from ebbtide.helper.messages import Checkpoint, DriverRequest, Lock, Restore, Unlock
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
+from ebbtide.helper.operations import gpu_checkpoint
+from ebbtide.helper.protocol.requests import Checkpoint, DriverRequest, Lock, Restore, Unlock
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
 from ebbtide.snapshot.driver.port import GpuMap
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, script_of, write_script
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import entry_of
 from tests.platform.helper.trees import Running, counting, helping, wait_until
@@ -86,7 +86,7 @@ def test_the_driver_is_asked_as_the_request_says(folder: Path) -> None:
     with counting(folder) as tree:
         for place, request in enumerate(asked):
             here = workplace(folder / str(place))
-            gpu_verbs.move_all(here, BoundedDriver(driver), request, [entry_of(tree)])
+            gpu_checkpoint.move_all(here, BoundedDriver(driver), request, [entry_of(tree)])
             assert here.journal.book.open_operations() == ()
             here.journal.close()
     assert driver.given == [1500, {"GPU-1": "GPU-2"}, 1500, {}]

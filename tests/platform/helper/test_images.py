@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.helper.criu.program import Criu
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.helper.errors import Refused
+from ebbtide.system.process import started_ticks
 from tests.platform.helper.trees import Counting, Running, counting, end, helping
 
 NAME = "session/a"

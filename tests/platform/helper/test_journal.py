@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper import journal as module
 from ebbtide.helper.errors import HelperUnusable
-from ebbtide.helper.journal import Journal, encode
-from ebbtide.helper.steps import Op, Step
+from ebbtide.helper.journal import journal_file as module
+from ebbtide.helper.journal.journal_file import Journal, encode
+from ebbtide.helper.journal.workload_states import Op, Step
 from ebbtide.storage.files.durable_files import Disk
 from tests.builders.helper import line
 

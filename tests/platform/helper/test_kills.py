@@ -1,7 +1,8 @@
 """kill -9 of the helper at every edge of its tables: the workload is whole in one place, and nothing is left over.
 
-The edges come from `ebbtide.helper.steps`; each is met by killing before and after the line that ends it. `make test`
-takes every second one of those that lead forward, `make hunts` all, those that lead back, and each change of the disk.
+The edges come from `ebbtide.helper.journal.workload_states`; each is met by killing before and after the line that ends
+it. `make test` takes every second one of those that lead forward, `make hunts` all, those that lead back, and each
+change of the disk.
 """
 
 import json
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu.program import Criu
-from ebbtide.helper.steps import Op, Step, edges
+from ebbtide.helper.criu.criu_program import Criu
+from ebbtide.helper.journal.workload_states import Op, Step, edges
 
 # Where each edge that leads back is met: by an operation that fails there.
 BACK = {

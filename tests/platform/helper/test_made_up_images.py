@@ -10,26 +10,26 @@ from typing import Any
 
 import pytest
 
-from ebbtide.agent.process import is_alive, kill_exactly
-from ebbtide.helper.book import Entry
 from ebbtide.helper.criu.image import COMMIT, IMAGES, MANIFEST, Process, check_files, read_manifest
 from ebbtide.helper.criu.objections import Objection
 from ebbtide.helper.criu.proc_tree import Tree, look_at
-from ebbtide.helper.discarding import check_discard, discard, remove_image
-from ebbtide.helper.dumping import check_dump, dump, end_processes, lead_back, stands
 from ebbtide.helper.errors import Busy, Refused, Undone
-from ebbtide.helper.messages import Discard, Request, Revive
-from ebbtide.helper.operation import Operation
-from ebbtide.helper.places import check_way
-from ebbtide.helper.reviving import LOG, _half_made, _taken, check_name, check_revive, conclude
+from ebbtide.helper.journal.journal_state import Entry
+from ebbtide.helper.journal.operation import Operation
+from ebbtide.helper.journal.workload_states import Op, Standing, Step
+from ebbtide.helper.operations.crash_recovery import settle
+from ebbtide.helper.operations.image_dump import check_dump, dump, end_processes, lead_back, stands
+from ebbtide.helper.operations.image_paths import check_way
+from ebbtide.helper.operations.image_removal import check_discard, discard, remove_image
+from ebbtide.helper.operations.image_revival import LOG, _half_made, _taken, check_name, check_revive, conclude
+from ebbtide.helper.protocol.line_socket import Peer
+from ebbtide.helper.protocol.requests import Discard, Request, Revive
 from ebbtide.helper.service import Service
-from ebbtide.helper.settling import settle
-from ebbtide.helper.steps import Op, Standing, Step
-from ebbtide.helper.wire import Peer
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.none import NoDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
+from ebbtide.snapshot.driver.no_driver import NoDriver
 from ebbtide.storage.errors import NoRoom, TransferFailed
 from ebbtide.storage.files.durable_files import Disk
+from ebbtide.system.process import is_alive, kill_exactly
 from tests.builders.helper import line
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import FREE_PID, NO_CRIU, criu_that, entry_of, image, process_of
@@ -136,13 +136,13 @@ def test_who_is_to_be_dumped_is_the_very_process(folder: Path, monkeypatch: pyte
             found = look_at(pid)
             return Tree((replace(found.root, started=found.root.started + 1), *found.members[1:]))
 
-        monkeypatch.setattr("ebbtide.helper.dumping.look_at", another)
+        monkeypatch.setattr("ebbtide.helper.operations.image_dump.look_at", another)
         with pytest.raises(Refused, match="has ended"):
             check_dump(NO_CRIU, entry_of(tree), folder / "image")
 
 
 def test_an_image_for_which_there_is_no_room_is_not_begun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.helper.places.OVERHEAD_BYTES", 1 << 60)
+    monkeypatch.setattr("ebbtide.helper.operations.image_paths.OVERHEAD_BYTES", 1 << 60)
     with counting(folder) as tree, pytest.raises(Refused, match="does not fit"):
         check_dump(NO_CRIU, entry_of(tree), folder / "image")
 
@@ -169,7 +169,7 @@ def test_a_dump_does_not_replace_what_has_appeared_at_its_name(folder: Path) -> 
 
 def test_what_came_between_the_look_and_the_stop_is_an_objection(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([(), (Objection("it has a TCP connection now", "close it"),)])
-    monkeypatch.setattr("ebbtide.helper.dumping._objections", lambda *_, **__: next(looks))
+    monkeypatch.setattr("ebbtide.helper.operations.image_dump._objections", lambda *_, **__: next(looks))
     place = workplace(folder)
     with counting(folder) as tree:
         place.journal.write(registered(tree))
@@ -218,7 +218,7 @@ def test_only_the_processes_of_the_image_are_ended_and_they_are_gone_then(
             threading.Timer(0.2, kill_exactly, (pid, started)).start()
             return True
 
-        monkeypatch.setattr("ebbtide.helper.dumping.kill_exactly", late)
+        monkeypatch.setattr("ebbtide.helper.operations.image_dump.kill_exactly", late)
         end_processes(manifest.model_copy(update={"boot": entry_of(tree).boot}))
         assert not is_alive(tree.pid, tree.started)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu.machine import build_of
+from ebbtide.helper.criu.machine_profile import build_of
 from ebbtide.helper.criu.needs import NeededFile, Needs, lacks, needs_of
 from ebbtide.helper.criu.proc_tree import Opened, Tree
 from tests.builders.helper import GOOD

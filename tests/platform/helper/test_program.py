@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.helper.criu import program
-from ebbtide.helper.criu.program import Criu, NoCriu, find, look_at
+from ebbtide.helper.criu import criu_program
+from ebbtide.helper.criu.criu_program import Criu, NoCriu, find, look_at
 
 
 def made(folder: Path, version: str = "4.2.1", check: int = 0) -> Path:
@@ -22,7 +22,7 @@ def made(folder: Path, version: str = "4.2.1", check: int = 0) -> Path:
 
 def test_the_one_that_is_named_wins_then_path_then_the_checkout(tmp_path: Path) -> None:
     named, on_path, checkout = made(tmp_path / "a"), made(tmp_path / "b"), made(tmp_path / ".criu")
-    environment = {program.VARIABLE: str(named), "PATH": str(on_path.parent)}
+    environment = {criu_program.VARIABLE: str(named), "PATH": str(on_path.parent)}
     for expected in (named, on_path, checkout):
         assert find(environment, tmp_path) == Criu(expected, "4.2.1")
         environment = {"PATH": str(on_path.parent)} if expected == named else {"PATH": "/nowhere"}
@@ -40,7 +40,7 @@ def test_why_there_is_none(tmp_path: Path) -> None:
         (Path(__file__), "cannot be run"),
     ]
     for path, says in cases:
-        found = find({program.VARIABLE: str(path)}, tmp_path)
+        found = find({criu_program.VARIABLE: str(path)}, tmp_path)
         assert isinstance(found, NoCriu)
         with pytest.raises(AssertionError, match=says):
             raise AssertionError(found.why)
@@ -52,7 +52,7 @@ def test_why_there_is_none(tmp_path: Path) -> None:
 def test_whether_it_takes_internet_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, has: bool, takes: bool
 ) -> None:
-    monkeypatch.setattr(program, "_inet_has_passcred", lambda: has)
+    monkeypatch.setattr(criu_program, "_inet_has_passcred", lambda: has)
     found = look_at(made(tmp_path, version))
     assert isinstance(found, Criu) and found.takes_inet is takes
 
@@ -65,7 +65,7 @@ def test_a_runner_without_our_word_begins_nothing(tmp_path: Path) -> None:
     for word in (False, True):
         run = tmp_path / str(word)
         run.mkdir()
-        held = program.Held(Criu(path, "4.2"), run, ())
+        held = criu_program.Held(Criu(path, "4.2"), run, ())
         assert held.runner.is_running() and held.runner.code() is None
         if word:
             held.go()

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from ebbtide.agent.process import is_alive, started_ticks
-from ebbtide.helper.criu.program import Criu
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.helper.errors import Refused
+from ebbtide.system.process import is_alive, started_ticks
 from tests.platform.helper.trees import Running, end, helping
 
 WORLD = 2

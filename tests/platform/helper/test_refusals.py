@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.helper.criu.image import COMMIT, IMAGES, MANIFEST, Manifest, check_files, seal
-from ebbtide.helper.criu.program import Criu
 from ebbtide.helper.errors import Refused, Undone
-from ebbtide.helper.places import check_memory, check_room, check_way
+from ebbtide.helper.operations.image_paths import check_memory, check_room, check_way
 from ebbtide.storage.files.durable_files import Disk
 from tests.platform.helper.trees import Counting, Running, counting, helping
 

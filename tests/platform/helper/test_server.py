@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide.agent.process import started_ticks
-from ebbtide.helper.claims import Claims
 from ebbtide.helper.client import Helper
-from ebbtide.helper.criu.program import NoCriu
+from ebbtide.helper.criu.criu_program import NoCriu
 from ebbtide.helper.errors import (
     Busy,
     HelperError,
@@ -27,14 +25,16 @@ from ebbtide.helper.errors import (
     Refused,
     Unreachable,
 )
-from ebbtide.helper.messages import LINE_LIMIT_BYTES, Facts, Request, parse
-from ebbtide.helper.operation import Workplace
+from ebbtide.helper.journal.operation import Workplace
+from ebbtide.helper.journal.operation_locks import Claims
+from ebbtide.helper.protocol.line_socket import Peer
+from ebbtide.helper.protocol.requests import LINE_LIMIT_BYTES, Facts, Request, parse
 from ebbtide.helper.server import JOURNAL_FAILED, Server
 from ebbtide.helper.service import Service
-from ebbtide.helper.wire import Peer
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.none import NoDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
+from ebbtide.snapshot.driver.no_driver import NoDriver
 from ebbtide.storage.errors import NoRoom
+from ebbtide.system.process import started_ticks
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import FREE_PID
 from tests.platform.helper.trees import Running, counting, helping, wait_until

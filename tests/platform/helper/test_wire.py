@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebbtide.helper.wire import Ended, LineTooLong, TooSlow, part, read_line, send_line
+from ebbtide.helper.protocol.line_socket import Ended, LineTooLong, TooSlow, part, read_line, send_line
 
 Pair = tuple[socket.socket, socket.socket]
 

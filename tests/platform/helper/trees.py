@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.process import started_ticks
 from ebbtide.helper.client import Helper, Workload
-from ebbtide.helper.criu.program import Criu
-from ebbtide.snapshot.driver.fake_users import users_of
+from ebbtide.helper.criu.criu_program import Criu
+from ebbtide.system.process import started_ticks
+from ebbtide_testing.gpu_driver.fake_users import users_of
 
 WAIT_S = 30.0
 _COUNTER = Path(__file__).with_name("counter.py")
@@ -153,10 +153,14 @@ class Running:
 
 @contextmanager
 def helping(folder: Path, criu: Criu | None = None, *words: str, **how: Any) -> Iterator[Running]:
-    """Start ``python -m ebbtide.helper`` and wait until it is ready; kill it at the end."""
+    """Start a helper, one with a fake driver if ``words`` ask for it, and wait until it is ready.
+
+    Kill it at the end.
+    """
     path = folder / "helper.sock"
     given = ["--criu", str(criu.path)] if criu else ["--criu", str(folder / "none")]
-    command = [sys.executable, "-m", "ebbtide.helper", "--socket", str(path), *given, *words]
+    module = "ebbtide_testing.gpu_driver" if "--fake-driver" in words else "ebbtide.helper"
+    command = [sys.executable, "-m", module, "--socket", str(path), *given, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **how)
     try:
         assert process.stdout is not None

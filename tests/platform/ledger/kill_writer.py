@@ -20,8 +20,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from ebbtide.ledger.history import HistoryBounds
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
+from ebbtide.ledger.history_bounds import HistoryBounds
 from ebbtide.ledger.reader import replay
 from ebbtide.ledger.record import JSON
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.ledger import epoch_file, files
+from ebbtide.ledger import epoch_file, ledger_files
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerFenced
-from ebbtide.ledger.index import LedgerIndex
-from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import Follower, epoch_path, replay, survey
 from ebbtide.ledger.record import JSON, encode_payload, frame
+from ebbtide.ledger.sqlite_index import LedgerIndex
 
 WAIT_S = 60.0
 
@@ -24,7 +24,7 @@ STALE_WRITER = """
 import os, signal, sys, threading
 from pathlib import Path
 from ebbtide.ledger.errors import LedgerFenced
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 
 stop_at = int(sys.argv[2])
 writes = 0
@@ -122,7 +122,7 @@ def test_what_is_acknowledged_until_the_new_file_exists_is_read_by_its_opener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = EpochLog.open(tmp_path, writer="old")
-    create = files.create_epoch
+    create = ledger_files.create_epoch
 
     def create_late(directory: Path) -> tuple[int, int]:
         put(old, "old", 1)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerUnusable
-from ebbtide.ledger.index import IndexedRecord, LedgerIndex
-from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.record import JSON
-from ebbtide.ledger.subjects import subjects_of
+from ebbtide.ledger.record_subjects import subjects_of
+from ebbtide.ledger.sqlite_index import IndexedRecord, LedgerIndex
 
 
 def event(record_id: str, at_s: float, cause: str | None, **body: JSON) -> dict[str, JSON]:

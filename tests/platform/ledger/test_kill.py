@@ -7,8 +7,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from ebbtide.ledger.index import LedgerIndex
 from ebbtide.ledger.reader import list_epochs, replay, survey
+from ebbtide.ledger.sqlite_index import LedgerIndex
 from tests.platform.ledger.kill_writer import counted, pad
 
 KILLS = int(os.environ.get("EBBTIDE_KILLS", "100"))

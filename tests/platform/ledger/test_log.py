@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.ledger.epoch_log import MAX_PENDING_BYTES, EpochLog
 from ebbtide.ledger.errors import LedgerBroken, LedgerUnusable, RecordRefused
-from ebbtide.ledger.log import MAX_PENDING_BYTES, EpochLog
 from ebbtide.ledger.reader import epoch_path, list_epochs, replay
 from ebbtide.ledger.record import JSON
 
@@ -129,7 +129,7 @@ def test_a_read_only_filesystem_is_refused_with_its_name_and_changes_nothing(sma
 
 def test_a_quota_breaks_the_log_in_mid_record_and_no_half_of_it_counts(tmp_path: Path) -> None:
     program = (
-        "import resource, sys; from pathlib import Path; from ebbtide.ledger.log import EpochLog\n"
+        "import resource, sys; from pathlib import Path; from ebbtide.ledger.epoch_log import EpochLog\n"
         "log = EpochLog.open(Path(sys.argv[1]), writer='w')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
         "for n in range(100): log.append([{'n': n, 'pad': 'x' * 300}]).result(20); print(n, flush=True)\n"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.reader import Follower, follow, list_epochs, replay
 
 

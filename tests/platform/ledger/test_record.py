@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerCorrupt, LedgerError, RecordRefused
-from ebbtide.ledger.log import EpochLog
 from ebbtide.ledger.reader import epoch_path, replay
 from ebbtide.ledger.record import JSON, encode_payload, frame, scan
 from tests.examples import examples

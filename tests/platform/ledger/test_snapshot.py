@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.ledger import epoch_file, files
+from ebbtide.ledger import epoch_file, ledger_files
+from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import (
     LedgerBroken,
     LedgerCorrupt,
@@ -17,11 +18,10 @@ from ebbtide.ledger.errors import (
     RecordRefused,
     SnapshotDeclined,
 )
-from ebbtide.ledger.history import HistoryBounds, remove_history
-from ebbtide.ledger.index import LedgerIndex
-from ebbtide.ledger.log import EpochLog
+from ebbtide.ledger.history_bounds import HistoryBounds, remove_history
 from ebbtide.ledger.reader import Follower, epoch_path, list_epochs, replay, survey
 from ebbtide.ledger.record import JSON, encode_payload, frame
+from ebbtide.ledger.sqlite_index import LedgerIndex
 
 WAIT_S = 60.0
 ALL = HistoryBounds()
@@ -191,7 +191,7 @@ def test_two_writers_that_race_for_a_snapshot_lose_nothing(tmp_path: Path, monke
     """The old writer was about to go over when a new one opened: its snapshot lacks what the new one wrote."""
     old = EpochLog.open(tmp_path, writer="old", history=NONE)
     put(old, 1)
-    create = files.create
+    create = ledger_files.create
     others: list[EpochLog] = []
 
     def create_late(path: Path) -> int:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.events import (
     Body,
     CancelJob,
@@ -33,6 +32,7 @@ from ebbtide.pool.events import (
     StopJob,
     WakeSeat,
 )
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState

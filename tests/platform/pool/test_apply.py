@@ -45,7 +45,7 @@ from ebbtide.pool.events import (
     WakeSeat,
 )
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SEAT_PARKS, JobState, SeatState, SlotState

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ebbtide.pool.drain import drained, occupants
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -24,7 +23,8 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import Epoch, NodeId, slot_id
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.drain import drained, occupants
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from tests.platform.pool.builder import JOB, NODE, PARKED, READY, RUNNING, S0, S2, SEAT, after, pool
 

@@ -25,7 +25,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import SlotState
 from tests.platform.pool.builder import ENDPOINT, JOB, NODE, READY, RUNNING, S0, S1, S2, SEAT, SPEC, after, pool

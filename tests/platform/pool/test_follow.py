@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.follow import chosen, grouped, lined_up, ordered, summed
-from ebbtide.pool.records import STEPS_KEPT, Records, changed, having, without
+from ebbtide.pool.lookup.derived_maps import chosen, grouped, lined_up, ordered, summed
+from ebbtide.pool.lookup.records import STEPS_KEPT, Records, changed, having, without
 
 Pair = tuple[int, str]
 

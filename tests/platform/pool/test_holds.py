@@ -22,7 +22,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import Hold, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ebbtide.pool import index
-from ebbtide.pool.apply import apply
+from ebbtide.pool.handlers.apply import apply
+from ebbtide.pool.lookup import index
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, OCCUPIED, JobState, SlotState
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.agent.errors import StaleLease
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import SlotRef
-from ebbtide.pool import retention
-from ebbtide.pool.apply import apply, replay
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -34,9 +32,11 @@ from ebbtide.pool.events import (
     SlotFreed,
     SlotUnfenced,
 )
+from ebbtide.pool.handlers.apply import apply, replay
 from ebbtide.pool.ids import NodeId, RecordId, SeatId, SlotId, slot_id
-from ebbtide.pool.promises import violations, violations_since
-from ebbtide.pool.retention import LOST_KEPT, LOST_KEPT_MAX, LOST_SPARED_S, nodes_to_forget
+from ebbtide.pool.rules import record_retention
+from ebbtide.pool.rules.promises import violations, violations_since
+from ebbtide.pool.rules.record_retention import LOST_KEPT, LOST_KEPT_MAX, LOST_SPARED_S, nodes_to_forget
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.service.pool_view import LOST_SHOWN_S
@@ -62,7 +62,7 @@ def forget(node: NodeId, state: PoolState) -> NodeForgotten:
 def forgotten(state: PoolState, now_s: float) -> PoolState:
     """What is left when all that is to go has gone."""
     while going := nodes_to_forget(state, now_s):
-        assert len(going) <= retention.LOST_AT_ONCE
+        assert len(going) <= record_retention.LOST_AT_ONCE
         for node in going:
             state = after(state, forget(node, state), at_s=now_s)
     return state
@@ -79,7 +79,7 @@ def test_the_newest_are_kept_and_the_oldest_go_a_few_at_a_time() -> None:
     assert nodes_to_forget(PoolState(slots=lost(LOST_KEPT, gpus=8)), LATE_S) == ()
     assert nodes_to_forget(PoolState(slots=lost(LOST_KEPT + 1, gpus=8)), LATE_S) == ("n0",)
     many = PoolState(slots=lost(LOST_KEPT_MAX + 50, gpus=2))
-    assert len(nodes_to_forget(many, LATE_S)) == retention.LOST_AT_ONCE
+    assert len(nodes_to_forget(many, LATE_S)) == record_retention.LOST_AT_ONCE
     assert nodes(forgotten(many, LATE_S)) == {f"n{LOST_KEPT_MAX + 50 - n}" for n in range(1, LOST_KEPT + 1)}
 
 
@@ -296,9 +296,9 @@ def test_whatever_happens_only_what_is_gone_is_forgotten_and_what_is_left_is_bou
     steps: list[tuple[NodeId, str, float]],
 ) -> None:
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(retention, "LOST_KEPT", KEPT)
-        small.setattr(retention, "LOST_KEPT_MAX", KEPT_MAX)
-        small.setattr(retention, "LOST_SPARED_S", SPARED_S)
+        small.setattr(record_retention, "LOST_KEPT", KEPT)
+        small.setattr(record_retention, "LOST_KEPT_MAX", KEPT_MAX)
+        small.setattr(record_retention, "LOST_SPARED_S", SPARED_S)
         churn = Churn()
         for node, what, pause_s in steps:
             churn.now_s += pause_s

@@ -4,7 +4,6 @@ import json
 
 from pydantic import TypeAdapter
 
-from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     EndpointDeclared,
     Event,
@@ -18,8 +17,9 @@ from ebbtide.pool.events import (
     SeatStopped,
     SlotFreed,
 )
+from ebbtide.pool.handlers.apply import replay
 from ebbtide.pool.ids import RecordId
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from tests.platform.pool.builder import ENDPOINT, JOB, READY, RUNNING, S0, S1, SEAT, SPEC, pool
 
 EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])

@@ -8,7 +8,7 @@ import pytest
 from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.events import NodeLost
 from ebbtide.pool.ids import Epoch, NodeId, SeatId
-from ebbtide.pool.promises import check, violations
+from ebbtide.pool.rules.promises import check, violations
 from ebbtide.pool.state import PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.platform.pool.builder import (

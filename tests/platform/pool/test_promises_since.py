@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide.pool.apply import apply
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import Epoch, SlotId
-from ebbtide.pool.promises import violations, violations_since
+from ebbtide.pool.rules.promises import violations, violations_since
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.records import APART, GONE, Records, differing, having, together, without
+from ebbtide.pool.lookup.records import APART, GONE, Records, differing, having, together, without
 
 keys = st.integers(0, 30)
 puts = st.dictionaries(keys, st.integers(), max_size=4)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.pool import retention
-from ebbtide.pool.apply import apply, replay
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, CancelJob, Event, GrantJob, JobEnded, JobForgotten, JobSubmitted, SlotFreed
+from ebbtide.pool.handlers.apply import apply, replay
 from ebbtide.pool.ids import JobName, RecordId
-from ebbtide.pool.promises import violations, violations_since
-from ebbtide.pool.retention import ENDED_KEPT, ENDED_KEPT_MAX, SPARED_S, to_forget
+from ebbtide.pool.rules import record_retention
+from ebbtide.pool.rules.promises import violations, violations_since
+from ebbtide.pool.rules.record_retention import ENDED_KEPT, ENDED_KEPT_MAX, SPARED_S, to_forget
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from tests.examples import examples
@@ -36,7 +36,7 @@ def ended(count: int, *, outcome: str = "finished: well", first: int = 0, since_
 
 def forgotten(state: PoolState, now_s: float, restorable: frozenset[JobName] = NOBODY) -> PoolState:
     """What is left when all that is to go has gone."""
-    for _ in range(1 + len(state.jobs) // retention.AT_ONCE):
+    for _ in range(1 + len(state.jobs) // record_retention.AT_ONCE):
         state = after(state, *map(JobForgotten, to_forget(state, now_s, restorable=restorable)), at_s=now_s)
     assert to_forget(state, now_s, restorable=restorable) == ()
     return state
@@ -48,7 +48,7 @@ def test_the_newest_are_kept_and_the_oldest_go_a_few_at_a_time() -> None:
         assert to_forget(ended(few), LATE_S, restorable=NOBODY) == ()
     assert to_forget(ended(ENDED_KEPT + 2), LATE_S, restorable=NOBODY) == ("j0", "j1")
     many = ended(5000)
-    assert len(to_forget(many, LATE_S, restorable=NOBODY)) == retention.AT_ONCE
+    assert len(to_forget(many, LATE_S, restorable=NOBODY)) == record_retention.AT_ONCE
     left = forgotten(many, LATE_S)
     assert list(left.jobs) == [f"j{number}" for number in range(5000 - ENDED_KEPT, 5000)]
 
@@ -71,7 +71,7 @@ def test_one_that_was_lost_and_can_be_restored_waits_for_that_unless_it_never_wi
     assert to_forget(state, LATE_S, restorable=NOBODY) == ("j0",)
     j0 = frozenset({JobName("j0")})
     assert to_forget(state, LATE_S, restorable=j0) == ("j1",)
-    for changes in ({"cancelled": True}, {"restores": retention.RESTORES_MAX}, {"outcome": "finished: well"}):
+    for changes in ({"cancelled": True}, {"restores": record_retention.RESTORES_MAX}, {"outcome": "finished: well"}):
         record = replace(state.jobs[JobName("j0")], **changes)
         given_up = replace(state, jobs={**state.jobs, JobName("j0"): record})
         assert to_forget(given_up, LATE_S, restorable=j0) == ("j0",)
@@ -145,9 +145,9 @@ def test_whatever_happens_only_what_is_over_goes_and_what_is_left_is_bounded(
 ) -> None:
     kept, kept_max, spared_s = 2, 5, 3.0
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(retention, "ENDED_KEPT", kept)
-        small.setattr(retention, "ENDED_KEPT_MAX", kept_max)
-        small.setattr(retention, "SPARED_S", spared_s)
+        small.setattr(record_retention, "ENDED_KEPT", kept)
+        small.setattr(record_retention, "ENDED_KEPT_MAX", kept_max)
+        small.setattr(record_retention, "SPARED_S", spared_s)
         start = state = pool()
         events: list[Event] = []
         now_s = 100.0

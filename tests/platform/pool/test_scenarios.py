@@ -1,6 +1,5 @@
 """Whole stories, each with the state that it must end in."""
 
-from ebbtide.pool.apply import replay
 from ebbtide.pool.events import (
     Body,
     DrainSeat,
@@ -23,8 +22,9 @@ from ebbtide.pool.events import (
     SlotFreed,
     StopJob,
 )
+from ebbtide.pool.handlers.apply import replay
 from ebbtide.pool.ids import RecordId
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.platform.pool.builder import JOB, NODE, S0, S1, S2, SEAT, after, pool

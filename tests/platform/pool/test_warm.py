@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ebbtide.pool.drain import drained, occupants
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import (
     Body,
@@ -24,7 +23,8 @@ from ebbtide.pool.events import (
     SlotFreed,
     WakeSeat,
 )
-from ebbtide.pool.promises import violations
+from ebbtide.pool.rules.drain import drained, occupants
+from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from tests.platform.pool.builder import CHAT, ENDPOINT, JOB, NODE, PARKED, READY, S0, S1, S2, SEAT, WARM, after, pool

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide.pool.words import many
+from ebbtide.pool.plural import many
 
 
 @pytest.mark.parametrize(

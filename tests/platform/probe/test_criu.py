@@ -16,8 +16,8 @@ import pytest
 from ebbtide.diagnostics.probe import criu_facts as module
 from ebbtide.diagnostics.probe.criu_facts import program_fact, ray_worker_fact, tree_facts
 from ebbtide.diagnostics.probe.helper_facts import HelperSaid
+from ebbtide.helper.criu.criu_program import Criu, NoCriu
 from ebbtide.helper.criu.proc_tree import Opened, Tree, look_at
-from ebbtide.helper.criu.program import Criu, NoCriu
 from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
 

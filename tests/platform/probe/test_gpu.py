@@ -8,7 +8,7 @@ import pytest
 from ebbtide.diagnostics.host.machine_reader import Machine, Uname
 from ebbtide.diagnostics.probe.fact import Fact
 from ebbtide.diagnostics.probe.gpu_facts import gpu_facts
-from ebbtide.snapshot.driver.defects import defect
+from ebbtide.snapshot.driver.cuda.driver_defects import defect
 from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
 from tests.platform.storage.doctor import machines

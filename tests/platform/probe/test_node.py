@@ -72,7 +72,7 @@ def test_a_helper_that_answers_says_what_its_driver_and_its_criu_can_do(tmp_path
     socket = tmp_path / "helper.sock"
     (criu := tmp_path / "criu").write_text("#!/bin/sh\necho Version: 3.17\n")
     criu.chmod(0o755)
-    command = [sys.executable, "-m", "ebbtide.helper", "--socket", str(socket), "--criu", str(criu)]
+    command = [sys.executable, "-m", "ebbtide_testing.gpu_driver", "--socket", str(socket), "--criu", str(criu)]
     helper = subprocess.Popen(
         [*command, "--fake-driver", str(tmp_path / "driver.json")], stdout=subprocess.PIPE, text=True
     )

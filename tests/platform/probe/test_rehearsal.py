@@ -13,7 +13,7 @@ from ebbtide.diagnostics.probe import rehearsal, rehearsal_acts
 from ebbtide.diagnostics.probe.rehearsal import Act, RehearsalFailed, evict_and_back, size_to_move, spill_and_back
 from ebbtide.diagnostics.probe.rehearsal_child import digest, rehearse, tracked
 from ebbtide.diagnostics.probe.rehearsal_criu import image_and_back
-from ebbtide.helper.criu.program import Criu, NoCriu
+from ebbtide.helper.criu.criu_program import Criu, NoCriu
 from ebbtide.snapshot.rates_file import read_rates
 from ebbtide.snapshot.tiers import Lane
 from tests.criu import criu_or_skip

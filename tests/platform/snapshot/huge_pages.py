@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.snapshot import host_copy
-from ebbtide.snapshot.evict import evict, plan
-from ebbtide.snapshot.host_pool import HostPool
-from ebbtide.snapshot.memory import malloc_trim
+from ebbtide.snapshot.eviction import host_copy
+from ebbtide.snapshot.eviction.host_pool import HostPool
+from ebbtide.snapshot.eviction.tensor_eviction import evict, plan
+from ebbtide.system.process_memory import malloc_trim
 
 ALL_MIB = 48
 

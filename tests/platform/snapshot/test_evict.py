@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
-from ebbtide.snapshot.evict import Evicted, Stage, copy_out, discard, evict, plan, tensors_in
-from ebbtide.snapshot.host_pool import HostPool
+from ebbtide.snapshot.eviction.host_pool import HostPool
+from ebbtide.snapshot.eviction.tensor_eviction import Evicted, Stage, copy_out, discard, evict, plan, tensors_in
 
 
 def named(*tensors: torch.Tensor) -> list[tuple[str, torch.Tensor]]:

@@ -13,8 +13,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.snapshot import host_copy
-from ebbtide.snapshot.host_copy import HUGE_PAGE_BYTES, Span, common, copy_all, edges, joined, shares, threads_for
+from ebbtide.snapshot.eviction import host_copy
+from ebbtide.snapshot.eviction.host_copy import (
+    HUGE_PAGE_BYTES,
+    Span,
+    common,
+    copy_all,
+    edges,
+    joined,
+    shares,
+    threads_for,
+)
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[3]

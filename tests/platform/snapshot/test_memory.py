@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from ebbtide.snapshot.evict import evict, plan
-from ebbtide.snapshot.host_pool import HostPool
-from ebbtide.snapshot.memory import anonymous_bytes, malloc_trim
+from ebbtide.snapshot.eviction.host_pool import HostPool
+from ebbtide.snapshot.eviction.tensor_eviction import evict, plan
+from ebbtide.system.process_memory import anonymous_bytes, malloc_trim
 
 
 @pytest.mark.parametrize("size_bytes", [64 << 10, 32 << 20])

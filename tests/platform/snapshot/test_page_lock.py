@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ebbtide import modes
-from ebbtide.snapshot import page_lock as page_lock_module
-from ebbtide.snapshot.page_lock import PageLock
-from ebbtide.snapshot.regions.create import create_region
+from ebbtide.snapshot.eviction import page_lock as page_lock_module
+from ebbtide.snapshot.eviction.page_lock import PageLock
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import RegionKey
+from ebbtide.system import modes
 
 
 class Runtime:

@@ -13,12 +13,12 @@ import pytest
 from ebbtide.snapshot.errors import RegionBusy, RegionMisused
 from ebbtide.snapshot.regions import borrower_lock
 from ebbtide.snapshot.regions import region as region_module
-from ebbtide.snapshot.regions.create import create_region
-from ebbtide.snapshot.regions.look import look
-from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.remove import remove_region
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_removal import remove_region
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_takeover import read_region
+from ebbtide.snapshot.regions.region_view import look
 
 
 @pytest.fixture

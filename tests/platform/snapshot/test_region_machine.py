@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ebbtide.snapshot.errors import RegionMisused
-from ebbtide.snapshot.regions.create import create_region
 from ebbtide.snapshot.regions.header import HEADER_BYTES
-from ebbtide.snapshot.regions.look import look
-from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import EDGES, RegionKey, RegionState
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import EDGES, RegionKey, RegionState
+from ebbtide.snapshot.regions.region_takeover import read_region
+from ebbtide.snapshot.regions.region_view import look
 from tests.examples import examples
 
 KEY = RegionKey("job", 1, 0)

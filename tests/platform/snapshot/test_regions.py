@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.snapshot.errors import HostMemoryShort, RegionBusy, RegionDamaged, RegionMisused
-from ebbtide.snapshot.regions import files, layout, pages
 from ebbtide.snapshot.regions import header as header_module
-from ebbtide.snapshot.regions import look as look_module
+from ebbtide.snapshot.regions import layout, pages, region_file
 from ebbtide.snapshot.regions import region as region_module
-from ebbtide.snapshot.regions.create import create_region
+from ebbtide.snapshot.regions import region_view as look_module
 from ebbtide.snapshot.regions.header import HEADER_BYTES, SLOT_BYTES, Header, encode, newest, slot_offset
 from ebbtide.snapshot.regions.layout import least_bytes, rounded
-from ebbtide.snapshot.regions.look import look
-from ebbtide.snapshot.regions.read import read_region
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import EDGES, RegionKey, RegionState
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import EDGES, RegionKey, RegionState
+from ebbtide.snapshot.regions.region_takeover import read_region
+from ebbtide.snapshot.regions.region_view import look
 
 KEY = RegionKey("job", 3, 0)
 SIZE = 40_000
@@ -261,7 +261,7 @@ def test_hashes_are_there_before_it_is_said(path: Path, monkeypatch: pytest.Monk
     def dies(fd: int, data: bytes, at: int) -> None:
         if next(writes) == 1:
             raise OSError(28, "No space left on device")
-        files.write(fd, data, at)
+        region_file.write(fd, data, at)
 
     monkeypatch.setattr(region_module, "write", dies)
     with pytest.raises(OSError, match="No space"):
@@ -292,7 +292,7 @@ def test_a_borrower_that_dies_while_somebody_looks_is_said_to_live(path: Path, m
     """What it still wrote may not be what was read."""
     region = Region.open(path)
     region.begin()
-    read_header = files.read_header
+    read_header = region_file.read_header
 
     def dies(fd: int, path: Path) -> Header:
         found = read_header(fd, path)
@@ -335,7 +335,7 @@ def test_a_write_that_takes_a_part_goes_on(tmp_path: Path, monkeypatch: pytest.M
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    files.write(fd, b"0123456789", 2)
+    region_file.write(fd, b"0123456789", 2)
     os.close(fd)
     assert (tmp_path / "file").read_bytes() == b"\0\0" + b"0123456789"
 
@@ -344,8 +344,8 @@ ON_A_SMALL_TMPFS = """
 import os, sys
 from pathlib import Path
 from ebbtide.snapshot.errors import HostMemoryShort
-from ebbtide.snapshot.regions.create import create_region
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_creation import create_region
+from ebbtide.snapshot.regions.region_states import RegionKey
 folder = Path(sys.argv[1])
 create_region(folder, RegionKey("a", 1, 0), 600_000)
 try:

@@ -14,7 +14,7 @@ from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, 
 from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed, WaitTimeout
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import Holding, System, claim
-from ebbtide.testing.virtual_clock import VirtualClock
+from ebbtide_testing.cluster.virtual_clock import VirtualClock
 from tests.hunts import spread
 from tests.platform.storage.lease_process import PACE
 from tests.platform.storage.played import Player, until

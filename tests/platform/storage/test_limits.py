@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.load import load_text
-from ebbtide.config.storage import CHUNK_BYTES, StorageSection
+from ebbtide.config.loading.pool_file_loader import load_text
+from ebbtide.config.sections.storage_section import CHUNK_BYTES, StorageSection
 from ebbtide.storage.errors import TransferFailed
 from ebbtide.storage.objects.store_limits import LIMITS, Budget, Limits, leave_limits, limits_of
 from ebbtide.storage.transport import transport

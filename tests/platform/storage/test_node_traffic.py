@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.storage import StorageSection
+from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.storage.bandwidth import node_traffic as node
 from ebbtide.storage.bandwidth.node_traffic import book_of, node_traffic
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
@@ -17,7 +17,7 @@ from ebbtide_train.session.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[3]
 # `ebbtide doctor` and a rehearsal measure what the filesystem can do when nobody holds back.
-MEASURES = {"platform/ebbtide/cli/doctor.py", "platform/ebbtide/diagnostics/probe/rehearsal.py"}
+MEASURES = {"platform/ebbtide/cli/commands/doctor.py", "platform/ebbtide/diagnostics/probe/rehearsal.py"}
 
 
 @cache

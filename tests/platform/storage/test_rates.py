@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.bandwidth.rate_limiter import NodeShelf, OwnShelf, Rates, _decode, _encode
 from ebbtide.storage.bandwidth.rate_scheduler import Ask, Book, Budget, TrafficClass, take
 from ebbtide.storage.errors import WaitTimeout
-from ebbtide.testing.virtual_clock import VirtualClock
+from ebbtide_testing.cluster.virtual_clock import VirtualClock
 from tests.platform.storage.played import Player, until
 
 LOAD, WRITE, PREFETCH, SCRUB = TrafficClass

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.telemetry.catalogue import BEGIN, BY_SUBJECT, END, families, series_names, tables
 from ebbtide.telemetry.registry import Metrics
-from ebbtide.telemetry.targets import Target, as_file_sd
+from ebbtide.telemetry.scrape_targets import Target, as_file_sd
 from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 
 MONITORING = Path(__file__).parents[3] / "configs" / "monitoring"

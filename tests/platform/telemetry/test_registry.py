@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ebbtide.telemetry.catalogue import BY_SUBJECT, families, series_names, tables
-from ebbtide.telemetry.family import Family, Sample
+from ebbtide.telemetry.metric_family import Family, Sample
 from ebbtide.telemetry.registry import Metrics
 from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 

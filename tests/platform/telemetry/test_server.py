@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from ebbtide.telemetry.metrics_server import MetricsServer
 from ebbtide.telemetry.registry import Metrics
-from ebbtide.telemetry.server import MetricsServer
 
 TOKEN = "t" * 32
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ebbtide.telemetry.targets import Target, as_file_sd, write_targets
+from ebbtide.telemetry.scrape_targets import Target, as_file_sd, write_targets
 
 ARBITER = Target("arbiter", "http://127.0.0.1:9000/metrics", "demo")
 GATEWAY = Target("gateway", "https://10.0.0.1:8000", "demo")

@@ -4,10 +4,10 @@ from random import Random
 from typing import Any
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, RoutingTable, SeatRoute
-from ebbtide.testing.fake_cluster import FakeCluster
-from ebbtide.testing.fake_gateway import FakeGateway
-from ebbtide.testing.fake_link import FakeLink, Weather
-from ebbtide.testing.virtual_clock import VirtualClock
+from ebbtide_testing.cluster.fake_cluster import FakeCluster
+from ebbtide_testing.cluster.fake_gateway import FakeGateway
+from ebbtide_testing.cluster.fake_link import FakeLink, Weather
+from ebbtide_testing.cluster.virtual_clock import VirtualClock
 
 TABLE = RoutingTable(7, {"chat": (SeatRoute("chat/0", "chat/0#0", "chat/0#0"),)})
 KEY = KeyGrant(name="team", sha256="0" * 64, scopes=("models", "generate"))

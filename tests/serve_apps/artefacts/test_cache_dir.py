@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ebbtide.agent.process import started_ticks
+from ebbtide.system.process import started_ticks
 from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
 
 

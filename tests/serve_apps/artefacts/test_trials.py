@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.process import started_ticks
 from ebbtide.storage.names import ObjectId
+from ebbtide.system.process import started_ticks
 from ebbtide_serve.artefacts import trials
 from ebbtide_serve.artefacts.cache_dir import own_directory
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.config.storage import StorageSection
+from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import NotPublished, TransferTimeout

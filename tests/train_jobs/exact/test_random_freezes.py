@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ebbtide.snapshot.driver.fake_book import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import opened
 from tests.platform.helper.trees import helping
 from tests.train_jobs import gangs
 from tests.train_jobs.exact.courses import Course, must_equal, random_parks

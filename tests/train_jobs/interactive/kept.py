@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from ebbtide.agent.slot_lock import SlotLock
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import JobDirective, Lease, RankReport, SlotRef, Want
 from ebbtide.helper.client import Helper
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown
@@ -287,7 +287,7 @@ class Kept:
         return self._leader
 
     def holder(self) -> object:
-        from ebbtide.agent.slot_lock import probe
+        from ebbtide.agent.slot_locks.slot_lock import probe
 
         return probe(self.locks, SLOT)
 

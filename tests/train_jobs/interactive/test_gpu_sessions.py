@@ -17,15 +17,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ebbtide.agent.process import is_alive
-from ebbtide.agent.slot_lock import SlotLock, probe
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, probe
 from ebbtide.client.messages import Want
 from ebbtide.helper.client import Helper
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.fake_book import opened
-from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
-from ebbtide.snapshot.driver.fake_users import users_of
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
+from ebbtide.system.process import is_alive
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
+from ebbtide_testing.gpu_driver.fake_users import users_of
 from ebbtide_train.interactive import helper_port
 from ebbtide_train.interactive.command_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
@@ -54,7 +54,8 @@ class Node:
 
     def _start(self) -> None:
         socket = str(self.folder / "helper.sock")
-        command = [sys.executable, "-m", "ebbtide.helper", "--socket", socket, "--fake-driver", str(self.fake)]
+        module = "ebbtide_testing.gpu_driver"
+        command = [sys.executable, "-m", module, "--socket", socket, "--fake-driver", str(self.fake)]
         self.process = subprocess.Popen([*command, *self._words], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
         while not (line := self.process.stdout.readline()).startswith("ready"):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.slot_lock import probe
+from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import Want
 from ebbtide_train.interactive import helper_port
 from ebbtide_train.interactive.errors import CannotRevive

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from ebbtide.agent.errors import SlotBusy
-from ebbtide.agent.process import is_alive
-from ebbtide.agent.slot_lock import SlotLock, lock_file
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file
 from ebbtide.client.messages import RankPhase, Want
+from ebbtide.system.process import is_alive
 from ebbtide_train.interactive.command_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
 from ebbtide_train.interactive.image_place import COMMIT, ImagePlace

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ebbtide.agent.errors import SlotBusy
-from ebbtide.agent.slot_lock import SlotLock, lock_file, probe
+from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import Want
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.keeper import End

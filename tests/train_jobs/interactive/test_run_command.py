@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ebbtide.client.cluster import ClusterRecord, save_cluster
+from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide.config.sessions import SessionsSection
+from ebbtide.config.sections.sessions_section import SessionsSection
 from ebbtide_train.interactive import command_run
 from ebbtide_train.interactive.command_run import run_command
 from ebbtide_train.interactive.command_sessions import sessions, sessions_command

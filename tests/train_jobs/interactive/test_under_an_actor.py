@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import ray
 
-from ebbtide.agent.process import is_alive, started_ticks
 from ebbtide.client.messages import Want
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import Refused
+from ebbtide.system.process import is_alive, started_ticks
 from ebbtide_train.interactive.helper_port import HelperSnapshots
 from tests.criu import criu_or_skip
 from tests.train_jobs.conftest import FakePool

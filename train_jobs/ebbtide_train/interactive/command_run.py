@@ -11,11 +11,11 @@ from typing import Any
 import click
 from ray.job_submission import JobSubmissionClient
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.cli.output import json_option, print_json
-from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_train.dashboard import dashboard_url
 from ebbtide_train.interactive.handing_over import follow, hand_over

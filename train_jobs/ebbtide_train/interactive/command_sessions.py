@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from ebbtide.cli.errors import BadInput
-from ebbtide.cli.output import json_option, print_json, print_table, warn
-from ebbtide.client.cluster import ClusterRecord, NoPool, load_cluster
-from ebbtide.client.join import ClusterUnreachable, join
-from ebbtide.client.link import ArbiterLink
+from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.state_lines import describe, job_view
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from ebbtide.client.cluster import ClusterRecord
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_train.connect import ADDRESS_VARIABLE
 from ebbtide_train.interactive.request import Request
 from ebbtide_train.link import Link

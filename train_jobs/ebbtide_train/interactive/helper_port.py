@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import HelperError, Lost, OutcomeUnknown
-from ebbtide.helper.messages import IMAGE_S
+from ebbtide.helper.protocol.requests import IMAGE_S
 from ebbtide_train.interactive import errors
 from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.tree import Process

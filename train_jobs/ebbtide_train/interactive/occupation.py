@@ -8,7 +8,7 @@ import os
 import time
 
 from ebbtide.client.messages import Lease
-from ebbtide.helper.messages import IMAGE_S
+from ebbtide.helper.protocol.requests import IMAGE_S
 from ebbtide_train.interactive.errors import CannotStart, SessionCrashed
 from ebbtide_train.interactive.image_place import ImagePlace
 from ebbtide_train.interactive.leader import GO, me

@@ -4,8 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError
 
-from ebbtide.config.scalars import Seconds, SecondsOrZero, SizeBytes, Slug
-from ebbtide.config.section import Section
+from ebbtide.config.sections.scalars import Seconds, SecondsOrZero, SizeBytes, Slug
+from ebbtide.config.sections.section import Section
 
 GRACE_S = 120.0
 """From "step aside" to kill. CRIU wrote 4 GiB in 18 s on a slow disk (measured): 25 GiB in this time."""

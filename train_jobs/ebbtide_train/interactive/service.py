@@ -13,8 +13,8 @@ from typing import Any
 import click
 from ray.train import Result, TrainingFailedError
 
-from ebbtide.cli.errors import BadInput, CommandFailed
-from ebbtide.config.sessions import SessionsSection
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.config.sections.sessions_section import SessionsSection
 from ebbtide_train.blame import describe
 from ebbtide_train.connect import ask, connect
 from ebbtide_train.errors import JobLost, NoArbiter, PoolProblem

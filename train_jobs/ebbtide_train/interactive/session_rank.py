@@ -7,11 +7,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from ebbtide.agent.slot_lock import SlotLock
-from ebbtide.client.link import ArbiterLink
+from ebbtide.agent.slot_locks.slot_lock import SlotLock
+from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import Lease
-from ebbtide.client.runtime_dir import HELPER_SOCKET
 from ebbtide.helper.client import Helper
+from ebbtide.system.runtime_dir import HELPER_SOCKET
 from ebbtide_train.interactive.gpu_use import NvmlMeter
 from ebbtide_train.interactive.helper_port import HelperSnapshots
 from ebbtide_train.interactive.idle_watch import IdleWatch

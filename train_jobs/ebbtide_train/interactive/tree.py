@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.agent.process import is_alive, kill_exactly, started_ticks
+from ebbtide.system.process import is_alive, kill_exactly, started_ticks
 
 _PPID, _SESSION, _UTIME, _START = 4 - 3, 6 - 3, 14 - 3, 22 - 3  # fields of proc(5) after the command's closing bracket
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,7 @@ first one from here, ``{"pid", "started"}`` of the leader or ``{"error"}``; then
 replaces the shared lock.
 
 If keeper and warden are killed together, the tree lives until its leader notices, half a second at most (see
-``leader``); until then the lock's file speaks for it (see ``ebbtide.agent.lock_content``).
+``leader``); until then the lock's file speaks for it (see ``ebbtide.agent.slot_locks.lock_content``).
 """
 
 import ctypes

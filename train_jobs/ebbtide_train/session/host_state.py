@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from enum import Enum
 
 from ebbtide.snapshot.errors import PoolTooSmall, SnapshotError
-from ebbtide.snapshot.evict import Evicted, Plan, copy_out
-from ebbtide.snapshot.host_memory import HostMemory, HostRegion
-from ebbtide.snapshot.page_lock import NothingLocked, Pages
+from ebbtide.snapshot.eviction.host_memory import HostMemory, HostRegion
+from ebbtide.snapshot.eviction.page_lock import NothingLocked, Pages
+from ebbtide.snapshot.eviction.tensor_eviction import Evicted, Plan, copy_out
 from ebbtide_train.session.portable import Portable
 
 _logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from ebbtide.snapshot.regions.look import RegionView
-from ebbtide.snapshot.regions.states import RegionState
+from ebbtide.snapshot.regions.region_states import RegionState
+from ebbtide.snapshot.regions.region_view import RegionView
 from ebbtide.storage.checkpoints.run_directory.lineage import EpochFound, newest
 from ebbtide_train.session.errors import ParkedStateUnusable
 from ebbtide_train.session.portable import Noted, read_note

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ebbtide.snapshot.errors import PoolTooSmall, RegionBusy, SnapshotError
-from ebbtide.snapshot.host_memory import HostRegion
+from ebbtide.snapshot.eviction.host_memory import HostRegion
 from ebbtide.snapshot.regions.region import Region
-from ebbtide.snapshot.regions.states import RegionKey
+from ebbtide.snapshot.regions.region_states import RegionKey
 
 TRIES = 3  # it may be taken back between the answer and the opening, since nobody had it yet
 
@@ -23,7 +23,7 @@ class Lender(Protocol):
 
 
 class LentMemory:
-    """See `ebbtide.snapshot.host_memory.HostMemory`."""
+    """See `ebbtide.snapshot.eviction.host_memory.HostMemory`."""
 
     def __init__(self, lender: Lender, key: RegionKey) -> None:
         """Nothing is lent yet. ``key``: of this rank, with the lease epoch that its gang began with."""

@@ -17,12 +17,12 @@ import torch
 
 from ebbtide.client.messages import Lease
 from ebbtide.snapshot.errors import NotEvictable, SnapshotError
-from ebbtide.snapshot.evict import discard, plan
-from ebbtide.snapshot.host_copy import threads_for
-from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
-from ebbtide.snapshot.memory import malloc_trim
+from ebbtide.snapshot.eviction.host_copy import threads_for
+from ebbtide.snapshot.eviction.host_memory import HostMemory, OwnMemory
+from ebbtide.snapshot.eviction.page_lock import NothingLocked, PageLock
+from ebbtide.snapshot.eviction.tensor_eviction import discard, plan
 from ebbtide.snapshot.nccl import chosen
-from ebbtide.snapshot.page_lock import NothingLocked, PageLock
+from ebbtide.system.process_memory import malloc_trim
 from ebbtide_train.session.device_context import ContextStays, DeviceContext, NothingStays
 from ebbtide_train.session.group import Group
 from ebbtide_train.session.host_state import HostState

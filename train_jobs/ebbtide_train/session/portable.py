@@ -22,7 +22,7 @@ import torch
 import xxhash
 
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
-from ebbtide.snapshot.evict import Plan
+from ebbtide.snapshot.eviction.tensor_eviction import Plan
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import parts_of
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide.storage.checkpoints.state.plain_state import unpack

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ebbtide.snapshot.errors import RegionBusy, SnapshotError
-from ebbtide.snapshot.regions.read import read_region
+from ebbtide.snapshot.regions.region_takeover import read_region
 from ebbtide.storage.checkpoints.run_directory.lineage import EpochFound
 from ebbtide.storage.checkpoints.run_directory.run_paths import RunPaths
 from ebbtide.storage.checkpoints.run_directory.run_survey import look

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ebbtide.client.messages import RankPhase
 from ebbtide.snapshot import nccl
-from ebbtide.snapshot.host_memory import HostMemory, OwnMemory
+from ebbtide.snapshot.eviction.host_memory import HostMemory, OwnMemory
 from ebbtide_train.session import rng
 from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
 from ebbtide_train.session.device_context import DeviceContext
@@ -206,7 +206,7 @@ class TrainingSession:
     def open(self) -> None:
         """Take the slot and seed every generator alike; before the author makes a model."""
         # Read by torch at its first allocation (c10/core/impl/alloc_cpu.cpp): tensors in huge pages leave the CPU's
-        # memory, and come back, several times faster (ebbtide.snapshot.host_copy).
+        # memory, and come back, several times faster (ebbtide.snapshot.eviction.host_copy).
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
         settings = self.settings
         if self.device.type == "cuda" and (settings.in_place or settings.deterministic):

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ebbtide.snapshot.evict import tensors_in
+from ebbtide.snapshot.eviction.tensor_eviction import tensors_in
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.split import Layout, is_split, layouts
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.demand.replica_target import Want
 from ebbtide_autoscaler.core.plan.inputs import Away, Memory, PolicyConfig, Snapshot
 

@@ -16,7 +16,7 @@ from itertools import groupby
 
 from ebbtide.pool.events import Decision, DrainSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
-from ebbtide.pool.index import awaited
+from ebbtide.pool.lookup.index import awaited
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, Quiet, satisfied
 from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, Want, may_go, wants

@@ -9,19 +9,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ebbtide.pool.follow import grouped, summed
 from ebbtide.pool.ids import EndpointName, SeatId, number_of
+from ebbtide.pool.lookup.derived_maps import grouped, summed
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.load import asked, running
 from ebbtide_autoscaler.core.demand.schedule import scheduled
 from ebbtide_autoscaler.core.demand.slo import for_s, missed, proven, since, slowness
 from ebbtide_autoscaler.core.demand.surge_headroom import keeps_room, noted_strain_s, room_kept, strains
+from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.outdated import why_outdated
-from ebbtide_autoscaler.forecast.outlook import Outlook
 
 STEP_DOWN = 1 / 8  # of the replicas at once: half of them are gone after six waits, should demand have been misjudged
 

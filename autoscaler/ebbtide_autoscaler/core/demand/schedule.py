@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo
 
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import EndpointSpec, Scheduled
-from ebbtide.pool.words import many
 
 SPARE = 1.5  # of the time that a start took last: one start in ten is taken to need 1.7 times the median
 

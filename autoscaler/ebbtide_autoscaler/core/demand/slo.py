@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ebbtide.client.messages import LATENCY_WINDOW_S
 from ebbtide.pool.ids import SeatId
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import SeatRecord
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.plan.inputs import NOTED_EVERY_S, EndpointMemory, EndpointSignals, PolicyConfig
 
 SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment

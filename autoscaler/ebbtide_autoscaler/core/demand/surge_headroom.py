@@ -7,8 +7,8 @@ and most do so before a request is late: a queue is seen long before it is as lo
 """
 
 from ebbtide.pool.spec import EndpointSpec
+from ebbtide_autoscaler.core.forecast.outlook import MOST_ROOM
 from ebbtide_autoscaler.core.plan.inputs import NOTED_EVERY_S, EndpointMemory, EndpointSignals
-from ebbtide_autoscaler.forecast.outlook import MOST_ROOM
 
 # In the burst hour a third of it, and in three days two thirds and twice as much, gave nearly the same: surges either
 # hurt all the time, or not at all (decision 027).

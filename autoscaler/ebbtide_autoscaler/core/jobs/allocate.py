@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from heapq import merge
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
-from ebbtide.pool.follow import chosen, ordered
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import in_state
+from ebbtide.pool.lookup.derived_maps import chosen, ordered
+from ebbtide.pool.lookup.index import in_state
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.replica_target import COMING
 from ebbtide_autoscaler.core.jobs.parked_reservations import can_return, kept_for_parked, released_too_late
 from ebbtide_autoscaler.core.jobs.queue import (

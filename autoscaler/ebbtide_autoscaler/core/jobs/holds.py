@@ -9,8 +9,8 @@ its return before its release.
 from datetime import UTC, datetime
 
 from ebbtide.pool.events import StopJob
-from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.lookup.derived_maps import chosen
 from ebbtide.pool.state import Hold, JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.jobs.step_aside import leave

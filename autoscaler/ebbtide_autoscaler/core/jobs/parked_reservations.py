@@ -12,9 +12,9 @@ it was made. From all other jobs it is kept as usual.
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain
 
-from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import awaited
+from ebbtide.pool.lookup.derived_maps import chosen
+from ebbtide.pool.lookup.index import awaited
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig

@@ -7,11 +7,11 @@ from functools import lru_cache
 
 from ebbtide.client.messages import NodeMeans, RankReport
 from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of
-from ebbtide.pool.index import by_node
+from ebbtide.pool.lookup.index import by_node
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_IN_HOST_MEMORY, JobState
-from ebbtide.snapshot.tiers.aside import Asks, StepAside, There, step_aside
+from ebbtide.snapshot.tiers.step_aside import Asks, StepAside, There, step_aside
 from ebbtide_autoscaler.core.observe.observation import Seen
 
 LIVING = frozenset(JobState) - {JobState.ENDED}

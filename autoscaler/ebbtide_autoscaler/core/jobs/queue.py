@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ebbtide.pool.follow import lined_up, ordered
 from ebbtide.pool.ids import JobName
+from ebbtide.pool.lookup.derived_maps import lined_up, ordered
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.plan.job_order import turn

@@ -5,13 +5,13 @@ from statistics import median
 
 from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import JobName, NodeId, node_of
-from ebbtide.pool.index import nodes_with, on_nodes
+from ebbtide.pool.lookup.index import nodes_with, on_nodes
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide.pool.words import many
 from ebbtide.snapshot.tiers import Tier
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.step_aside import leave
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.job_order import turn

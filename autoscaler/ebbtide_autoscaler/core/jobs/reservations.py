@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.index import awaited, by_node, in_state, nodes_with, remembered
+from ebbtide.pool.lookup.derived_maps import chosen
+from ebbtide.pool.lookup.index import awaited, by_node, in_state, nodes_with, remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
 from math import inf
 
-from ebbtide.pool.follow import ordered
 from ebbtide.pool.ids import JobName, SlotId
+from ebbtide.pool.lookup.derived_maps import ordered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState

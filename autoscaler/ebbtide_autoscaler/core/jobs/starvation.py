@@ -1,11 +1,11 @@
 """A job that has waited for too long, or claims what its team was promised: who makes room for it. Pure."""
 
 from ebbtide.pool.events import Move, StopJob
-from ebbtide.pool.index import in_state
+from ebbtide.pool.lookup.index import in_state
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import SlotState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.jobs.slot_budget import Table, running
 from ebbtide_autoscaler.core.jobs.step_aside import leave
 from ebbtide_autoscaler.core.plan.job_order import turn

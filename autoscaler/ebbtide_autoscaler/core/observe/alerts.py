@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ebbtide.config.pool import PoolMode
-from ebbtide.pool.drain import let_go
+from ebbtide.config.sections.pool_section import PoolMode
+from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.observation import Seen
 from ebbtide_autoscaler.core.observe.observe import GATEWAY_FRESH_S

@@ -5,9 +5,9 @@ fact is a consequence of the present state and of level-triggered reports alone,
 repeated or late, or an arbiter that died in between, changes nothing but the time.
 """
 
-from ebbtide.pool import index
 from ebbtide.pool.events import Body, JobForgotten, NodeForgotten
-from ebbtide.pool.retention import nodes_to_forget, to_forget
+from ebbtide.pool.lookup import index
+from ebbtide.pool.rules.record_retention import nodes_to_forget, to_forget
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe import job_facts, seat_facts, slot_facts
 from ebbtide_autoscaler.core.observe.observation import Limits, Seen

@@ -15,10 +15,10 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.index import in_state
+from ebbtide.pool.lookup.index import in_state
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Seen
 
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})

@@ -9,13 +9,13 @@ number of slots retires in the same way and comes back with the new number.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ebbtide.config.root import PoolFile
-from ebbtide.pool.apply_seat import occupied_seats
+from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.events import Body, DrainSeat, EndpointDeclared, EndpointRemoved
+from ebbtide.pool.handlers.seat_handlers import occupied_seats
 from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import EndpointRecord, PoolState
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState
-from ebbtide.pool.words import many
 
 MAY_DRAIN = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY}) | SEAT_PARKS
 

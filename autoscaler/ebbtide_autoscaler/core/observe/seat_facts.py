@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ebbtide.client.messages import GatewayReport, RankLoad, ReplicaPhase, ReplicaReport
-from ebbtide.pool.apply_seat import is_sound
 from ebbtide.pool.events import Body, Loaded, SeatDied, SeatDrained, SeatGone, SeatLanded, SeatReady, SeatStopped
+from ebbtide.pool.handlers.seat_handlers import is_sound
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.index import in_state
+from ebbtide.pool.lookup.index import in_state
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
 from ebbtide_autoscaler.core.observe.observation import Heard, Limits, Seen

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 
-from ebbtide.pool.follow import chosen
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.index import remembered
+from ebbtide.pool.lookup.derived_maps import chosen
+from ebbtide.pool.lookup.index import remembered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState

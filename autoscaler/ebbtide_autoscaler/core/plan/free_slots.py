@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ebbtide.pool.ids import NodeId, SlotId, node_of
-from ebbtide.pool.index import awaited, nodes_with, remembered
+from ebbtide.pool.lookup.index import awaited, nodes_with, remembered
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.plan.placement import askable, lendable, placing_nodes

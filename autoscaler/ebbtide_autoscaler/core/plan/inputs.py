@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
+from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.plan.fair_share import Team
-from ebbtide_autoscaler.forecast.outlook import Outlook
 
 NOTED_EVERY_S = 30.0
 """How often it is noted that a condition lasts: each note is a record of the ledger, for which the tick waits.

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from ebbtide.pool.follow import chosen, summed
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.index import nodes_with, on_nodes
+from ebbtide.pool.lookup.derived_maps import chosen, summed
+from ebbtide.pool.lookup.index import nodes_with, on_nodes
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState

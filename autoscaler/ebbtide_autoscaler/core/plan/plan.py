@@ -7,7 +7,7 @@ from math import inf
 from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.pool.subject import subject
-from ebbtide.snapshot.tiers.aside import StepAside
+from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.plan.fair_share import Shares
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.pending_reasons import Alike

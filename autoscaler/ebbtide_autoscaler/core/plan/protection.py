@@ -1,9 +1,9 @@
 """Whether a job may be asked to step aside now: by its class, how long it has run, and how often it was asked. Pure."""
 
-from ebbtide.pool.apply_job import PREEMPTION_WINDOW_S
+from ebbtide.pool.handlers.job_handlers import PREEMPTION_WINDOW_S
+from ebbtide.pool.plural import many
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
-from ebbtide.pool.words import many
 
 
 def at_its_bound(now_s: float, job: JobRecord) -> str:

@@ -11,10 +11,10 @@ from math import ceil
 
 from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, endpoint_of, node_of
-from ebbtide.pool.index import nodes_with
+from ebbtide.pool.lookup.index import nodes_with
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState, SlotState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.replica_target import Want, may_go
 from ebbtide_autoscaler.core.plan.plan import Draft
 from ebbtide_autoscaler.core.replicas.warm_pool import park_or_drain

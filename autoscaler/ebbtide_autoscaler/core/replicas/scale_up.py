@@ -11,8 +11,8 @@ from heapq import heapify, heappop, heappush
 
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import SeatId
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState, SeatRecord
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.replica_target import Want
 from ebbtide_autoscaler.core.plan.plan import Draft
 from ebbtide_autoscaler.core.replicas import start_backoff, warm_pool

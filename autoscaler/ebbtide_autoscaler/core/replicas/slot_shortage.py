@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from ebbtide.pool.ids import NodeId, SeatId
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.replica_target import Want
 from ebbtide_autoscaler.core.plan.plan import Draft
 

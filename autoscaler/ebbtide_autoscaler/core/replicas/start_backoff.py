@@ -8,13 +8,13 @@ waits twice as long as the last one, and jobs step aside for a try less and less
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ebbtide.pool.apply_seat import is_sound
 from ebbtide.pool.backoff import BACKOFF_MAX_S, backoff_s
-from ebbtide.pool.follow import grouped
+from ebbtide.pool.handlers.seat_handlers import is_sound
 from ebbtide.pool.ids import EndpointName, SeatId, number_of, seat_id
+from ebbtide.pool.lookup.derived_maps import grouped
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide.pool.words import many
 
 DISTURB_MAX_S = 600.0  # longest wait before a job steps aside for it: some seconds lost, so 1 % of its time at most
 

@@ -8,14 +8,14 @@ those that run there included: what a job was promised at its admission goes fir
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ebbtide.pool import index
 from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
-from ebbtide.pool.follow import chosen, grouped, summed
 from ebbtide.pool.ids import EndpointName, NodeId, number_of
-from ebbtide.pool.index import remembered
+from ebbtide.pool.lookup import index
+from ebbtide.pool.lookup.derived_maps import chosen, grouped, summed
+from ebbtide.pool.lookup.index import remembered
+from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide.pool.words import many
 from ebbtide_autoscaler.core.demand.replica_target import Want, warm_count
 from ebbtide_autoscaler.core.plan.outdated import node_of_seat, stale_seats, why_outdated
 from ebbtide_autoscaler.core.plan.plan import Draft

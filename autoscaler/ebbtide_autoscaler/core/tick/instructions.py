@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ebbtide.pool.drain import let_go
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, place_of
-from ebbtide.pool.index import in_state
-from ebbtide.pool.retention import may_come_back
+from ebbtide.pool.lookup.index import in_state
+from ebbtide.pool.rules.drain import let_go
+from ebbtide.pool.rules.record_retention import may_come_back
 from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
 from ebbtide_autoscaler.core.observe.observation import PARK_S, FenceView, Seen

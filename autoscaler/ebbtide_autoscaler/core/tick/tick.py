@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ebbtide.pool.apply import apply
 from ebbtide.pool.errors import IllegalTransition
 from ebbtide.pool.events import Body, Decision, Event
+from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, RecordId, SeatId, SlotId
-from ebbtide.pool.promises import check
+from ebbtide.pool.rules.promises import check
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.subject import subject
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.jobs.holds import why_held
 from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, asides
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
@@ -21,7 +22,6 @@ from ebbtide_autoscaler.core.observe.derive import advance
 from ebbtide_autoscaler.core.observe.observation import Limits, Seen
 from ebbtide_autoscaler.core.observe.observe import as_if_ours, traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.forecast.outlook import Outlook
 
 ROUNDS_MAX = 8  # facts that follow from facts: slot freed -> job stopped -> ... is 3 deep
 

@@ -1,1 +1,1 @@
-"""The node's host memory for parked state: who may have how much, and what becomes of what dead borrowers left."""
+"""Host memory of the node for parked state: lent within a budget, and cleared up after borrowers that died."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from ebbtide.diagnostics.probe.fact import Fact, hindering
 from ebbtide.diagnostics.probe.helper_facts import HelperSaid
 from ebbtide.helper.criu.connections import holders_elsewhere, sockets_of
+from ebbtide.helper.criu.criu_program import VARIABLE, Criu, NoCriu, find
 from ebbtide.helper.criu.objections import Ends, Objection, objections, pipes, socket_inodes
 from ebbtide.helper.criu.proc_tree import Member, look_at
-from ebbtide.helper.criu.program import VARIABLE, Criu, NoCriu, find
 from ebbtide.snapshot.tiers import Means
 
 _BLOCKED = hindering(Means.CRIU)

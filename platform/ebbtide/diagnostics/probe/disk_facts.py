@@ -6,7 +6,7 @@ from ebbtide.diagnostics.host.deadline import NoAnswer, within
 from ebbtide.diagnostics.probe.fact import Fact, hindering
 from ebbtide.diagnostics.probe.memory_facts import Room, free_bytes
 from ebbtide.snapshot.tiers import Means
-from ebbtide.snapshot.tiers.words import gigabytes
+from ebbtide.snapshot.tiers.formatting import gigabytes
 
 LOOK_S = 5.0  # a filesystem answers in milliseconds, or it hangs
 

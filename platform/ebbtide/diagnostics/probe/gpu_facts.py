@@ -1,8 +1,8 @@
 """GPUs of this node: whether their driver can freeze processes, and the modes in which no driver can.
 
 Sources: NVIDIA/cuda-checkpoint README and issues 42 (MIG) and 51 (aarch64); defects of single versions stand in
-`ebbtide.snapshot.driver.defects`. Never supported by any driver that was found: MIG, MPS, managed memory, multicast
-objects of NVLS.
+`ebbtide.snapshot.driver.cuda.driver_defects`. Never supported by any driver that was found: MIG, MPS, managed memory,
+multicast objects of NVLS.
 
 What the driver itself says of its abilities is the helper's word (`Capabilities` of the driver port), if one answers.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ebbtide.diagnostics.doctor.gpu_check import GpuReading, read_gpu
 from ebbtide.diagnostics.host.machine_reader import Machine
 from ebbtide.diagnostics.probe.fact import Fact, hindering
-from ebbtide.snapshot.driver.defects import REMEDY, defect
+from ebbtide.snapshot.driver.cuda.driver_defects import REMEDY, defect
 from ebbtide.snapshot.driver.port import Capabilities
 from ebbtide.snapshot.tiers import Means
 

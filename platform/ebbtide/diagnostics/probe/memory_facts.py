@@ -16,7 +16,7 @@ from ebbtide.diagnostics.doctor.memory_check import read_memory
 from ebbtide.diagnostics.host.machine_reader import Machine
 from ebbtide.diagnostics.probe.fact import Fact, hindering
 from ebbtide.snapshot.tiers import Means
-from ebbtide.snapshot.tiers.words import gigabytes
+from ebbtide.snapshot.tiers.formatting import gigabytes
 
 SHM = "/dev/shm"
 RAY_THRESHOLD = 0.95  # Ray's own default

@@ -13,8 +13,8 @@ from ebbtide.diagnostics.probe.fact import Fact, Value, obstacles
 from ebbtide.diagnostics.probe.node_reading import NodeReading
 from ebbtide.diagnostics.probe.rehearsal import Act
 from ebbtide.snapshot.tiers import Choice, Facts, Hindrance, Lane, Rates, Tier, Wish, choose, together
-from ebbtide.snapshot.tiers.model import REMAINDER_BYTES
-from ebbtide.snapshot.tiers.words import IN_WORDS, seconds
+from ebbtide.snapshot.tiers.cost_model import REMAINDER_BYTES
+from ebbtide.snapshot.tiers.formatting import IN_WORDS, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from ebbtide.diagnostics.host.machine_reader import Machine
 from ebbtide.diagnostics.probe.fact import Fact, hindering
 from ebbtide.snapshot import nccl
 from ebbtide.snapshot.tiers import Means
-from ebbtide.snapshot.tiers.words import gigabytes
+from ebbtide.snapshot.tiers.formatting import gigabytes
 
 _PARENT_FIELD = 4 - 3  # proc(5): ppid is field 4; fields from 3 on follow the command's closing bracket
 _STARTED_FIELD = 22 - 3

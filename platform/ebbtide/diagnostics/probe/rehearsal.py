@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ebbtide.diagnostics.doctor.bandwidth_check import measure_bandwidth
 from ebbtide.snapshot.tiers import Lane, Rate
-from ebbtide.snapshot.tiers.words import gigabytes, rate
+from ebbtide.snapshot.tiers.formatting import gigabytes, rate
 from ebbtide.storage.memory.buffer_pool import process_pool
 from ebbtide.storage.posix.posix_transport import PosixTransport
 

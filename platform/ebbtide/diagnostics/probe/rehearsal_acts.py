@@ -15,7 +15,7 @@ from ebbtide.diagnostics.probe.rehearsal import (
     spill_and_back,
 )
 from ebbtide.diagnostics.probe.rehearsal_criu import image_and_back
-from ebbtide.helper.criu.program import Criu, find
+from ebbtide.helper.criu.criu_program import Criu, find
 from ebbtide.snapshot.rates_file import write_rates
 
 

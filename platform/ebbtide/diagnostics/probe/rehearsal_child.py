@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import torch
 import xxhash
 
-from ebbtide.snapshot.evict import evict, plan
-from ebbtide.snapshot.host_pool import HostPool
-from ebbtide.snapshot.memory import anonymous_bytes, malloc_trim
+from ebbtide.snapshot.eviction.host_pool import HostPool
+from ebbtide.snapshot.eviction.tensor_eviction import evict, plan
+from ebbtide.system.process_memory import anonymous_bytes, malloc_trim
 
 LARGE_BYTES = 64 << 20  # a layer of a model of a few billion parameters
 SMALL_BYTES = 16 << 10  # its norms

@@ -11,11 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from ebbtide.agent.process import await_end, kill_exactly, started_ticks
 from ebbtide.diagnostics.probe.rehearsal import Act, RehearsalFailed
-from ebbtide.helper.criu.program import Criu
+from ebbtide.helper.criu.criu_program import Criu
 from ebbtide.snapshot.tiers import Lane, Rate
-from ebbtide.snapshot.tiers.words import gigabytes, rate, seconds
+from ebbtide.snapshot.tiers.formatting import gigabytes, rate, seconds
+from ebbtide.system.process import await_end, kill_exactly, started_ticks
 
 CHILD_BYTES = 64 << 20  # with Python itself an image of some 75 MB: a fraction of a second each way
 STEP_S = 60.0  # for each of CRIU's two runs; 4 GB took it 18 s

@@ -22,7 +22,7 @@ from typing import Literal
 import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ebbtide.helper.criu.machine import Machine
+from ebbtide.helper.criu.machine_profile import Machine
 from ebbtide.helper.criu.needs import Needs
 from ebbtide.helper.errors import Refused
 from ebbtide.storage.errors import StorageError

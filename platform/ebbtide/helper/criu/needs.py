@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ebbtide.helper.criu.machine import build_of
+from ebbtide.helper.criu.machine_profile import build_of
 from ebbtide.helper.criu.objections import DEVICES
 from ebbtide.helper.criu.proc_tree import Opened, Tree
 

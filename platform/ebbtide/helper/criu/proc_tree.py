@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ebbtide.agent.process import started_ticks
+from ebbtide.system.process import started_ticks
 
 _KIB = 1024
 _NAMESPACES = ("pid", "mnt", "net", "ipc", "uts", "user")

@@ -20,7 +20,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
 
 
 class DriverError(Exception):

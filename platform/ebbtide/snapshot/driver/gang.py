@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
 from ebbtide.snapshot.driver.errors import (
     DriverError,
     DriverFailed,
@@ -26,7 +26,7 @@ from ebbtide.snapshot.driver.errors import (
 )
 from ebbtide.snapshot.driver.gang_plan import WAYS, Step, Verb, goals_back, next_step
 from ebbtide.snapshot.driver.port import GpuMap
-from ebbtide.snapshot.driver.states import STEADY, Call, ProcessState, after
+from ebbtide.snapshot.driver.process_states import STEADY, Call, ProcessState, after
 
 _POLL_S = 0.02  # reading a state back is cheap, and a parked gang's slots wait for it
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ebbtide.snapshot.driver.states import Call, ProcessState
+from ebbtide.snapshot.driver.process_states import Call, ProcessState
 
 _RUNNING, _LOCKED, _CHECKPOINTED = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
 

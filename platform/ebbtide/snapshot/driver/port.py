@@ -3,15 +3,15 @@
 A pid is checked by nobody here: that it still means the process that was registered is for the caller to see, by its
 start time, right before each call.
 
-Not guaranteed by any adapter: that a call ends. Blocking calls take as long as the driver takes; `bounded` puts a
-deadline on them.
+Not guaranteed by any adapter: that a call ends. Blocking calls take as long as the driver takes; `bounded_driver` puts
+a deadline on them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
 
 GpuMap = Mapping[str, str]
 """From the uuid of a GPU at the checkpoint to that of the GPU to restore onto (``GPU-<hex>``, as NVML writes them).
@@ -56,7 +56,7 @@ class Capabilities:
 
 
 class Driver(Protocol):
-    """Freezes and thaws processes; see `states` for the order of calls. Shared by threads, one call per pid at a time.
+    """Freezes and thaws processes, in the order of `process_states`. Threads may share it; one call per pid at a time.
 
     Every call but `capabilities` raises, about this pid:
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ebbtide.snapshot.errors import RegionDamaged
-from ebbtide.snapshot.regions.states import RegionKey, RegionState
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
 
 HEADER_BYTES = 4096  # a page, so that the payload behind it is aligned for direct I/O
 SLOT_BYTES = HEADER_BYTES // 2

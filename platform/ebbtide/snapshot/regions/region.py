@@ -32,10 +32,10 @@ import xxhash
 from ebbtide.snapshot.errors import RegionBusy, RegionMisused
 from ebbtide.snapshot.regions import layout, pages
 from ebbtide.snapshot.regions.borrower_lock import borrow
-from ebbtide.snapshot.regions.files import open_region, read_header, write
 from ebbtide.snapshot.regions.header import HEADER_BYTES, Header, encode, slot_offset
-from ebbtide.snapshot.regions.mapped import as_tensor
-from ebbtide.snapshot.regions.states import RegionKey, RegionState, check
+from ebbtide.snapshot.regions.mapped_tensor import as_tensor
+from ebbtide.snapshot.regions.region_file import open_region, read_header, write
+from ebbtide.snapshot.regions.region_states import RegionKey, RegionState, check
 
 _borrowed: "weakref.WeakSet[Region]" = weakref.WeakSet()
 

@@ -26,7 +26,6 @@ from typing import Protocol
 
 import torch
 
-from ebbtide.modes import Place, took
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.device.device_queue import DeviceQueue, pinned_pool, queue_for
 from ebbtide.storage.device.device_transport import DeviceTransport, Source, StagedTransport
@@ -39,6 +38,7 @@ from ebbtide.storage.memory.buffer_pool import DEFAULT_COUNT, BufferPool
 from ebbtide.storage.posix.posix_calls import SystemCalls
 from ebbtide.storage.posix.posix_transport import PosixTransport
 from ebbtide.storage.transport.transfer_report import TransferReport
+from ebbtide.system.modes import Place, took
 
 logger = logging.getLogger(__name__)
 

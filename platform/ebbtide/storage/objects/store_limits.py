@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ebbtide.config.storage import StorageSection
+from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.storage.files.durable_files import Disk, telling
 
 LIMITS = "limits.json"  # in the shared directory

@@ -1,7 +1,7 @@
 """Asking a fake driver by the name of the call; also run in subprocesses, so it imports little."""
 
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.states import Call, ProcessState
+from ebbtide.snapshot.driver.process_states import Call, ProcessState
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
 
 PATHS = {
     ProcessState.RUNNING: (),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.cuda import CudaDriver
-from ebbtide.snapshot.driver.cuda_library import CudaLibrary, NoCuda
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
+from ebbtide.snapshot.driver.cuda.cuda_driver import CudaDriver
+from ebbtide.snapshot.driver.cuda.cuda_library import CudaLibrary, NoCuda
+from ebbtide.snapshot.driver.driver_choice import find_driver
 from ebbtide.snapshot.driver.errors import (
     CopyFailed,
     DriverFailed,
@@ -22,11 +23,10 @@ from ebbtide.snapshot.driver.errors import (
     LockTimeout,
     ProcessGone,
 )
-from ebbtide.snapshot.driver.find import find_driver
 from ebbtide.snapshot.driver.gang import move
 from ebbtide.snapshot.driver.gang_plan import Verb
 from ebbtide.snapshot.driver.port import Extent, Operation
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
 from tests.platform.snapshot.driver.carry import carry
 from tests.platform.snapshot.driver.sleepers import sleepers
 

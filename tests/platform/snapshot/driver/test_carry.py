@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.snapshot.driver.errors import CopyFailed
-from ebbtide.snapshot.driver.fake import FakeDriver
 from ebbtide.snapshot.driver.port import Extent, Operation
-from ebbtide.snapshot.driver.states import ProcessState
+from ebbtide.snapshot.driver.process_states import ProcessState
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
 from tests.platform.snapshot.driver.carry import carry
 from tests.platform.snapshot.driver.sleepers import sleepers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.snapshot.driver.cuda_library import CudaLibrary, NoCuda
+from ebbtide.snapshot.driver.cuda.cuda_library import CudaLibrary, NoCuda
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -60,7 +60,8 @@ def test_without_a_driver_it_says_so() -> None:
 def test_it_is_imported_without_cuda_torch_or_ray() -> None:
     """The helper starts in no time, also where there is no GPU."""
     code = (
-        "import sys, ebbtide.snapshot.driver.find, ebbtide.snapshot.driver.gang, ebbtide.snapshot.driver.fake;"
+        "import sys, ebbtide.snapshot.driver.driver_choice, ebbtide.snapshot.driver.gang;"
+        "import ebbtide_testing.gpu_driver.fake_driver;"
         "print([name for name in ('cuda', 'torch', 'ray', 'numpy', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
 from ebbtide.snapshot.driver.errors import GangError, GangLost, GangUnsettled
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.fake_book import opened
-from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide.snapshot.driver.gang import move
 from ebbtide.snapshot.driver.gang_plan import Verb
 from ebbtide.snapshot.driver.port import GpuMap
-from ebbtide.snapshot.driver.states import STEADY, TABLE, Call, ProcessState
+from ebbtide.snapshot.driver.process_states import STEADY, TABLE, Call, ProcessState
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
 from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers
 
@@ -29,16 +29,16 @@ EDGES = [(state, call, when) for state, calls in TABLE.items() for call in calls
 ONE_CALL = """
 import sys
 from pathlib import Path
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.states import Call
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide.snapshot.driver.process_states import Call
 from tests.platform.snapshot.driver.calls import make
 make(FakeDriver(Path(sys.argv[1])), Call(sys.argv[2]), int(sys.argv[3]))
 """
 ONE_VERB = """
 import sys
 from pathlib import Path
-from ebbtide.snapshot.driver.bounded import BoundedDriver
-from ebbtide.snapshot.driver.fake import FakeDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
 from ebbtide.snapshot.driver.gang import Pace, move
 from ebbtide.snapshot.driver.gang_plan import Verb
 driver = BoundedDriver(FakeDriver(Path(sys.argv[1])))

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.snapshot.driver.bounded import BoundedDriver
+from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
 from ebbtide.snapshot.driver.errors import DriverUnknown, GangLost, GangRefused, GangUnsettled, LockTimeout
-from ebbtide.snapshot.driver.fake import FakeDriver
-from ebbtide.snapshot.driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide.snapshot.driver.gang import Pace, move
 from ebbtide.snapshot.driver.gang_plan import WAYS, Verb
-from ebbtide.snapshot.driver.none import NoDriver
+from ebbtide.snapshot.driver.no_driver import NoDriver
 from ebbtide.snapshot.driver.port import GpuMap
-from ebbtide.snapshot.driver.states import STEADY, Call, ProcessState
+from ebbtide.snapshot.driver.process_states import STEADY, Call, ProcessState
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
 from tests.examples import examples
 from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers

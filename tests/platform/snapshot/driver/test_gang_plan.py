@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from ebbtide.snapshot.driver.gang_plan import WAYS, Verb, goals_back, next_step
-from ebbtide.snapshot.driver.states import STEADY, Call, ProcessState, after
+from ebbtide.snapshot.driver.process_states import STEADY, Call, ProcessState, after
 
 RUNNING, LOCKED, CHECKPOINTED = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
 MIXTURES = list(product(sorted(STEADY, key=lambda state: state.value), repeat=3))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, ProcessGone
-from ebbtide.snapshot.driver.fake import FakeDriver, machine_of
-from ebbtide.snapshot.driver.fake_book import opened
-from ebbtide.snapshot.driver.fake_script import Do, Rule, script_of, write_script
-from ebbtide.snapshot.driver.fake_users import users_of
-from ebbtide.snapshot.driver.states import STEADY, TABLE, Call, ProcessState, after, sources
+from ebbtide.snapshot.driver.process_states import STEADY, TABLE, Call, ProcessState, after, sources
+from ebbtide_testing.gpu_driver.fake_driver import FakeDriver, machine_of
+from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_script import Do, Rule, script_of, write_script
+from ebbtide_testing.gpu_driver.fake_users import users_of
 from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.snapshot.tiers import Tier
-from ebbtide.snapshot.tiers.aside import ASKED, Asks, There, step_aside
+from ebbtide.snapshot.tiers.step_aside import ASKED, Asks, There, step_aside
 
 GB = 10**9
 HERE = There(workers=2, budget_bytes=8 * GB, host_free_bytes=16 * GB)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.snapshot.tiers import Choice, Facts, Hindrance, Lane, Means, Obstacle, Rate, Rates, Tier, Wish, choose
-from ebbtide.snapshot.tiers.words import gigabytes
+from ebbtide.snapshot.tiers.formatting import gigabytes
 
 GB = 10**9
 BLOCKED = Hindrance("it is told not to", "tell it to")

@@ -1,1 +1,0 @@
-"""What an endpoint's demand will be: learnt from what it was, in quantiles, with its own error."""

@@ -1,0 +1,39 @@
+"""``ebbtide validate``: every problem of a file at once."""
+
+import os
+from pathlib import Path
+
+import click
+
+from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.cli.terminal.output import json_option, print_json, print_problems
+from ebbtide.config.checks.machine_checks import check
+from ebbtide.config.errors import ConfigErrors, ConfigProblem
+from ebbtide.config.loading.pool_file_loader import load_file
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--offline", is_flag=True, help="Look at the file alone: no models, entrypoints, secrets or directories.")
+@json_option
+@click.pass_context
+def validate(ctx: click.Context, *, file: Path, offline: bool, as_json: bool) -> None:
+    """Check FILE and everything it names; change nothing.
+
+    Prints each problem as file:line:column. Exit code 2 when there is one.
+    """
+    problems: tuple[ConfigProblem, ...] = ()
+    try:
+        loaded = load_file(file)
+        if not offline:
+            check(loaded, environ=os.environ)
+    except ConfigErrors as error:
+        problems = error.problems
+    if as_json:
+        print_json({"file": str(file), "valid": not problems, "problems": [problem.as_json() for problem in problems]})
+    elif problems:
+        print_problems(problems)
+    else:
+        click.echo(f"{file}: valid{' (the file alone)' if offline else ''}")
+    if problems:
+        ctx.exit(BadInput.exit_code)

@@ -1,0 +1,48 @@
+"""Joining the pool's Ray cluster as a driver, with a deadline and an error that says what to do."""
+
+import socket
+
+import ray
+from ray.exceptions import RayError
+
+from ebbtide.client.arbiter_link import NAMESPACE
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.client.ray_auth import adopt
+
+CONNECT_S = 3.0  # the GCS answers a connect within milliseconds, or is not there
+
+
+class ClusterUnreachable(ConnectionError):
+    """Nobody answers at the cluster's address, or somebody who does not know us."""
+
+
+def join(record: ClusterRecord) -> None:
+    """Connect this process to the cluster; does nothing if it is connected.
+
+    Raises:
+        ClusterUnreachable: the address is dead or foreign.
+    """
+    if ray.is_initialized():
+        return
+    require_listener(record.address)
+    adopt(record.env)
+    try:
+        ray.init(address=record.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (RayError, ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+        raise ClusterUnreachable(f"the Ray cluster at {record.address} refused us: {error}") from error
+
+
+def require_listener(address: str) -> None:
+    """Fail at once, instead of after Ray's own minute, when nobody listens at ``address``.
+
+    Raises:
+        ClusterUnreachable: nobody does, or the address is no host:port.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ClusterUnreachable(f"{address!r} is no Ray address: expected host:port of the GCS")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise ClusterUnreachable(f"nobody answers at {address} ({why}); is there a Ray cluster?") from error

@@ -1,0 +1,1 @@
+"""Fakes that ship and that the running product never imports; knows ebbtide, no other root."""
