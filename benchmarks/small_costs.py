@@ -32,9 +32,9 @@ from ebbtide.pool.events import Body, Event, NodeFound, Slot, SlotFound, SlotFre
 from ebbtide.pool.ids import NodeId, RecordId, slot_id
 from ebbtide_autoscaler.journal.records import Journal, recover
 from ebbtide_autoscaler.journal.recovery import Recovered
+from ebbtide_serve.gateway.http.replica_connection import Wire
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import GatewaySettings
-from ebbtide_serve.gateway.wire import Wire
 
 STREAMS = 16
 PACE_S = 0.002  # between two chunks of a stream: a token every 2 ms comes alone, as from a fast engine

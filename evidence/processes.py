@@ -7,26 +7,26 @@ with the one that imports it: a static closure does not see it.
 from collections.abc import Mapping
 
 PROCESSES: Mapping[str, tuple[str, ...]] = {
-    "command": ("ebbtide.cli.main", "ebbtide_autoscaler.commands.pool", "ebbtide_train.submit"),
+    "command": ("ebbtide.cli.main", "ebbtide_autoscaler.commands.pool", "ebbtide_train.submission.training_job"),
     "arbiter": ("ebbtide_autoscaler.actor.arbiter", "ebbtide_serve.actuator", "ebbtide_train.actuator"),
     "agent": ("ebbtide.agent.node_agent",),
     "gateway": ("ebbtide_serve.gateway.deployment",),
-    "replica": ("ebbtide_serve.replica", "ebbtide_serve.vllm_engine"),
+    "replica": ("ebbtide_serve.replica.deployment", "ebbtide_serve.vllm.engine"),
     "engine": (
         "ebbtide_serve.vllm_plugin",
-        "ebbtide_serve.vllm_worker",
-        "ebbtide_serve.loading.vllm_formats",
+        "ebbtide_serve.vllm.worker",
+        "ebbtide_serve.vllm.load_formats",
         "ebbtide_serve.testing.process_child",
     ),
     "driver": ("ebbtide_train.run", "ebbtide_train.pool_trainer"),
-    "train controller": ("ebbtide_train.train_internals", "ebbtide_train.leased_trainer"),
-    "rank": ("ebbtide_train.entry", "ebbtide_train.worker"),
+    "train controller": ("ebbtide_train.controller.train_internals", "ebbtide_train.controller.leased_trainer"),
+    "rank": ("ebbtide_train.worker.entry", "ebbtide_train.worker.training_rank"),
     "helper": ("ebbtide.helper.__main__", "ebbtide_testing.gpu_driver.__main__"),
     "session": (
-        "ebbtide_train.interactive.service",
-        "ebbtide_train.interactive.session_rank",
-        "ebbtide_train.interactive.leader",
-        "ebbtide_train.interactive.warden",
+        "ebbtide_train.run_interactive",
+        "ebbtide_train.worker.interactive_rank",
+        "ebbtide_train.interactive.process_tree.leader",
+        "ebbtide_train.interactive.process_tree.watchdog",
     ),
     # The arbiter's step and its ledger without processes, as `make sim` plays them.
     "simulated arbiter": (

@@ -23,10 +23,10 @@ from ebbtide.agent.slot_locks.slot_lock import lock_file, read_holder
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.client.seat_actuator import VLLM_ENGINE
 from ebbtide.system.process import started_ticks
-from ebbtide_serve.engine_start import TellsOfItsStart
-from ebbtide_serve.engines import make_engine
-from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
-from ebbtide_serve.preparation import CACHES, LoadOptions, Preparation, Wish
+from ebbtide_serve.engine.factory import make_engine
+from ebbtide_serve.engine.start_report import TellsOfItsStart
+from ebbtide_serve.process.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
+from ebbtide_serve.replica.preparation import CACHES, LoadOptions, Preparation, Wish
 
 NAME = "bench"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.config.sections.job_section import JobSection
-from ebbtide_train.compare import compare, final_steps, segments_of
-from ebbtide_train.control import Segment, replay
 from ebbtide_train.session.step_log import StepLine, step_lines
+from ebbtide_train.verification.control_run import Segment, replay
+from ebbtide_train.verification.step_log_comparison import compare, final_steps, segments_of
 
 
 @dataclass(frozen=True, slots=True)

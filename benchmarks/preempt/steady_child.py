@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.preempt.steady import SESSION, WARM_UP_STEPS, WORLD, Load, Turns
 from ebbtide.client.messages import Lease, SlotRef
+from ebbtide_train.session.coordination.gate import ScriptedGate
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.gate import ScriptedGate
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 

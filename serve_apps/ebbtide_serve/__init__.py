@@ -1,5 +1,5 @@
 """Serving: the gateway, replicas around an engine, and the actuator by which the arbiter opens and closes seats.
 
-Only ``vllm_engine``, ``vllm_worker`` and ``loading.vllm_formats`` know vLLM (``vllm_plugin`` is known by it); only
-``serve_internals`` knows Serve's insides.
+Only ``vllm`` and ``vllm_versions`` import vLLM (``vllm_plugin`` is known by it); only ``serve_internals`` knows Serve's
+insides. What lies here beside the rooms is what entry points name, and the errors of all rooms.
 """

@@ -27,7 +27,7 @@ from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, SeatId, seat_id
 from ebbtide_serve.errors import SeatRefused
 from ebbtide_serve.gateway.deployment import GatewayDeployment
-from ebbtide_serve.replica import Replica, ReplicaSettings
+from ebbtide_serve.replica.deployment import Replica, ReplicaSettings
 from ebbtide_serve.serve_internals import kill_replica, replica_actors, set_replicas, with_version
 
 GATEWAY_APP = "ebbtide-gateway"

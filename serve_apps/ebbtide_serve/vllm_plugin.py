@@ -6,8 +6,8 @@ called twice. It imports nothing of vLLM.
 
 import os
 
-from ebbtide_serve.loading.registration import register_formats
-from ebbtide_serve.parent_watch import arm_from_environment
+from ebbtide_serve.process.parent_watch import arm_from_environment
+from ebbtide_serve.vllm.registration import register_formats
 
 
 def register() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide_serve.loading.held import HeldCapture
-from ebbtide_serve.loading.identity import EngineFacts
-from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.flat.capture_state import HeldCapture
+from ebbtide_serve.loading.flat.identity import EngineFacts
 from ebbtide_serve.loading.rank_load import FLAT, RankLoad, Ways
-from ebbtide_serve.loading.record import OWN, StartRecord
+from ebbtide_serve.loading.reading.process_store import ProcessStore
 from ebbtide_serve.loading.settings import LoadSettings
+from ebbtide_serve.loading.start_record import OWN, StartRecord
 from tests.serve_apps.loading.small_model import (
     SmallModel,
     facts,

@@ -13,7 +13,7 @@ from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.safetensors.file_header import Header, parse_header
 from ebbtide.storage.safetensors.file_layout import TensorSpec, filling, from_buffers, plan_container
 from ebbtide.system.process import started_ticks
-from ebbtide_serve.preparation import STORE, LoadOptions, Preparation, Wish
+from ebbtide_serve.replica.preparation import STORE, LoadOptions, Preparation, Wish
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.loading.small_model import SHARDS, checkpoint_tensors, publish_tensors
 

@@ -10,7 +10,7 @@ import torch
 from ebbtide.client.messages import RankReport
 from ebbtide.snapshot.regions.region_view import RegionView
 from ebbtide.storage.checkpoints.state.plain_state import pack
-from ebbtide_train.session.left_behind import Left, Taken
+from ebbtide_train.session.parking.leftover_regions import Left, Taken
 
 
 def once_durable(report: RankReport) -> bool:

@@ -36,7 +36,7 @@ def test_a_closure_has_all_that_importing_loads() -> None:
 
     names = [
         "ebbtide_autoscaler.core.decide.policy",
-        "ebbtide_serve.gateway.hold",
+        "ebbtide_serve.gateway.admission.hold",
         "ebbtide.storage.objects.stored_file",
     ]
     code = f"import sys\nfor name in {names}: __import__(name)\nprint(*sorted(sys.modules))"
@@ -65,8 +65,8 @@ def test_a_pool_has_its_processes() -> None:
 APART = {
     "ebbtide.diagnostics.probe.rehearsal_child",
     "ebbtide.storage.device.gds_probe",
-    "ebbtide_train.control",
-    "ebbtide_train.plain",
+    "ebbtide_train.verification.control_run",
+    "ebbtide_train.verification.plain_training",
 }
 
 

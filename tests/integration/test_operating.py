@@ -26,8 +26,8 @@ from benchmarks.demo.exactness import lost_steps
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import join
 from ebbtide.client.cluster_record import load_cluster
-from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.step_log_comparison import repeat_difference
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide, ebbtide_here
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]

@@ -16,7 +16,7 @@ from ebbtide.config.loading.pool_file_loader import load
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide_autoscaler.control.settings import seat_plan
-from ebbtide_serve.preparation import STORE
+from ebbtide_serve.replica.preparation import STORE
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.replica_under_test import HEADERS, ReplicaUnderTest, until
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-# ---- train: ebbtide_train.train_internals, leased_trainer, lease_backend ---------------------------------------
+# ---- train: ebbtide_train.controller.train_internals, leased_trainer, lease_backend
+# ---------------------------------------
 
 
 def parameters(function: Any) -> list[str]:
@@ -173,7 +174,7 @@ def test_a_worker_group_can_be_placed_worker_by_worker() -> None:
     from ray.train.v2._internal.execution.worker_group.state import WorkerGroupContext
     from ray.util.placement_group import placement_group
 
-    from ebbtide_train.train_internals import NODE_LABEL
+    from ebbtide_train.controller.train_internals import NODE_LABEL
 
     assert NODE_LABEL == ray._raylet.RAY_NODE_ID_KEY
     assert parameters(WorkerGroup._create_placement_group) == ["scaling_config", "worker_group_context"]
@@ -207,7 +208,7 @@ def test_the_backend_starts_when_the_group_does() -> None:
     from ray.train.backend import Backend, BackendConfig
     from ray.train.v2._internal.callbacks import BackendSetupCallback
 
-    from ebbtide_train.lease_backend import LeaseBackend, LeaseBackendConfig
+    from ebbtide_train.controller.lease_backend import LeaseBackend, LeaseBackendConfig
 
     assert parameters(Backend.on_start) == ["worker_group", "backend_config"]
     callback = BackendSetupCallback(LeaseBackendConfig())
@@ -222,7 +223,7 @@ def test_a_gang_can_do_without_the_manager_of_datasets() -> None:
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 
-    from ebbtide_train.train_internals import needed
+    from ebbtide_train.controller.train_internals import needed
 
     assert inspect.signature(RayTrainWorker.init_train_context).parameters["dataset_shard_provider"].default is None
     stock = DatasetsCallback(SimpleNamespace(dataset_config=DataConfig()), datasets={})
@@ -246,7 +247,7 @@ def test_the_job_service_takes_what_submit_gives() -> None:
     from ray.dashboard.modules.job.job_supervisor import JobSupervisor
     from ray.job_submission import JobStatus, JobSubmissionClient
 
-    from ebbtide_train.submit import OVER
+    from ebbtide_train.submission.training_job import OVER
 
     wanted = {"entrypoint", "submission_id", "runtime_env", "metadata"}
     assert wanted <= set(parameters(JobSubmissionClient.submit_job))

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from benchmarks.demo.exactness import lost_steps
-from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.step_log_comparison import repeat_difference
 from tests.integration.conftest import Pool, ebbtide
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(600)]

@@ -13,12 +13,12 @@ from typing import Any
 
 from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaReport, SlotRef
 from ebbtide.system.process import started_ticks
-from ebbtide_serve.engine import Engine, EngineSettings
-from ebbtide_serve.engines import make_engine
-from ebbtide_serve.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
-from ebbtide_serve.parent_watch import watch_children_from_birth
-from ebbtide_serve.preparation import LoadOptions, Preparation, Wish
-from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
+from ebbtide_serve.engine.factory import make_engine
+from ebbtide_serve.engine.port import Engine, EngineSettings
+from ebbtide_serve.process.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
+from ebbtide_serve.process.parent_watch import watch_children_from_birth
+from ebbtide_serve.replica.preparation import LoadOptions, Preparation, Wish
+from ebbtide_serve.replica.replica_server import ReplicaIdentity, ReplicaServer
 
 
 class PrintedReports:

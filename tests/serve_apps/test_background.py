@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ebbtide_serve.background import NICE, nicely
+from ebbtide_serve.process.background import NICE, nicely
 
 
 async def test_it_runs_at_the_lowest_priority_and_so_do_its_own_threads() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import RankLoad
-from ebbtide_serve.engine_start import StartReport, loads_of, sound, stages_of
-from ebbtide_serve.loading.record import StartRecord
+from ebbtide_serve.engine.start_report import StartReport, loads_of, sound, stages_of
+from ebbtide_serve.loading.start_record import StartRecord
 
 
 def record(**moments_s: float) -> dict[str, Any]:

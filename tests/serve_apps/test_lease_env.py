@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide_serve.lease_env import (
+from ebbtide_serve.process.lease_env import (
     ACTOR_VARIABLE,
     LEASE_VARIABLE,
     EngineLease,

@@ -12,11 +12,11 @@ import pytest
 
 from ebbtide.agent.slot_locks.slot_lock import SlotLock, probe
 from ebbtide.client.messages import Lease, ReplicaOrders, ReplicaPhase, SlotRef
-from ebbtide_serve.engine import Engine, EngineSettings
-from ebbtide_serve.engine_sleep import can_sleep
+from ebbtide_serve.engine.port import Engine, EngineSettings
+from ebbtide_serve.engine.sleep import can_sleep
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.lease_env import LEASE_VARIABLE, EngineLease
-from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
+from ebbtide_serve.process.lease_env import LEASE_VARIABLE, EngineLease
+from ebbtide_serve.replica.replica_server import ReplicaIdentity, ReplicaServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
 from ebbtide_serve.testing.process_engine import ProcessEngine
 from tests.builders.replica import Arbiter, until

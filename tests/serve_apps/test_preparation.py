@@ -22,14 +22,14 @@ from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.objects.store_limits import leave_limits
 from ebbtide.storage.objects.store_paths import StorePaths
-from ebbtide_serve import pool_store
-from ebbtide_serve import preparation as preparation_module
-from ebbtide_serve.artefacts.cache_dir import own_directory
-from ebbtide_serve.engine import EngineSettings, EngineStats
-from ebbtide_serve.engine_start import StartReport
+from ebbtide_serve.compile_cache.cache_dir import own_directory
+from ebbtide_serve.engine.port import EngineSettings, EngineStats
+from ebbtide_serve.engine.start_report import StartReport
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.loading.process_store import process_store
-from ebbtide_serve.preparation import STORE
+from ebbtide_serve.loading.reading.process_store import process_store
+from ebbtide_serve.process import pool_store
+from ebbtide_serve.replica import preparation as preparation_module
+from ebbtide_serve.replica.preparation import STORE
 from ebbtide_serve.testing.fake_engine import FakeEngine
 from tests.builders.replica import environment, preparation, prepared, store  # noqa: F401 - fixtures
 from tests.platform.storage.stores import store_at
@@ -393,7 +393,7 @@ async def test_the_engine_settles_whatever_becomes_of_the_caches(
 LOOK = """
 import asyncio, json, os, sys
 from pathlib import Path
-from ebbtide_serve.preparation import Preparation, Wish, LoadOptions
+from ebbtide_serve.replica.preparation import Preparation, Wish, LoadOptions
 shared, cache = map(Path, sys.argv[1:3])
 wish = Wish(name="small", model="org/small:latest", shared_dir=shared, cache_dir=cache)
 made = Preparation(wish, pid=os.getpid(), started=1, environment={})

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ebbtide.storage.objects.object_store import ObjectStore
-from ebbtide_serve.engine import EngineSettings
+from ebbtide_serve.engine.port import EngineSettings
 from ebbtide_serve.testing.fake_engine import FakeEngine
 from tests.builders.replica import environment, prepared, store  # noqa: F401 - fixtures
 

@@ -12,9 +12,9 @@ import pytest
 
 from ebbtide.agent.slot_locks.slot_lock import SlotLock, probe
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide_serve.engine import EngineSettings, JsonReply, Route, StreamReply
+from ebbtide_serve.engine.port import EngineSettings, JsonReply, Route, StreamReply
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.lease_env import LEASE_VARIABLE, EngineLease
+from ebbtide_serve.process.lease_env import LEASE_VARIABLE, EngineLease
 from ebbtide_serve.testing.process_engine import PROCESS_ENGINE, ProcessEngine
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 

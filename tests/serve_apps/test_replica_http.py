@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ebbtide_serve.engine import EngineSettings
-from ebbtide_serve.replica_http import ReplicaApp
-from ebbtide_serve.replica_port import PortServer
+from ebbtide_serve.engine.port import EngineSettings
+from ebbtide_serve.replica.http_app import ReplicaApp
+from ebbtide_serve.replica.http_server import PortServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
 
 TOKEN = {"x-ebbtide-token": "secret"}

@@ -12,12 +12,12 @@ import pytest
 from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import Lease, RankLoad, ReplicaOrders, ReplicaPhase, SlotRef
 from ebbtide.telemetry.handover import START_STAGES
-from ebbtide_serve.engine import Engine, EngineSettings
-from ebbtide_serve.engine_start import StartReport
+from ebbtide_serve.engine.port import Engine, EngineSettings
+from ebbtide_serve.engine.start_report import StartReport
 from ebbtide_serve.errors import EngineFailed, NotGranted
-from ebbtide_serve.granted import in_device_order
-from ebbtide_serve.lease_env import EngineLease
-from ebbtide_serve.replica_server import ReplicaIdentity, ReplicaServer
+from ebbtide_serve.process.lease_devices import in_device_order
+from ebbtide_serve.process.lease_env import EngineLease
+from ebbtide_serve.replica.replica_server import ReplicaIdentity, ReplicaServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
 from tests.builders.replica import Arbiter, until
 

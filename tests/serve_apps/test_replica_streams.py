@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 import aiohttp
 import pytest
 
-from ebbtide_serve.engine import EngineSettings, Reply, Route, StreamReply
-from ebbtide_serve.replica_http import ReplicaApp
-from ebbtide_serve.replica_port import PortServer
+from ebbtide_serve.engine.port import EngineSettings, Reply, Route, StreamReply
+from ebbtide_serve.replica.http_app import ReplicaApp
+from ebbtide_serve.replica.http_server import PortServer
 from ebbtide_serve.testing.fake_engine import FakeEngine
 
 EVENT = b'data: {"choices": []}\n\n'

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import SlotRef
-from ebbtide_serve.engine import EngineSettings
+from ebbtide_serve.engine.port import EngineSettings
 from ebbtide_serve.errors import EngineFailed
 from tests.serve_apps.odd_bodies import odd_bodies
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
 CONTEXT_TOKENS = 4096
 VOCABULARY = 8192  # of the tiny model, whose module would import transformers
-ENGINE = "ebbtide_serve.vllm_engine:VllmEngine"
+ENGINE = "ebbtide_serve.vllm.engine:VllmEngine"
 ARGS = {
     "max_model_len": CONTEXT_TOKENS,
     "max_num_seqs": 8,
@@ -177,7 +177,7 @@ async def test_after_kill_9_of_the_replica_no_engine_process_is_left(replica: Re
 @pytest.mark.parametrize("dead", [False, True])
 async def test_an_error_event_is_the_clients_answer_unless_the_engine_process_is_dead(dead: bool) -> None:
     """vLLM makes the same event of a bad request and of its engine's death; the first alone is about the request."""
-    module = pytest.importorskip("ebbtide_serve.vllm_engine")
+    module = pytest.importorskip("ebbtide_serve.vllm.engine")
     engine = module.VllmEngine(EngineSettings("tiny", "", {}))
     engine._llm = SimpleNamespace(errored=dead)
     said = ['data: {"id": 1}\n\n', 'data: {"error": {"code": 500}}\n\n', "data: [DONE]\n\n"]

@@ -14,13 +14,13 @@ import pytest
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
-from ebbtide_serve.preparation import STORE
+from ebbtide_serve.replica.preparation import STORE
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.replica_under_test import HEADERS, ReplicaUnderTest, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
-ENGINE = "ebbtide_serve.vllm_engine:VllmEngine"
+ENGINE = "ebbtide_serve.vllm.engine:VllmEngine"
 ARGS = {
     "max_model_len": 128,
     "max_num_seqs": 2,

@@ -9,10 +9,10 @@ import pytest
 
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.helper.errors import OutcomeUnknown, Undone, Unreachable
-from ebbtide_serve.engine_sleep import CanSleep
+from ebbtide_serve.engine.sleep import CanSleep
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.lease_env import EngineLease
-from ebbtide_serve.vllm_sleep import REST_BYTES, VllmSleep, sleep_of, why_never
+from ebbtide_serve.process.lease_env import EngineLease
+from ebbtide_serve.vllm.sleep_mode import REST_BYTES, VllmSleep, sleep_of, why_never
 
 LEASE = EngineLease(Lease("chat/0", 9, (SlotRef("n", 1),)), Path("/locks"), None)
 SLEEP = ["ebbtide_rank", "sleep 1", "checkpoint_prepare", "register", "lock", "checkpoint", "ebbtide_leave_slot"]

@@ -12,11 +12,11 @@ from ebbtide.helper.client import Helper
 from ebbtide.snapshot.driver.process_states import ProcessState
 from ebbtide.system.process import started_ticks
 from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
-from ebbtide_train.control import GangPlan
-from ebbtide_train.frozen_context import FrozenContext
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.gate import Away
 from ebbtide_train.session.session import TrainingSession
+from ebbtide_train.verification.control_run import GangPlan
+from ebbtide_train.worker.cuda_context import FrozenContext
 from tests.train_jobs import gangs, tiny
 
 

@@ -8,15 +8,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ebbtide.client.messages import Lease, RankReport, SlotRef, Want
-from ebbtide_train.control import GangPlan, run_rank
-from ebbtide_train.plain import PlainRun, losses_of_rank
-from ebbtide_train.session.gate import Away, ScriptedGate
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.step_log import StepLine, step_lines
+from ebbtide_train.verification.control_run import GangPlan, run_rank
+from ebbtide_train.verification.plain_training import PlainRun, losses_of_rank
 
 TINY = "tests.train_jobs.tiny:train"
 _context = multiprocessing.get_context("forkserver")
 # torch imports _dynamo and _inductor on first use of an optimizer and of deterministic mode: 2 s for each process.
-_context.set_forkserver_preload(["torch._dynamo", "torch._inductor", "ebbtide_train.plain", "tests.train_jobs.tiny"])
+_context.set_forkserver_preload(
+    ["torch._dynamo", "torch._inductor", "ebbtide_train.verification.plain_training", "tests.train_jobs.tiny"]
+)
 
 
 def plan_of(run_dir: Path, *, world: int, epoch: int = 1, steps: int = 8, **more: object) -> GangPlan:

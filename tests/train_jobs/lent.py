@@ -12,20 +12,20 @@ from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_creation import SUFFIX, create_region
 from ebbtide.snapshot.regions.region_states import RegionKey
 from ebbtide.snapshot.regions.region_view import look
-from ebbtide_train.control import GangPlan, run_rank
-from ebbtide_train.session import host_state as host_state_module
-from ebbtide_train.session import park as park_module
 from ebbtide_train.session import session as session_module
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.errors import CheckpointFailed
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.host_state import HostState
-from ebbtide_train.session.left_behind import Left, Taken
-from ebbtide_train.session.lent_memory import LentMemory
-from ebbtide_train.session.member import Member
-from ebbtide_train.session.occupancy import Occupancy
-from ebbtide_train.session.ref import Ref
-from ebbtide_train.session.rescue import publish_region
+from ebbtide_train.session.loop import park as park_module
+from ebbtide_train.session.loop.member import Member
+from ebbtide_train.session.parking import host_state as host_state_module
+from ebbtide_train.session.parking.host_region import LentMemory
+from ebbtide_train.session.parking.host_state import HostState
+from ebbtide_train.session.parking.leftover_regions import Left, Taken
+from ebbtide_train.session.parking.occupancy import Occupancy
+from ebbtide_train.session.parking.takeover import publish_region
+from ebbtide_train.verification.control_run import GangPlan, run_rank
 from tests.train_jobs import gangs
 
 

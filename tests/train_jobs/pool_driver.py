@@ -12,13 +12,13 @@ from pathlib import Path
 import ray
 
 import ebbtide_train
-from ebbtide_train import node_memory
 from ebbtide_train.pool_trainer import PoolTrainer
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed
-from ebbtide_train.session.left_behind import Taken
-from ebbtide_train.session.ref import Ref
-from ebbtide_train.session.rescue import publish_region
+from ebbtide_train.session.parking.leftover_regions import Taken
+from ebbtide_train.session.parking.takeover import publish_region
+from ebbtide_train.worker import node_memory
 
 
 def hinder(full: Path) -> None:

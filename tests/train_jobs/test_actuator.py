@@ -9,8 +9,8 @@ import pytest
 from ebbtide.client.job_actuator import CannotRestore, JobActuator
 from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator
-from ebbtide_train.archive import Archive, Submission
-from ebbtide_train.dashboard import NoDashboard
+from ebbtide_train.submission.archive import Archive, Submission
+from ebbtide_train.submission.dashboard import NoDashboard
 
 TIDE = JobName("tide")
 GIVEN = Submission(

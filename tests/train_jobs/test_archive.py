@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from ebbtide_train.archive import FILE, ZIP, Archive, Submission, Unkept, kept_env
+from ebbtide_train.submission.archive import FILE, ZIP, Archive, Submission, Unkept, kept_env
 
 GIVEN = Submission(
     job="tide",

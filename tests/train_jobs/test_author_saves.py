@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 import ebbtide_train
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef
-from ebbtide_train.session import author_saves
+from ebbtide_train.session.checkpoints import author_saves
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.session import TrainingSession
 from tests.train_jobs import gangs, tiny
 

@@ -1,6 +1,6 @@
 """Words for failures, and on whom the fault lies."""
 
-from ebbtide_train.blame import CONTROLLER, ProcessDied, culprits, describe
+from ebbtide_train.controller.failure_causes import CONTROLLER, ProcessDied, culprits, describe
 
 
 def test_the_fault_lies_with_ranks_that_died_or_else_with_those_that_raised() -> None:

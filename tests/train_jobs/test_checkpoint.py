@@ -16,10 +16,10 @@ from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, Ru
 from ebbtide.storage.checkpoints.run_directory.run_survey import read_start
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.objects.store_limits import LIMITS, leave_limits
-from ebbtide_train.session import checkpoint as checkpoint_module
-from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
+from ebbtide_train.session.checkpoints import checkpoint_store as checkpoint_module
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref, durable_step
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore, must_be_plain
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, SessionMisuse
-from ebbtide_train.session.ref import Ref, durable_step
 from tests.platform.storage.stores import LocalLeases
 
 REF = Ref(step=0, epoch=1, world=2, seed=3, global_batch=4, dataset_len=10)

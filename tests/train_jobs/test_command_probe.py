@@ -15,7 +15,7 @@ from ebbtide.diagnostics.probe.node_reading import NodeAsk, NodeReading
 from ebbtide.diagnostics.probe.probe_report import ProbeReport
 from ebbtide.diagnostics.probe.rehearsal import Act
 from ebbtide.snapshot.tiers import Rates, Tier
-from ebbtide_train import command_probe as module
+from ebbtide_train.commands import probe as module
 
 NODES = ["ab" * 28, "cd" * 28]
 GIB = 1 << 30

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster_record import ClusterRecord
-from ebbtide_train import commands
-from ebbtide_train.submit import Submitted
+from ebbtide_train.commands import submit
+from ebbtide_train.submission.training_job import Submitted
 from tests.train_jobs.fake_link import FakeLink
 
 FILE = """
@@ -23,14 +23,14 @@ KILLED = {"tier": "kill", "words": "kill at the deadline", "warning": "it cannot
 
 def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, aside: dict[str, Any] | None) -> tuple[Result, FakeLink]:
     link = FakeLink(status=lambda: {"jobs": []}, how_aside=lambda _spec: aside)
-    monkeypatch.setattr(commands, "world_problems", lambda *_, **__: [])
-    monkeypatch.setattr(commands, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
-    monkeypatch.setattr(commands, "_service", lambda _: None)
-    monkeypatch.setattr(commands, "ArbiterLink", lambda: link)
-    monkeypatch.setattr(commands, "submit", lambda *_: Submitted("lm", "lm-1", 0.0))
+    monkeypatch.setattr(submit, "world_problems", lambda *_, **__: [])
+    monkeypatch.setattr(submit, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
+    monkeypatch.setattr(submit, "_service", lambda _: None)
+    monkeypatch.setattr(submit, "ArbiterLink", lambda: link)
+    monkeypatch.setattr(submit, "submit", lambda *_: Submitted("lm", "lm-1", 0.0))
     (tmp_path / "jobs.yaml").write_text(FILE)
     arguments = [str(tmp_path / "jobs.yaml"), "--no-follow", "--json"]
-    return CliRunner().invoke(commands.submit_command, arguments, catch_exceptions=False), link
+    return CliRunner().invoke(submit.submit_command, arguments, catch_exceptions=False), link
 
 
 def test_one_line_says_how_it_will_step_aside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

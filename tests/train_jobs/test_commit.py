@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide_train.session import commit
+from ebbtide_train.session.loop import commit
 
 
 def test_copies_from_a_gpu_go_to_page_locked_memory_and_others_do_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide_train import plain
-from ebbtide_train.compare import compare, final_steps, repeat_difference, segments_of
-from ebbtide_train.control import ControlFailed, Segment, load_function, replay
 from ebbtide_train.session.step_log import StepLine, step_lines
+from ebbtide_train.verification import plain_training
+from ebbtide_train.verification.control_run import ControlFailed, Segment, replay
+from ebbtide_train.verification.step_log_comparison import compare, final_steps, repeat_difference, segments_of
+from ebbtide_train.worker.train_function import load_function
 from tests.train_jobs import gangs
 
 
@@ -21,10 +22,10 @@ def test_a_replay_runs_fresh_processes_and_logs_every_step(tmp_path: Path) -> No
     lines = replay(gangs.TINY, {"steps": 2}, segments=[Segment(0, 1, 1)], run_dir=tmp_path / "control", global_batch=4)
     gangs.run(gangs.plan_of(tmp_path / "job", world=1, steps=2, global_batch=4))
     assert compare(step_lines(tmp_path / "job"), lines).losses_identical
-    run = plain.PlainRun(
+    run = plain_training.PlainRun(
         build="tests.train_jobs.tiny:build", args={}, first_step=0, last_step=1, world=1, global_batch=4
     )
-    losses = plain.run(run, work_dir=tmp_path / "plain")
+    losses = plain_training.run(run, work_dir=tmp_path / "plain")
     assert losses == {step: seen.losses for step, seen in final_steps(lines).items()}
 
 
@@ -34,7 +35,7 @@ def test_a_failing_rank_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ControlFailed, match="not empty"):
         replay(gangs.TINY, {}, segments=[], run_dir=tmp_path, global_batch=4)
     with pytest.raises(ValueError, match=r"write package\.module:function"):
-        load_function("ebbtide_train.control:nothing")
+        load_function("ebbtide_train.verification.control_run:nothing")
 
 
 def test_equal_logs_are_identical() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport, Lease, SlotRef
-from ebbtide_train.controller_link import ControllerLink
+from ebbtide_train.arbiter_client.controller_link import ControllerLink
 from tests.train_jobs.fake_link import FakeLink
 
 GANG, NO_GANG = ControllerPhase.GANG, ControllerPhase.NO_GANG

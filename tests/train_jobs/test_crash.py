@@ -12,10 +12,10 @@ import pytest
 from ebbtide.client.messages import RankReport, Want
 from ebbtide.storage.checkpoints.manager.two_phase_save import Saving
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
-from ebbtide_train.compare import compare
-from ebbtide_train.control import GangPlan
-from ebbtide_train.session.gate import Away
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from ebbtide_train.verification.control_run import GangPlan
+from ebbtide_train.verification.step_log_comparison import compare
 from tests.builders.training import once_durable
 from tests.train_jobs import gangs
 

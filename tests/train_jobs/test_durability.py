@@ -15,16 +15,16 @@ from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, 
 from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.errors import NoRoom
-from ebbtide_train.session import durability as durability_module
-from ebbtide_train.session import park as park_module
-from ebbtide_train.session import safe_point as safe_point_module
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints import durability as durability_module
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.checkpoints.durability import Durability, Version
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.durability import Durability, Version
 from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless, GangBroken, Preempted
-from ebbtide_train.session.gate import Away, ScriptedGate
-from ebbtide_train.session.occupancy import Occupancy
-from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.loop import park as park_module
+from ebbtide_train.session.loop import safe_point as safe_point_module
+from ebbtide_train.session.parking.occupancy import Occupancy
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.step_log import step_lines
 from tests.builders.training import parameters

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide_train import durable_watch
-from ebbtide_train.durable_watch import DurableWatch
-from ebbtide_train.session.checkpoint import CheckpointStore
-from ebbtide_train.session.ref import Ref
+from ebbtide_train.controller import checkpoint_watch
+from ebbtide_train.controller.checkpoint_watch import DurableWatch
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 
 
 @pytest.mark.proves("a look tells of commits made just before it")
@@ -35,7 +35,7 @@ def test_a_directory_that_hangs_holds_up_no_look(tmp_path: Path, monkeypatch: py
     def hangs(run_dir: Path) -> None:
         hang.wait(30)
 
-    monkeypatch.setattr(durable_watch, "durable_step", hangs)
+    monkeypatch.setattr(checkpoint_watch, "durable_step", hangs)
     watch = DurableWatch(tmp_path, lambda step: None, every_s=3600.0)
     watch.start()
     assert not watch.look(0.05)

@@ -9,12 +9,12 @@ import pytest
 from torch.nn.parallel import DistributedDataParallel
 
 from ebbtide.client.messages import Want
-from ebbtide_train import plain
-from ebbtide_train.compare import compare, final_steps, segments_of
-from ebbtide_train.control import GangPlan, Segment, replay
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.prepared import Prepared
+from ebbtide_train.session.coordination.gate import Away
+from ebbtide_train.session.state.ddp_wrapper import Prepared
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from ebbtide_train.verification import plain_training
+from ebbtide_train.verification.control_run import GangPlan, Segment, replay
+from ebbtide_train.verification.step_log_comparison import compare, final_steps, segments_of
 from tests.train_jobs import gangs, lent
 
 pytestmark = pytest.mark.timeout(240)
@@ -88,7 +88,7 @@ def test_a_plain_pytorch_loop_gives_the_same_losses(tmp_path: Path, world: int) 
     gangs.run(gangs.plan_of(job, world=world, steps=8, dropout=0.2, global_batch=7), {1: Away(), 4: Want.STOP})
     session = final_steps(step_lines(job))
     for first in (0, 4):
-        run = plain.PlainRun(
+        run = plain_training.PlainRun(
             build="tests.train_jobs.tiny:build",
             args={"dropout": 0.2},
             first_step=first,

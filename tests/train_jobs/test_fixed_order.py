@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ebbtide_train.compare import compare
-from ebbtide_train.session import fixed_order
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.errors import SessionMisuse
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.prepared import Prepared
+from ebbtide_train.session.state import ddp_bucket_order
+from ebbtide_train.session.state.ddp_wrapper import Prepared
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.step_log_comparison import compare
 from tests.train_jobs import gangs
 
 SMALL_MB = 0.001  # so that each layer has buckets of its own
@@ -71,7 +71,7 @@ def orders(made: DistributedDataParallel, steps: int) -> list[list[int]]:
 
 @pytest.mark.usefixtures("alone")
 def test_buckets_stay_and_begin_with_the_parameters_defined_last() -> None:
-    found = orders(fixed_order.ddp(Layers(), unused_parameters=False, bucket_cap_mb=SMALL_MB), 3)
+    found = orders(ddp_bucket_order.ddp(Layers(), unused_parameters=False, bucket_cap_mb=SMALL_MB), 3)
     assert found == [[5, 4, 3, 2, 1, 0]] * 3
     moving = orders(DistributedDataParallel(Layers(), bucket_cap_mb=SMALL_MB), 3)
     assert moving[0] != moving[1] == moving[2], "else nothing would need to be fixed"
@@ -84,13 +84,13 @@ def test_without_these_calls_of_torch_s_it_is_made_so_that_it_never_rebuilds(
     class Bare:
         """A reducer of another torch."""
 
-    monkeypatch.setattr(fixed_order, "_is_settled", lambda made: False)
+    monkeypatch.setattr(ddp_bucket_order, "_is_settled", lambda made: False)
     with caplog.at_level(logging.WARNING):
-        made = fixed_order.ddp(Layers(), unused_parameters=False)
+        made = ddp_bucket_order.ddp(Layers(), unused_parameters=False)
     assert made.find_unused_parameters
     assert "find_unused_parameters does it instead" in caplog.text
     monkeypatch.undo()
-    assert not fixed_order._is_settled(type("Made", (), {"reducer": Bare()})())
+    assert not ddp_bucket_order._is_settled(type("Made", (), {"reducer": Bare()})())
 
 
 @pytest.mark.usefixtures("alone")

@@ -15,12 +15,12 @@ from ebbtide.system.process import started_ticks
 from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
 from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide_testing.gpu_driver.fake_users import users_of
-from ebbtide_train.frozen_context import FrozenContext
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.device_context import ContextStays
 from ebbtide_train.session.errors import GangBroken
-from ebbtide_train.session.gate import Away, ScriptedGate
+from ebbtide_train.session.parking.device_context import ContextStays
 from ebbtide_train.session.session import TrainingSession
+from ebbtide_train.worker.cuda_context import FrozenContext
 from tests.platform.helper.trees import Running, helping
 from tests.train_jobs import gangs, tiny
 from tests.train_jobs.frozen_ranks import frozen_rank

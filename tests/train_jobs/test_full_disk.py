@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.client.messages import RankPhase, RankReport, Want
-from ebbtide_train.control import GangPlan
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.ref import durable_step
+from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
+from ebbtide_train.session.coordination.gate import Away
+from ebbtide_train.verification.control_run import GangPlan
 from tests.small_disk import grow, small_disk
 from tests.train_jobs import gangs
 from tests.train_jobs.exact.courses import lost_steps, must_equal

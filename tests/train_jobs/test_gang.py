@@ -12,9 +12,9 @@ import pytest
 
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.system.process import started_ticks
-from ebbtide_train import gang as gang_module
-from ebbtide_train.gang import ELSEWHERE_S, PATIENCE_S, Gang
-from ebbtide_train.introduction import Introduction
+from ebbtide_train.controller import gang as gang_module
+from ebbtide_train.controller.gang import ELSEWHERE_S, PATIENCE_S, Gang
+from ebbtide_train.worker.worker_metadata import Introduction
 from tests.train_jobs.conftest import wait_until
 
 LEASE = Lease("job", 7, (SlotRef("here", 0), SlotRef("there", 0)))
@@ -33,7 +33,7 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [100.0]
     monkeypatch.setattr(gang_module, "_here", lambda: "here")
-    monkeypatch.setattr("ebbtide_train.gang.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("ebbtide_train.controller.gang.time.monotonic", lambda: now_s[0])
     return now_s
 
 

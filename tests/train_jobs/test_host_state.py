@@ -9,7 +9,7 @@ import torch
 
 from ebbtide.snapshot.errors import HostMemoryShort, PoolTooSmall
 from ebbtide.snapshot.eviction.tensor_eviction import Plan, plan
-from ebbtide_train.session.host_state import EDGES, HostState, Stage
+from ebbtide_train.session.parking.host_state import EDGES, HostState, Stage
 
 
 class Region:

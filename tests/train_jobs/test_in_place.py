@@ -20,11 +20,11 @@ from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
 from ebbtide.storage.checkpoints.manager.two_phase_save import Saving
 from ebbtide.storage.errors import NoRoom
 from ebbtide.system.process_memory import anonymous_bytes
-from ebbtide_train.control import GangPlan, run_rank
-from ebbtide_train.session import durability as durability_module
-from ebbtide_train.session.gate import Away, ScriptedGate
-from ebbtide_train.session.in_place import _by_fork, obstacle
-from ebbtide_train.session.lent_memory import LentMemory
+from ebbtide_train.session.checkpoints import durability as durability_module
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
+from ebbtide_train.session.parking.host_region import LentMemory
+from ebbtide_train.session.parking.park_hindrances import _by_fork, obstacle
+from ebbtide_train.verification.control_run import GangPlan, run_rank
 from tests.builders.training import once_durable
 from tests.train_jobs import gangs, lent
 

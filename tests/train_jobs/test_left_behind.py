@@ -13,13 +13,13 @@ from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
 from ebbtide.snapshot.regions.region_view import RegionView
 from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
-from ebbtide_train.session import rescue as rescue_module
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.errors import CheckpointMismatch
-from ebbtide_train.session.left_behind import Left, Outcome, Taken, over, worth_having
-from ebbtide_train.session.portable import Owner, Portable
-from ebbtide_train.session.ref import Ref
-from ebbtide_train.session.rescue import rescue, settle
+from ebbtide_train.session.parking import takeover as rescue_module
+from ebbtide_train.session.parking.host_checkpoint import Owner, Portable
+from ebbtide_train.session.parking.leftover_regions import Left, Outcome, Taken, over, worth_having
+from ebbtide_train.session.parking.takeover import rescue, settle
 from ebbtide_train.session.step_log import GangLine, note_gang
 from tests.builders.training import Nodes
 from tests.train_jobs import gangs

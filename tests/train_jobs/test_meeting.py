@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ebbtide_train.session.meeting import folder_of, sweep
+from ebbtide_train.session.coordination.rendezvous import folder_of, sweep
 from ebbtide_train.session.settings import SessionSettings
 from tests.train_jobs import gangs
 

@@ -15,9 +15,9 @@ from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_creation import create_region
 from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
 from ebbtide.snapshot.regions.region_view import RegionView
-from ebbtide_train import node_memory as module
-from ebbtide_train.node_memory import LeftOnNodes, NodeMemory
-from ebbtide_train.session.left_behind import Left, Outcome, Taken
+from ebbtide_train.session.parking.leftover_regions import Left, Outcome, Taken
+from ebbtide_train.worker import node_memory as module
+from ebbtide_train.worker.node_memory import LeftOnNodes, NodeMemory
 
 KEY = RegionKey("job", 7, 1)
 

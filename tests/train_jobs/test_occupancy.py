@@ -14,19 +14,19 @@ from ebbtide.snapshot.eviction.host_memory import OwnMemory
 from ebbtide.snapshot.eviction.page_lock import PageLock
 from ebbtide.snapshot.eviction.tensor_eviction import plan
 from ebbtide.snapshot.nccl import DEFAULTS
-from ebbtide_train.session import occupancy as occupancy_module
+from ebbtide_train.session.coordination.file_barrier import answer
+from ebbtide_train.session.coordination.gate import SilentGate
+from ebbtide_train.session.coordination.process_group import Group
+from ebbtide_train.session.coordination.rendezvous import folder_of
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.device_context import NothingStays
 from ebbtide_train.session.errors import GangBroken
-from ebbtide_train.session.gate import SilentGate
-from ebbtide_train.session.group import Group
-from ebbtide_train.session.host_state import HostState
-from ebbtide_train.session.meeting import folder_of
-from ebbtide_train.session.occupancy import NoLock, Occupancy
-from ebbtide_train.session.roll_call import answer
+from ebbtide_train.session.parking import occupancy as occupancy_module
+from ebbtide_train.session.parking.device_context import NothingStays
+from ebbtide_train.session.parking.host_state import HostState
+from ebbtide_train.session.parking.occupancy import NoLock, Occupancy
 from ebbtide_train.session.session import TrainingSession
+from ebbtide_train.session.state.train_state import Tracked
 from ebbtide_train.session.step_log import gang_lines
-from ebbtide_train.session.tracked import Tracked
 from tests.train_jobs import gangs, tiny
 
 GPU = torch.device("cuda", 0)

@@ -12,15 +12,15 @@ import torch
 from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.snapshot.errors import HostMemoryShort
 from ebbtide.storage.checkpoints.state import rank_file
-from ebbtide_train.session import park as park_module
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import GangBroken, Preempted
-from ebbtide_train.session.gate import Away, ScriptedGate
-from ebbtide_train.session.occupancy import Occupancy
-from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.loop import park as park_module
+from ebbtide_train.session.parking.occupancy import Occupancy
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.tracked import Tracked
+from ebbtide_train.session.state.train_state import Tracked
 from tests.builders.training import parameters
 from tests.train_jobs import gangs, tiny
 

@@ -9,7 +9,7 @@ from ray.util.placement_group import placement_group_table
 
 from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
-from ebbtide_train.session.ref import durable_step
+from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
 from ebbtide_train.session.step_log import step_lines
 from tests.builders.training import SETTINGS
 from tests.train_jobs.conftest import FakePool, alive

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ebbtide.snapshot.errors import NotEvictable, PoolTooSmall
 from ebbtide.snapshot.eviction.host_memory import OwnMemory
 from ebbtide.snapshot.eviction.tensor_eviction import copy_out, plan, tensors_in
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
 from ebbtide_train.session.errors import ParkedStateUnusable
-from ebbtide_train.session.portable import Owner, Portable, read_note, read_state
-from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.parking.host_checkpoint import Owner, Portable, read_note, read_state
 from tests.examples import examples
 
 OWNER = Owner("job", "ledger", 7)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ebbtide_train.gang import Member
-from ebbtide_train.last_words import last_words
-from ebbtide_train.printed import cut, tail
+from ebbtide_train.controller.failed_rank_output import last_words
+from ebbtide_train.controller.gang import Member
+from ebbtide_train.output_tail import cut, tail
 
 
 def test_the_end_of_each_file_is_kept_without_rays_own_marks(tmp_path: Path) -> None:

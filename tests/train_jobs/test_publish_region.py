@@ -11,13 +11,13 @@ from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_creation import create_region
 from ebbtide.snapshot.regions.region_states import RegionKey
 from ebbtide.storage.errors import TransferFailed
-from ebbtide_train.session import rescue as module
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref, durable_step
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch
-from ebbtide_train.session.left_behind import Outcome
-from ebbtide_train.session.portable import Owner, Portable
-from ebbtide_train.session.ref import Ref, durable_step
-from ebbtide_train.session.rescue import publish_region, rescue
+from ebbtide_train.session.parking import takeover as module
+from ebbtide_train.session.parking.host_checkpoint import Owner, Portable
+from ebbtide_train.session.parking.leftover_regions import Outcome
+from ebbtide_train.session.parking.takeover import publish_region, rescue
 from tests.builders.training import Nodes
 from tests.train_jobs import gangs
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
-from ebbtide_train.rank_gate import RankGate
+from ebbtide_train.arbiter_client.rank_gate import RankGate
 from tests.train_jobs.fake_link import FakeLink
 
 REPORT = RankReport("job", "a", 0, 1, "node", 1, 4, 0, RankPhase.STARTING, 0, 0)

@@ -17,11 +17,11 @@ from ebbtide.snapshot.regions.header import HEADER_BYTES
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_states import RegionState
 from ebbtide.snapshot.regions.region_view import look
-from ebbtide_train.compare import compare
-from ebbtide_train.control import GangPlan
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.portable import read_note
+from ebbtide_train.session.coordination.gate import Away
+from ebbtide_train.session.parking.host_checkpoint import read_note
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from ebbtide_train.verification.control_run import GangPlan
+from ebbtide_train.verification.step_log_comparison import compare
 from tests.builders.training import once_durable
 from tests.train_jobs import gangs, lent
 

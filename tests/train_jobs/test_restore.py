@@ -17,10 +17,10 @@ from ebbtide.client.job_actuator import CannotRestore
 from ebbtide.client.messages import RankPhase, RankReport, Want
 from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator
-from ebbtide_train.archive import Archive
-from ebbtide_train.dashboard import dashboard_url
-from ebbtide_train.session.ref import durable_step
-from ebbtide_train.stop_wait import stop_wait_env
+from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
+from ebbtide_train.submission.archive import Archive
+from ebbtide_train.submission.dashboard import dashboard_url
+from ebbtide_train.submission.stop_wait import stop_wait_env
 from tests.builders.training import SETTINGS
 from tests.train_jobs.conftest import DRIVER, START_S, FakePool, alive, running_pool, wait_until
 

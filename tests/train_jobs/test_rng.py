@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from ebbtide_train.session import rng
+from ebbtide_train.session.state import rng
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide_train.session.coordination.file_barrier import answer
 from ebbtide_train.session.errors import GangBroken
-from ebbtide_train.session.roll_call import answer
 
 
 def test_none_is_through_before_all_are_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import ray
 from click.testing import CliRunner
 
-from ebbtide_train.connect import ask, connect
+from ebbtide_train.arbiter_client.pool_connection import ask, connect
 from ebbtide_train.errors import BadJob, NoArbiter
 from ebbtide_train.pool_trainer import job_section
 from ebbtide_train.run import main

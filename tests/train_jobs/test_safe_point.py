@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ebbtide.client.messages import Want
-from ebbtide_train.control import GangPlan
-from ebbtide_train.session import safe_point as safe_point_module
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref, durable_step
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.errors import CheckpointFailed
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.ref import Ref, durable_step
+from ebbtide_train.session.loop import safe_point as safe_point_module
+from ebbtide_train.verification.control_run import GangPlan
 from tests.train_jobs import gangs
 
 pytestmark = pytest.mark.timeout(150)

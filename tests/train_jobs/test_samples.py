@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide_train.session.samples import all_permuted, micro_batches, permuted, sample_ids, share
+from ebbtide_train.session.loop.samples import all_permuted, micro_batches, permuted, sample_ids, share
 from tests.examples import examples
 
 

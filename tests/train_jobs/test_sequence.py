@@ -1,6 +1,6 @@
 """Numbers of reports never fall, also from one process of a job to the next."""
 
-from ebbtide_train.sequence import Sequence
+from ebbtide_train.arbiter_client.report_numbers import Sequence
 
 
 def test_numbers_rise_though_the_clock_stands_or_falls() -> None:

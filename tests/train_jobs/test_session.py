@@ -14,7 +14,9 @@ from torch import nn
 import ebbtide_train
 from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
 from ebbtide.system.process_memory import anonymous_bytes
-from ebbtide_train.compare import compare
+from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
+from ebbtide_train.session.coordination.directives import Orders
+from ebbtide_train.session.coordination.gate import Away, Gate, ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import (
     Cancelled,
@@ -22,12 +24,10 @@ from ebbtide_train.session.errors import (
     Preempted,
     SessionMisuse,
 )
-from ebbtide_train.session.gate import Away, Gate, ScriptedGate
-from ebbtide_train.session.orders import Orders
-from ebbtide_train.session.ref import durable_step
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.step_log_comparison import compare
 from tests.train_jobs import gangs, tiny
 
 pytestmark = pytest.mark.timeout(150)

@@ -15,12 +15,12 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ebbtide.storage.checkpoints.state.boxes import Box
 from ebbtide.storage.checkpoints.state.tensor_index import Part, StoredTensor
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.coordination.gate import SilentGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import SessionMisuse
-from ebbtide_train.session.gate import SilentGate
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.split import _wanted
+from ebbtide_train.session.state.tensor_shards import _wanted
 from tests.train_jobs import gangs, tiny_sharded
 
 pytestmark = pytest.mark.timeout(120)

@@ -13,11 +13,11 @@ import torch
 from ebbtide.client.messages import Want
 from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.checkpoints.state.rank_file import write_shards
-from ebbtide_train.control import GangPlan
-from ebbtide_train.session import durability, together
-from ebbtide_train.session.checkpoint import CheckpointStore
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.group import Group
+from ebbtide_train.session.checkpoints import durability, sharded_checkpoint
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.coordination.gate import Away
+from ebbtide_train.session.coordination.process_group import Group
+from ebbtide_train.verification.control_run import GangPlan
 from tests.train_jobs import gangs, tiny_sharded
 
 pytestmark = pytest.mark.timeout(200)
@@ -44,7 +44,7 @@ def hanging(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None
             time.sleep(0.01)
         return write_shards(*given)
 
-    with mock.patch.object(together, "write_shards", hang if rank else write_shards):
+    with mock.patch.object(sharded_checkpoint, "write_shards", hang if rank else write_shards):
         gangs.rank_main(plan, rank, wants)
 
 

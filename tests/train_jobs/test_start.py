@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from ebbtide.client.messages import Lease, SlotRef, Want
-from ebbtide_train.session import rng
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.coordination.gate import ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointMismatch, CommitHopeless, Preempted
-from ebbtide_train.session.gate import ScriptedGate
-from ebbtide_train.session.ref import Ref
+from ebbtide_train.session.loop.start import start_rng
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.start import start_rng
+from ebbtide_train.session.state import rng
 from ebbtide_train.session.step_log import gang_lines
 from tests.train_jobs import gangs, tiny
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide_train.state_lines import aside_lines, describe
+from ebbtide_train.arbiter_client.state_lines import aside_lines, describe
 
 
 def view(state: str, waits: str | None = None, slots: int = 0, **more: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ebbtide.client.messages import Lease, SlotRef
+from ebbtide_train.session.coordination.gate import ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
-from ebbtide_train.session.gate import ScriptedGate
 from ebbtide_train.session.session import TrainingSession
 from tests.builders.training import Holder
 from tests.train_jobs import gangs, tiny

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide_train.stop_wait import stop_wait_env, stop_wait_s
+from ebbtide_train.submission.stop_wait import stop_wait_env, stop_wait_s
 
 RAY = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide_train.strikes import Strikes
+from ebbtide_train.controller.failure_limit import Strikes
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide_train.dashboard import NoDashboard
-from ebbtide_train.submission import my_submission, was_restored
+from ebbtide_train.submission.current_submission import my_submission, was_restored
+from ebbtide_train.submission.dashboard import NoDashboard
 
 
 class Infos:

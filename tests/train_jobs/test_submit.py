@@ -10,8 +10,8 @@ import pytest
 from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.config.loading.pool_file_loader import load, load_text
-from ebbtide_train.pick import pick
-from ebbtide_train.submit import FILE_NAME, Submitted, submit, watch
+from ebbtide_train.submission.job_selection import pick
+from ebbtide_train.submission.training_job import FILE_NAME, Submitted, submit, watch
 from tests.train_jobs.fake_link import FakeLink
 
 TEXT = """

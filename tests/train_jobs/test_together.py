@@ -10,12 +10,12 @@ import torch
 
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
 from ebbtide.storage.errors import NoRoom, Superseded, TransferFailed
-from ebbtide_train.session import together
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints import sharded_checkpoint
+from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
+from ebbtide_train.session.checkpoints.sharded_checkpoint import parts_of
+from ebbtide_train.session.coordination.process_group import Group
 from ebbtide_train.session.errors import CheckpointFailed, CommitHopeless
-from ebbtide_train.session.group import Group
-from ebbtide_train.session.ref import Ref
-from ebbtide_train.session.together import parts_of
 
 pytestmark = pytest.mark.timeout(60)
 WORLD = 3
@@ -81,14 +81,14 @@ def run_dir(tmp_path: Path) -> Path:
 
 def failing(monkeypatch: pytest.MonkeyPatch, rank: int, errors: list[Exception]) -> None:
     """The writes of one rank fail so, one after the other."""
-    plain = together.write_shards  # type: ignore[attr-defined]  # it is where it is used that it must fail
+    plain = sharded_checkpoint.write_shards  # type: ignore[attr-defined]  # it is where it is used that it must fail
 
     def write(staging: Any, of: int, shards: Any) -> Any:
         if of == rank and errors:
             raise errors.pop(0)
         return plain(staging, of, shards)
 
-    monkeypatch.setattr(together, "write_shards", write)
+    monkeypatch.setattr(sharded_checkpoint, "write_shards", write)
 
 
 def newest(run_dir: Path) -> int:

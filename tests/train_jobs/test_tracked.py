@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointMismatch, Preempted, SessionMisuse
-from ebbtide_train.session.gate import Away, ScriptedGate
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.tracked import Tracked
+from ebbtide_train.session.state.train_state import Tracked
 from tests.builders.training import Holder
 from tests.train_jobs import gangs, tiny
 

@@ -13,18 +13,18 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision, Resize
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide_train import train_internals
-from ebbtide_train.blame import describe
-from ebbtide_train.introduction import Introduction
-from ebbtide_train.place_env import environment
-from ebbtide_train.session.errors import Cancelled, Preempted
-from ebbtide_train.strikes import Strikes
-from ebbtide_train.train_internals import (
+from ebbtide_train.controller import train_internals
+from ebbtide_train.controller.failure_causes import describe
+from ebbtide_train.controller.failure_limit import Strikes
+from ebbtide_train.controller.train_internals import (
     GangFailurePolicy,
     LeasedWorkerGroup,
     LeaseScalingPolicy,
     causes,
 )
+from ebbtide_train.session.errors import Cancelled, Preempted
+from ebbtide_train.worker.worker_env import environment
+from ebbtide_train.worker.worker_metadata import Introduction
 
 LEASE = Lease("job", 7, (SlotRef("a", 3, "GPU-5"), SlotRef("b", 0), SlotRef("a", 1)))
 

@@ -11,7 +11,7 @@ import ray
 
 from ebbtide.agent.node_agent import start_agent
 from ebbtide.client.messages import RankPhase, RankReport, SlotRef, Want
-from ebbtide_train.session.ref import durable_step
+from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
 from ebbtide_train.session.step_log import gang_lines, step_lines
 from tests.builders.training import SETTINGS
 from tests.train_jobs.conftest import START_S, FakePool, alive, running_pool

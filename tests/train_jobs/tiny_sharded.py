@@ -18,8 +18,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import default_collate
 
 import ebbtide_train
-from ebbtide_train.session import rng
-from ebbtide_train.session.samples import sample_ids, share
+from ebbtide_train.session.loop.samples import sample_ids, share
+from ebbtide_train.session.state import rng
 from tests.train_jobs import tiny
 from tests.train_jobs.exact.courses import inet_sockets
 

@@ -16,10 +16,10 @@ import ray
 
 from ebbtide.client.job_actuator import CannotRestore
 from ebbtide.pool.ids import JobName
-from ebbtide_train.archive import Archive, Submission, Unkept
-from ebbtide_train.connect import ADDRESS_VARIABLE
-from ebbtide_train.dashboard import NoDashboard, job_service
-from ebbtide_train.submission import RESTORED_VARIABLE
+from ebbtide_train.arbiter_client.pool_connection import ADDRESS_VARIABLE
+from ebbtide_train.submission.archive import Archive, Submission, Unkept
+from ebbtide_train.submission.current_submission import RESTORED_VARIABLE
+from ebbtide_train.submission.dashboard import NoDashboard, job_service
 
 LIVES = frozenset({"PENDING", "RUNNING"})
 READ_S = 2.0  # a listing of a few small files; a shared directory that takes longer hangs

@@ -26,20 +26,20 @@ from ray.train import Result, TrainingFailedError
 
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.sections.job_section import JobSection
-from ebbtide_train.archive import Archive, Submission, Unkept
-from ebbtide_train.blame import describe
-from ebbtide_train.connect import ask, connect
-from ebbtide_train.controller_link import ControllerLink
+from ebbtide_train.arbiter_client.controller_link import ControllerLink
+from ebbtide_train.arbiter_client.link import Link
+from ebbtide_train.arbiter_client.pool_connection import ask, connect
+from ebbtide_train.arbiter_client.state_lines import StateLines, job_view
+from ebbtide_train.controller.failure_causes import describe
+from ebbtide_train.controller.leased_trainer import LeasedTrainer
+from ebbtide_train.controller.train_internals import causes
 from ebbtide_train.errors import BadJob, JobLost, JobRefused
 from ebbtide_train.interactive.spec import SessionPlan
-from ebbtide_train.leased_trainer import LeasedTrainer
-from ebbtide_train.link import Link
-from ebbtide_train.plan import JobPlan
 from ebbtide_train.session.errors import Cancelled
-from ebbtide_train.state_lines import StateLines, job_view
-from ebbtide_train.stop_wait import stop_wait_s
-from ebbtide_train.submission import my_submission, was_restored
-from ebbtide_train.train_internals import causes
+from ebbtide_train.submission.archive import Archive, Submission, Unkept
+from ebbtide_train.submission.current_submission import my_submission, was_restored
+from ebbtide_train.submission.stop_wait import stop_wait_s
+from ebbtide_train.worker.job_plan import JobPlan
 
 MICRO_BATCH = 64  # at most, where the author gives none: the session's own default
 LAST_WORD_S = 5.0  # nobody waits longer for a driver that has ended; one that was told to stop may have less

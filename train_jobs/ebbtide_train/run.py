@@ -15,12 +15,12 @@ from ebbtide.cli.terminal.output import print_problems
 from ebbtide.config.checks.entrypoint import entrypoint_fault
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load
-from ebbtide_train.blame import describe
+from ebbtide_train.controller.failure_causes import describe
+from ebbtide_train.controller.train_internals import causes
 from ebbtide_train.errors import JobLost, NoArbiter, PoolProblem
-from ebbtide_train.pick import pick
 from ebbtide_train.pool_trainer import PoolTrainer
 from ebbtide_train.session.errors import Cancelled
-from ebbtide_train.train_internals import causes
+from ebbtide_train.submission.job_selection import pick
 
 
 @click.command()

@@ -22,9 +22,9 @@ from benchmarks.gpu.line.setting import JOB, LARGE_DISK_BYTES, LARGE_HOST_BYTES,
 from benchmarks.gpu.line.watch import Watch
 from benchmarks.pool_run import job_of
 from ebbtide.config.loading.pool_file_loader import load
-from ebbtide_train.compare import compare, segments_of
-from ebbtide_train.control import replay
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.control_run import replay
+from ebbtide_train.verification.step_log_comparison import compare, segments_of
 
 FIRST = (Request(0.0, 40, 4),)  # the first start of a model on a new store compiles, and publishes what it made
 MODEL_S, UP_S, TRAIN_S, EBB_S, FLAT_S = 120.0, 120.0, 120.0, 60.0, 30.0

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ebbtide.pool.ids import EndpointName, SeatId
 
-VLLM_ENGINE = "ebbtide_serve.vllm_engine:VllmEngine"
+VLLM_ENGINE = "ebbtide_serve.vllm.engine:VllmEngine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

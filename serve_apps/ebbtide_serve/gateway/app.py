@@ -18,17 +18,15 @@ from starlette.responses import JSONResponse, Response
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, Traffic
 from ebbtide.telemetry.metric_family import UNKNOWN
-from ebbtide_serve.gateway.body import read_body
+from ebbtide_serve.gateway.admission.hold import Hold, HoldLimits
+from ebbtide_serve.gateway.admission.keys import KeyRing, check_endpoint, check_scope
+from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock, SystemClock
-from ebbtide_serve.gateway.counters import Counters
 from ebbtide_serve.gateway.errors import ClientGone, Refusal, model_not_found, unavailable
 from ebbtide_serve.gateway.exchange import Errand, Exchange, Means
-from ebbtide_serve.gateway.hold import Hold, HoldLimits
-from ebbtide_serve.gateway.keys import KeyRing, check_endpoint, check_scope
-from ebbtide_serve.gateway.link import ArbiterPort, report_forever
-from ebbtide_serve.gateway.metrics import HUNG_UP, Meter
-from ebbtide_serve.gateway.openapi import ALWAYS, GENERATION, LISTING, publish, request_body
-from ebbtide_serve.gateway.protocol import (
+from ebbtide_serve.gateway.http.body import read_body
+from ebbtide_serve.gateway.http.openapi import ALWAYS, GENERATION, LISTING, publish, request_body
+from ebbtide_serve.gateway.http.protocol import (
     Body,
     ChatRequest,
     CompletionRequest,
@@ -38,9 +36,11 @@ from ebbtide_serve.gateway.protocol import (
     echo,
     parse,
 )
+from ebbtide_serve.gateway.link import ArbiterPort, report_forever
 from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Upstream
-from ebbtide_serve.gateway.routes import Routes
 from ebbtide_serve.gateway.settings import SCOPE_ADMIN, SCOPE_GENERATE, SCOPE_MODELS, GatewaySettings
+from ebbtide_serve.gateway.telemetry.metrics import HUNG_UP, Meter
+from ebbtide_serve.gateway.telemetry.traffic_counters import Counters
 
 PATHS: dict[type[BaseModel], str] = {ChatRequest: "/v1/chat/completions", CompletionRequest: "/v1/completions"}
 # The port opens a moment later, so that nobody who asks at once is told 503; an arbiter that is away must not keep the

@@ -16,8 +16,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ebbtide.telemetry.metric_family import UNKNOWN
+from ebbtide_serve.gateway.admission.hold import Hold
+from ebbtide_serve.gateway.admission.keys import BYTES_PER_TOKEN, Admission
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.counters import Counters
 from ebbtide_serve.gateway.errors import (
     Refusal,
     SeatDead,
@@ -27,11 +28,10 @@ from ebbtide_serve.gateway.errors import (
     error_event,
     unavailable,
 )
-from ebbtide_serve.gateway.hold import Hold
-from ebbtide_serve.gateway.keys import BYTES_PER_TOKEN, Admission
-from ebbtide_serve.gateway.metrics import HUNG_UP, Account, Meter
+from ebbtide_serve.gateway.http.sse import total_tokens
 from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Reply, Upstream
-from ebbtide_serve.gateway.sse import total_tokens
+from ebbtide_serve.gateway.telemetry.metrics import HUNG_UP, Account, Meter
+from ebbtide_serve.gateway.telemetry.traffic_counters import Counters
 
 # How long a seat is left alone: one that refused may be draining or starting, one that died will leave the table soon.
 SHUN_REFUSED_S = 0.25

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 from ebbtide.client.messages import SeatRoute
 from ebbtide_serve.gateway.errors import SeatDead, SeatLost, SeatUnreachable, StreamBroken
-from ebbtide_serve.gateway.sse import EventSplitter
-from ebbtide_serve.gateway.wire import Wire
+from ebbtide_serve.gateway.http.replica_connection import Wire
+from ebbtide_serve.gateway.http.sse import EventSplitter
 
 TOKEN_HEADER = "x-ebbtide-token"
 REQUEST_ID_HEADER = "x-request-id"
 PASSED_BACK = ("content-type", "retry-after")
 WHOLE_MAX_BYTES = 64 << 20  # of an answer that is no stream: a million tokens with their log probabilities
-# The codes of a replica's 503, as `replica_http` writes them.
+# The codes of a replica's 503, as `replica.http_app` writes them.
 _REFUSED = (b'"replica_starting"', b'"replica_draining"')  # it read nothing of the request
 _LOST = (b'"engine_failed"',)  # the engine died with the request
 

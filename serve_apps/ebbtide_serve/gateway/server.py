@@ -1,6 +1,7 @@
 """The gateway's own uvicorn server, started and stopped inside a running event loop.
 
-Not behind Serve's proxy: the gateway decides what is public. What a single connection may do is in ``connection``.
+Not behind Serve's proxy: the gateway decides what is public. What a single connection may do is in
+``http.client_connection``.
 
 Not guaranteed: a gateway that is killed drops what it holds; its clients see a closed connection and try again.
 """
@@ -19,10 +20,10 @@ from fastapi import FastAPI
 
 from ebbtide_serve.gateway.app import Gateway, build_app
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.connection import Bounds, connection_class
+from ebbtide_serve.gateway.http.client_connection import Bounds, connection_class
+from ebbtide_serve.gateway.http.tls import TlsFiles
 from ebbtide_serve.gateway.link import ArbiterPort
 from ebbtide_serve.gateway.settings import GatewaySettings
-from ebbtide_serve.gateway.tls import TlsFiles
 
 BIND_PATIENCE_S = 10.0  # the kernel frees a killed predecessor's port at once, but it may still be draining
 BIND_RETRY_S = 0.1

@@ -6,7 +6,7 @@ Each rank reads the whole model.
 
 ``ebbtide_flat``: one file per rank with its parameters as they are in memory after ``load_weights`` and before the
 engine repacks them; read straight to where they belong, 1/TP of the bytes. It is made from a load in checkpoint order
-(`capture`) and published by the replica once it serves (`publishing`).
+(`flat.capture`) and published by the replica once it serves (`flat.publishing`).
 
 What cannot be had in one form is loaded in the next, ``ebbtide_flat`` -> ``ebbtide`` -> vLLM's own, each time with one
 logged reason. Bytes that are not those that were published are never used: a damaged flat form leads to the checkpoint,
@@ -15,6 +15,6 @@ a damaged checkpoint to an error, since vLLM's own loader would read the same by
 Sleep of level 2 drops the weights; they come back in checkpoint order, from the store: ``wake_up(["weights"])``,
 ``collective_rpc("reload_weights")``, ``wake_up(["kv_cache"])``.
 
-Only ``vllm_formats`` imports vLLM. Torch is imported by what touches tensors; ``registration`` and ``publishing``
-import neither.
+vLLM is not imported here: its side is ``ebbtide_serve.vllm``. Torch is imported by what touches tensors;
+``flat.publishing`` does not. What both formats do is in this folder, the flat form in ``flat``, reading in ``reading``.
 """

@@ -22,18 +22,18 @@ from ebbtide.storage.errors import Corrupt, StorageError, TransferTimeout
 from ebbtide.storage.leases.object_leases import this_process
 from ebbtide.storage.objects.stored_object import StoredObject
 from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide_serve.loading.capture import Damage, capture, memory_for_capture
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.flat_file import buffers_in, read_flat
-from ebbtide_serve.loading.flat_key import FlatKey
-from ebbtide_serve.loading.flat_shelf import flat_form
-from ebbtide_serve.loading.held import HeldCapture
-from ebbtide_serve.loading.identity import EngineFacts, flat_key
-from ebbtide_serve.loading.layout import Layout, layout_of
-from ebbtide_serve.loading.process_store import ProcessStore
-from ebbtide_serve.loading.record import StartRecord
+from ebbtide_serve.loading.flat.capture import Damage, capture, memory_for_capture
+from ebbtide_serve.loading.flat.capture_state import HeldCapture
+from ebbtide_serve.loading.flat.flat_file import buffers_in, read_flat
+from ebbtide_serve.loading.flat.flat_key import FlatKey
+from ebbtide_serve.loading.flat.identity import EngineFacts, flat_key
+from ebbtide_serve.loading.flat.layout import Layout, layout_of
+from ebbtide_serve.loading.flat.lookup import flat_form
+from ebbtide_serve.loading.flat.state_watch import filled_buffers, state_of
+from ebbtide_serve.loading.reading.process_store import ProcessStore
 from ebbtide_serve.loading.settings import LoadSettings
-from ebbtide_serve.loading.state_watch import filled_buffers, state_of
+from ebbtide_serve.loading.start_record import StartRecord
 
 TURNS = "loaders"  # below the store's directory
 # After so long it loads whoever else does: the bound is for speed, and half of the 300 s that a start may take is gone.

@@ -6,7 +6,7 @@ makes the whole load one in the engine's own way, whatever else came from the st
 
 from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.rank_load import CHECKPOINT
-from ebbtide_serve.loading.record import OWN
+from ebbtide_serve.loading.start_record import OWN
 
 
 class SourcesRead:

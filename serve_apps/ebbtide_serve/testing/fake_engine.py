@@ -16,10 +16,10 @@ from multiprocessing.process import BaseProcess
 
 from ebbtide.agent.errors import SlotBusy
 from ebbtide.agent.slot_locks.slot_lock import SlotLock
-from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
+from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.lease_env import lease_from_environment
-from ebbtide_serve.parent_watch import arm_from_environment
+from ebbtide_serve.process.lease_env import lease_from_environment
+from ebbtide_serve.process.parent_watch import arm_from_environment
 
 FAKE_ENGINE = "ebbtide_serve.testing.fake_engine:FakeEngine"
 
@@ -47,7 +47,7 @@ class _Counts:
 
 
 class FakeEngine:
-    """See ``ebbtide_serve.engine.Engine``."""
+    """See ``ebbtide_serve.engine.port.Engine``."""
 
     def __init__(self, settings: EngineSettings) -> None:
         names = FakeArgs.__dataclass_fields__

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide_serve.engine import JsonReply, Route, error_reply
+from ebbtide_serve.engine.port import JsonReply, Route, error_reply
 
 DONE = b"data: [DONE]\n\n"
 _WORD = "@@"  # stands for the word in a frame; no frame holds it otherwise

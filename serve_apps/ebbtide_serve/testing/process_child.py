@@ -22,8 +22,8 @@ from typing import Any
 
 from ebbtide.agent.errors import LockDirUnusable, SlotBusy
 from ebbtide.agent.slot_locks.slot_lock import SlotLock
-from ebbtide_serve.lease_env import LEASE_VARIABLE, lease_from_environment
-from ebbtide_serve.parent_watch import arm_from_environment
+from ebbtide_serve.process.lease_env import LEASE_VARIABLE, lease_from_environment
+from ebbtide_serve.process.parent_watch import arm_from_environment
 
 
 def take_locks(timeout_s: float) -> list[SlotLock]:

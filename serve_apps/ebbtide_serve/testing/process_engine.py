@@ -17,10 +17,10 @@ import sys
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass
 
-from ebbtide_serve.engine import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply
-from ebbtide_serve.engine_sleep import CanSleep
+from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply
+from ebbtide_serve.engine.sleep import CanSleep
 from ebbtide_serve.errors import EngineFailed
-from ebbtide_serve.lease_env import EngineLease
+from ebbtide_serve.process.lease_env import EngineLease
 from ebbtide_serve.testing.openai_words import Asked, Events, asked, whole
 
 PROCESS_ENGINE = "ebbtide_serve.testing.process_engine:ProcessEngine"
@@ -46,7 +46,7 @@ class ProcessArgs:
 
 
 class ProcessEngine:
-    """See ``ebbtide_serve.engine.Engine``."""
+    """See ``ebbtide_serve.engine.port.Engine``."""
 
     def __init__(self, settings: EngineSettings) -> None:
         names = ProcessArgs.__dataclass_fields__

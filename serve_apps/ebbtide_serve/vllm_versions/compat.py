@@ -1,4 +1,4 @@
-"""What `vllm_engine` uses of vLLM and what differs from version to version. Importing this imports vLLM.
+"""What `vllm.engine` uses of vLLM and what differs from version to version. Importing this imports vLLM.
 
 Raises `EngineFailed` on import where vLLM is outside the range.
 """

@@ -14,8 +14,8 @@ from ebbtide.agent.slot_locks.allocation_log import Occupancy, double_occupancy_
 from ebbtide.pool.events import Event, Move
 from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
-from ebbtide_train.compare import repeat_difference
 from ebbtide_train.session.step_log import StepLine
+from ebbtide_train.verification.step_log_comparison import repeat_difference
 from tests.integration.kills.processes import Role
 from tests.integration.kills.users import Answer, Saw
 

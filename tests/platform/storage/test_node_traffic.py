@@ -13,7 +13,7 @@ from ebbtide.storage.bandwidth.node_traffic import book_of, node_traffic
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.objects.store_limits import leave_limits
-from ebbtide_train.session.checkpoint import CheckpointStore
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 
 ROOT = Path(__file__).parents[3]
 # `ebbtide doctor` and a rehearsal measure what the filesystem can do when nobody holds back.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.safetensors.file_header import Header, parse_header
 from ebbtide.storage.safetensors.file_layout import TensorSpec, plan_container
-from ebbtide_serve.artefacts.bundle import bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
+from ebbtide_serve.compile_cache.bundle import bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
 from tests.builders.replica import TREE, made, read, write
 from tests.platform.storage.stores import stock_tensors
 

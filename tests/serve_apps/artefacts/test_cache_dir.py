@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ebbtide.system.process import started_ticks
-from ebbtide_serve.artefacts.cache_dir import cache_environment, own_directory, remove_left_over
+from ebbtide_serve.compile_cache.cache_dir import cache_environment, own_directory, remove_left_over
 
 
 def me() -> tuple[int, int]:

@@ -17,13 +17,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from ebbtide.storage.objects.manifest import Kind
-from ebbtide_serve.preparation import CACHES, STORE
+from ebbtide_serve.replica.preparation import CACHES, STORE
 from tests.platform.storage.stores import store_at
 from tests.serve_apps.replica_under_test import HEADERS, ReplicaUnderTest, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
-ENGINE = "ebbtide_serve.vllm_engine:VllmEngine"
+ENGINE = "ebbtide_serve.vllm.engine:VllmEngine"
 # Not eager: vLLM compiles unless it is told otherwise.
 ARGS = {"max_model_len": 128, "max_num_seqs": 2, "max_num_batched_tokens": 16, "kv_cache_memory_bytes": 16 << 20}
 ANSWER = {"model": "tiny", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}

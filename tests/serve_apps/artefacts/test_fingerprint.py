@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.names import ref_name
-from ebbtide_serve.artefacts.fingerprint import fingerprint
-from ebbtide_serve.artefacts.machine import machine_facts, versions
+from ebbtide_serve.compile_cache.fingerprint import fingerprint
+from ebbtide_serve.compile_cache.machine import machine_facts, versions
 
 BASE: dict[str, Any] = {
     "machine": {"gpu": "NVIDIA H200", "driver": "580.95.05"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ebbtide.diagnostics.host.machine_reader import Machine, Uname
 from ebbtide.diagnostics.host.nvml_reading import NvmlReading
-from ebbtide_serve.artefacts.machine import machine_facts
+from ebbtide_serve.compile_cache.machine import machine_facts
 
 
 def machine(root: Path, files: dict[str, str]) -> Machine:

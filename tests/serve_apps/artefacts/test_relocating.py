@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.objects.object_store import ObjectStore
-from ebbtide_serve.artefacts.fingerprint import Fingerprint
-from ebbtide_serve.artefacts.relocating import relocate
-from ebbtide_serve.artefacts.shelf import Restored, publish, restore
+from ebbtide_serve.compile_cache.cache_store import Restored, publish, restore
+from ebbtide_serve.compile_cache.fingerprint import Fingerprint
+from ebbtide_serve.compile_cache.relocation import relocate
 from tests.platform.storage.stores import store_at
 
 WANTED = Fingerprint({"model": "m"})

@@ -12,10 +12,10 @@ from ebbtide.storage.names import ref_name, tag
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.objects.store_limits import Budget
-from ebbtide_serve.artefacts import shelf
-from ebbtide_serve.artefacts.bundle import gather
-from ebbtide_serve.artefacts.fingerprint import Fingerprint
-from ebbtide_serve.artefacts.shelf import NAME, TAG, Restored, publish, restore
+from ebbtide_serve.compile_cache import cache_store
+from ebbtide_serve.compile_cache.bundle import gather
+from ebbtide_serve.compile_cache.cache_store import NAME, TAG, Restored, publish, restore
+from ebbtide_serve.compile_cache.fingerprint import Fingerprint
 from tests.builders.replica import TREE, read, write
 from tests.platform.storage.stores import leftovers, overwrite, publish_model, store_at, within
 
@@ -73,7 +73,7 @@ def test_a_damaged_artefact_costs_a_cold_start_and_is_replaced(store: ObjectStor
 def test_a_foreign_object_under_the_name_is_not_unpacked(
     store: ObjectStore, used: Path, tmp_path: Path, kind: Kind, key: dict[str, str]
 ) -> None:
-    from ebbtide_serve.artefacts.bundle import bundle_fill, plan_bundle
+    from ebbtide_serve.compile_cache.bundle import bundle_fill, plan_bundle
 
     files = gather(used)
     plan = plan_bundle(files)
@@ -118,7 +118,7 @@ class Overtaken:
 def test_whoever_was_overtaken_publishes_nothing(store: ObjectStore, used: Path) -> None:
     leader: Any = Overtaken()
     with pytest.raises(Superseded):
-        shelf._Work(store, WANTED, gather(used), NOTHING).lead(leader)
+        cache_store._Work(store, WANTED, gather(used), NOTHING).lead(leader)
     assert store.list_objects() == [] and store.refs.list() == [] and not leftovers(store)
 
 
@@ -145,7 +145,7 @@ def test_a_cut_off_restore_leaves_nothing_half(
         (target / "half").write_bytes(b"x")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ebbtide_serve.artefacts.shelf.unpack", fail)
+    monkeypatch.setattr("ebbtide_serve.compile_cache.cache_store.unpack", fail)
     found = restore(store, WANTED, tmp_path / "in")
     assert (found.object, found.why) == (None, "[Errno 28] No space left on device")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("in")] == ["in"]
@@ -185,7 +185,7 @@ def test_of_many_replicas_one_publishes(store: ObjectStore, used: Path) -> None:
 def test_files_that_change_while_they_are_kept_are_not_published(
     store: ObjectStore, used: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Any = shelf.bundle_fill  # type: ignore[attr-defined]
+    real: Any = cache_store.bundle_fill  # type: ignore[attr-defined]
 
     def spoiling(*args: Any) -> Any:
         fill = real(*args)
@@ -196,7 +196,7 @@ def test_files_that_change_while_they_are_kept_are_not_published(
 
         return spoil
 
-    monkeypatch.setattr(shelf, "bundle_fill", spoiling)
+    monkeypatch.setattr(cache_store, "bundle_fill", spoiling)
     found, why = publish(store, WANTED, used, NOTHING)
     assert found is None
     assert "triton/KEY=/.hidden was written while it was being kept" in why

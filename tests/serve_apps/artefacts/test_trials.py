@@ -7,8 +7,8 @@ import pytest
 
 from ebbtide.storage.names import ObjectId
 from ebbtide.system.process import started_ticks
-from ebbtide_serve.artefacts import trials
-from ebbtide_serve.artefacts.cache_dir import own_directory
+from ebbtide_serve.compile_cache import trials
+from ebbtide_serve.compile_cache.cache_dir import own_directory
 
 ONE, OTHER = ObjectId("ab" * 32), ObjectId("cd" * 32)
 DEAD = 2**22 + 1  # above the largest process id

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
+from ebbtide_serve.gateway.admission.hold import Hold, HoldLimits, Seated
+from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.errors import Refusal
-from ebbtide_serve.gateway.hold import Hold, HoldLimits, Seated
-from ebbtide_serve.gateway.routes import Routes
 from tests.builders.gateway import bearer, key, request
 from tests.serve_apps.gateway.fakes import MODEL, chat, running_gateway, until
 

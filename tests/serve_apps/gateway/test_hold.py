@@ -10,10 +10,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
+from ebbtide_serve.gateway.admission.hold import Hold, HoldLimits, Seated
+from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.errors import Refusal
-from ebbtide_serve.gateway.hold import Hold, HoldLimits, Seated
-from ebbtide_serve.gateway.routes import Routes
 from tests.examples import examples
 
 SEATS = [SeatRoute(f"m/{number}", "r", f"http://127.0.0.1:{number}") for number in range(3)]

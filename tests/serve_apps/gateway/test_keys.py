@@ -10,9 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ebbtide.client.messages import KeyGrant, LimitShare
-from ebbtide_serve.gateway.bucket import Bucket
+from ebbtide_serve.gateway.admission.keys import Admission, KeyRing, duration
+from ebbtide_serve.gateway.admission.rate_limit import Bucket
 from ebbtide_serve.gateway.errors import Refusal
-from ebbtide_serve.gateway.keys import Admission, KeyRing, duration
 from tests.examples import examples
 
 

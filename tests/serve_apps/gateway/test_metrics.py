@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from ebbtide.client.messages import KeyGrant, Traffic
-from ebbtide_serve.gateway.metrics import Account, Answer, Meter, usage
+from ebbtide_serve.gateway.telemetry.metrics import Account, Answer, Meter, usage
 from tests.platform.telemetry.scrapes import needs_promtool, promtool, values
 from tests.serve_apps.gateway.fakes import MODEL, Scene, chat, running_gateway, until
 

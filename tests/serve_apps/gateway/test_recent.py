@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.client.messages import Traffic
-from ebbtide_serve.gateway.counters import ARRIVALS_WINDOW_S, STAYS_WINDOW_S, Counters
-from ebbtide_serve.gateway.recent import Latest, Recent
+from ebbtide_serve.gateway.telemetry.sliding_window import Latest, Recent
+from ebbtide_serve.gateway.telemetry.traffic_counters import ARRIVALS_WINDOW_S, STAYS_WINDOW_S, Counters
 
 TIMES = st.lists(st.floats(0.0, 100.0), max_size=200).map(sorted)
 

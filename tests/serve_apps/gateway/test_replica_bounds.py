@@ -12,8 +12,8 @@ import pytest
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway import proxy
+from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import SystemClock
-from ebbtide_serve.gateway.routes import Routes
 from tests.builders.gateway import EVENT, HEAD, Say, chunk, hang, raw_replica, request, route
 from tests.serve_apps.gateway.fakes import MODEL, Scene, chat, running_gateway, until
 

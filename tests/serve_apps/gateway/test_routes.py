@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
-from ebbtide_serve.gateway.routes import Routes
+from ebbtide_serve.gateway.admission.routing_table import Routes
 from tests.examples import examples
 
 SEATS = tuple(SeatRoute(f"m/{number}", f"r{number}", f"http://{number}") for number in range(3))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_serve.gateway.sse import EVENT_MAX_BYTES, EventSplitter, total_tokens
+from ebbtide_serve.gateway.http.sse import EVENT_MAX_BYTES, EventSplitter, total_tokens
 
 
 @pytest.mark.proves("no half event is passed on")

@@ -59,7 +59,7 @@ def _in_a_fork(code: str, argument: object) -> None:
 def _run(told: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM
 
-    from ebbtide_serve.loading.record import RECORD
+    from ebbtide_serve.loading.start_record import RECORD
 
     RECORD.__init__()  # type: ignore[misc] # one process stands for several starts
     llm = LLM(
@@ -68,7 +68,7 @@ def _run(told: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         model_loader_extra_config=run["extra"],
         tensor_parallel_size=told["tp"],
         distributed_executor_backend="mp" if told["tp"] > 1 else "uni",
-        worker_extension_cls="ebbtide_serve.loading.worker_calls.LoadCalls",
+        worker_extension_cls="ebbtide_serve.vllm.worker_calls.LoadCalls",
         max_model_len=128,
         max_num_seqs=2,
         max_num_batched_tokens=128,
@@ -103,8 +103,8 @@ def _said(llm: Any) -> list[Any]:
 
 
 def _publish(root: Path, llm: Any) -> list[str | None]:
-    from ebbtide_serve.loading.process_store import process_store
-    from ebbtide_serve.loading.publishing import publish_flat
+    from ebbtide_serve.loading.flat.publishing import publish_flat
+    from ebbtide_serve.loading.reading.process_store import process_store
 
     outcome = publish_flat(process_store(root).store, lambda method, *args: llm.collective_rpc(method, args=args))
     return [outcome.object, outcome.why]

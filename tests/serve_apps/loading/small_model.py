@@ -20,12 +20,12 @@ from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.posix.posix_transport import PosixTransport
 from ebbtide.storage.safetensors.file_layout import filling, from_buffers, plan_container
 from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide_serve.loading.checkpoint import Checkpoint
-from ebbtide_serve.loading.identity import EngineFacts
-from ebbtide_serve.loading.layout import spec_of
-from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.flat.identity import EngineFacts
+from ebbtide_serve.loading.flat.layout import spec_of
 from ebbtide_serve.loading.rank_load import CHECKPOINT
-from ebbtide_serve.loading.transfers import bytes_of
+from ebbtide_serve.loading.reading.checkpoint import Checkpoint
+from ebbtide_serve.loading.reading.process_store import ProcessStore
+from ebbtide_serve.loading.reading.transfers import bytes_of
 from tests.platform.storage.stores import CHUNK, POOL, store_at
 
 WORDS, WIDTH = 96, 64

@@ -5,9 +5,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ebbtide_serve.loading import capture
-from ebbtide_serve.loading import held as held_module
-from ebbtide_serve.loading.held import HeldCapture
+from ebbtide_serve.loading.flat import capture
+from ebbtide_serve.loading.flat import capture_state as held_module
+from ebbtide_serve.loading.flat.capture_state import HeldCapture
 from tests.builders.rank_load import Rank
 from tests.serve_apps.loading.small_model import publish_small, reach
 

@@ -12,10 +12,10 @@ import torch
 
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.objects.manifest import Kind
-from ebbtide_serve.loading import checkpoint as checkpoint_module
-from ebbtide_serve.loading.checkpoint import Checkpoint, stream_scope
-from ebbtide_serve.loading.process_store import ProcessStore
-from ebbtide_serve.loading.windows import Window
+from ebbtide_serve.loading.reading import checkpoint as checkpoint_module
+from ebbtide_serve.loading.reading.checkpoint import Checkpoint, stream_scope
+from ebbtide_serve.loading.reading.process_store import ProcessStore
+from ebbtide_serve.loading.reading.windows import Window
 from tests.platform.storage.stores import CHUNK, overwrite
 from tests.serve_apps.loading.small_model import (
     SHARDS,

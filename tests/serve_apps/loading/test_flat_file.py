@@ -12,9 +12,9 @@ from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.safetensors.file_layout import filling, from_buffers
 from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.flat_file import flat_memory, plan_flat, read_flat
-from ebbtide_serve.loading.layout import buffers_of, layout_of
-from ebbtide_serve.loading.process_store import ProcessStore
+from ebbtide_serve.loading.flat.flat_file import flat_memory, plan_flat, read_flat
+from ebbtide_serve.loading.flat.layout import buffers_of, layout_of
+from ebbtide_serve.loading.reading.process_store import ProcessStore
 from tests.platform.storage.stores import CHUNK, overwrite, stock_tensors
 from tests.serve_apps.loading.small_model import SmallModel, reach, right, same
 

@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide.storage.models.registry.derived_artifacts import model_of
 from ebbtide.storage.names import ObjectId, file_name, ref_name, tag
-from ebbtide_serve.loading.flat_key import FlatKey, digest_of, without_places
+from ebbtide_serve.loading.flat.flat_key import FlatKey, digest_of, without_places
 
 KEY = FlatKey(
     model=ObjectId("ab" * 32),

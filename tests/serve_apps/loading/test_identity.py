@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from ebbtide.storage.names import ObjectId
-from ebbtide_serve.loading.code_digest import code_digest
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.identity import flat_key
+from ebbtide_serve.loading.flat.code_digest import code_digest
+from ebbtide_serve.loading.flat.identity import flat_key
 from tests.serve_apps.loading.small_model import SmallModel, facts
 
 MODEL = ObjectId("ab" * 32)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.layout import buffers_of, layout_of
+from ebbtide_serve.loading.flat.layout import buffers_of, layout_of
 from tests.serve_apps.loading.small_model import SmallModel, right
 
 

@@ -12,9 +12,9 @@ from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import NotPublished, TransferTimeout
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.objects.store_limits import leave_limits
-from ebbtide_serve import pool_store
-from ebbtide_serve.loading import process_store as module
-from ebbtide_serve.loading.process_store import process_store
+from ebbtide_serve.loading.reading import process_store as module
+from ebbtide_serve.loading.reading.process_store import process_store
+from ebbtide_serve.process import pool_store
 from tests.platform.storage.stores import store_at
 
 

@@ -14,9 +14,9 @@ from ebbtide.storage.errors import Superseded, TransferFailed
 from ebbtide.storage.leases.lease_holder import claim
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.objects.store_limits import Budget
-from ebbtide_serve.loading import held as held_module
-from ebbtide_serve.loading.process_store import ProcessStore
-from ebbtide_serve.loading.publishing import FLIGHTS, Outcome, _together, _Work, publish_flat
+from ebbtide_serve.loading.flat import capture_state as held_module
+from ebbtide_serve.loading.flat.publishing import FLIGHTS, Outcome, _together, _Work, publish_flat
+from ebbtide_serve.loading.reading.process_store import ProcessStore
 from tests.builders.rank_load import Rank, call_to
 from tests.platform.storage.stores import leftovers, overwrite, within
 from tests.serve_apps.loading.small_model import publish_small, reach

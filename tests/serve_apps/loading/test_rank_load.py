@@ -14,14 +14,15 @@ from ebbtide.storage.errors import Corrupt, TransferTimeout
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide_serve.loading import identity, rank_load
-from ebbtide_serve.loading.flat_key import FlatKey
-from ebbtide_serve.loading.identity import EngineFacts
-from ebbtide_serve.loading.process_store import ProcessStore
-from ebbtide_serve.loading.publishing import Outcome, publish_flat
+from ebbtide_serve.loading import rank_load
+from ebbtide_serve.loading.flat import identity
+from ebbtide_serve.loading.flat.flat_key import FlatKey
+from ebbtide_serve.loading.flat.identity import EngineFacts
+from ebbtide_serve.loading.flat.publishing import Outcome, publish_flat
 from ebbtide_serve.loading.rank_load import CHECKPOINT, FLAT, RankLoad, Ways
-from ebbtide_serve.loading.record import OWN
+from ebbtide_serve.loading.reading.process_store import ProcessStore
 from ebbtide_serve.loading.settings import LoadSettings
+from ebbtide_serve.loading.start_record import OWN
 from tests.builders.rank_load import Rank, call_to
 from tests.platform.storage.stores import overwrite
 from tests.serve_apps.loading.small_model import (

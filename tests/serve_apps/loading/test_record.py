@@ -1,7 +1,7 @@
 """What a rank tells of its start."""
 
 from ebbtide.storage.transport.transfer_report import Mode, TransferReport
-from ebbtide_serve.loading.record import StartRecord
+from ebbtide_serve.loading.start_record import StartRecord
 
 
 def test_a_record_adds_up_the_models_of_one_engine() -> None:

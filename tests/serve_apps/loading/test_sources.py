@@ -2,8 +2,8 @@
 
 from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide_serve.loading.rank_load import CHECKPOINT
-from ebbtide_serve.loading.record import OWN
 from ebbtide_serve.loading.sources import SourcesRead
+from ebbtide_serve.loading.start_record import OWN
 
 
 def report(nbytes: int) -> TransferReport:

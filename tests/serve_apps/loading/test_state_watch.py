@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ebbtide_serve.loading.errors import FlatUnusable
-from ebbtide_serve.loading.state_watch import filled_buffers, state_of
+from ebbtide_serve.loading.flat.state_watch import filled_buffers, state_of
 from tests.serve_apps.loading.small_model import SmallModel, checkpoint_tensors
 
 

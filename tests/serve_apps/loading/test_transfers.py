@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.device.placements import Placement, Placements
-from ebbtide_serve.loading.transfers import by_device, bytes_of, read_all, segments
+from ebbtide_serve.loading.reading.transfers import by_device, bytes_of, read_all, segments
 from tests.platform.storage.stores import CHUNK
 from tests.serve_apps.loading.small_model import publish_tensors, reach
 
@@ -40,7 +40,7 @@ def test_bytes_of_memory_with_gaps_are_an_error() -> None:
 def test_a_file_is_read_in_segments_all_of_it_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = reach(tmp_path / "store")
     published = publish_tensors(store.store, {"m.safetensors": {"w": torch.arange(2 * CHUNK)}})
-    monkeypatch.setattr("ebbtide_serve.loading.transfers.SEGMENT_BYTES", 2 * CHUNK)
+    monkeypatch.setattr("ebbtide_serve.loading.reading.transfers.SEGMENT_BYTES", 2 * CHUNK)
     with store.store.open(published) as stored:
         target = torch.zeros(stored.file("m.safetensors").entry.size_bytes, dtype=torch.uint8)
         wanted = Placements([Placement(0, target)], CPU)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.safetensors.file_header import TensorEntry
-from ebbtide_serve.loading.windows import ALIGNMENT_BYTES, cut_windows
+from ebbtide_serve.loading.reading.windows import ALIGNMENT_BYTES, cut_windows
 
 CHUNK = 100
 

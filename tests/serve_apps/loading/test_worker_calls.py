@@ -2,7 +2,7 @@
 
 import json
 
-from ebbtide_serve.loading.worker_calls import LoadCalls
+from ebbtide_serve.vllm.worker_calls import LoadCalls
 
 
 def test_every_call_has_a_name_of_ours_and_an_answer_that_can_be_sent() -> None:

@@ -5,8 +5,8 @@ WORKERS = """
 import json
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu_worker import Worker
-from ebbtide_serve.loading.record import RECORD
-from ebbtide_serve.vllm_worker import PoolCPUWorker, PoolGPUWorker
+from ebbtide_serve.loading.start_record import RECORD
+from ebbtide_serve.vllm.worker import PoolCPUWorker, PoolGPUWorker
 for ours, theirs in ((PoolCPUWorker, CPUWorker), (PoolGPUWorker, Worker)):
     RECORD.__init__()
     during = []
@@ -20,7 +20,7 @@ SOURCES = """
 import json
 from vllm.config import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from ebbtide_serve.loading.vllm_formats import CheckpointLoader
+from ebbtide_serve.vllm.load_formats import CheckpointLoader
 extra, model, other = argument
 loader = CheckpointLoader(LoadConfig(load_format="ebbtide", model_loader_extra_config=extra))
 for place in (model, other):

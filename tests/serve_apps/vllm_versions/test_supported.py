@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_serve.engine import EngineSettings
-from ebbtide_serve.engines import make_engine
+from ebbtide_serve.engine.factory import make_engine
+from ebbtide_serve.engine.port import EngineSettings
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.vllm_versions.facts import facts_of, file_of
 from ebbtide_serve.vllm_versions.supported import DEFAULT, FIRST, LAST, check, installed, minor, why_not

@@ -13,11 +13,11 @@ from pathlib import Path
 from random import Random
 
 from ebbtide.client.messages import RankPhase, RankReport
-from ebbtide_train.compare import compare, final_steps
-from ebbtide_train.control import GangPlan, run_rank
-from ebbtide_train.session.gate import Away
-from ebbtide_train.session.samples import sample_ids
+from ebbtide_train.session.coordination.gate import Away
+from ebbtide_train.session.loop.samples import sample_ids
 from ebbtide_train.session.step_log import gang_lines, step_lines
+from ebbtide_train.verification.control_run import GangPlan, run_rank
+from ebbtide_train.verification.step_log_comparison import compare, final_steps
 from tests.train_jobs import gangs
 
 GLOBAL_BATCH = 7  # 97 samples: an epoch ends in the 14th step, and shares of two and three workers are uneven

@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from ebbtide.client.messages import Want
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.keeper import End
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.helped import Running, helped
 from tests.train_jobs.interactive.kept import Kept, lease

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from ebbtide_train.compare import compare
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.step_log_comparison import compare
 from tests.train_jobs import gangs
 from tests.train_jobs.exact.courses import Course, lost_steps, must_have_taken_every_sample_once, random_parks
 

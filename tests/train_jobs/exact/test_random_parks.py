@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ebbtide_train.session.gate import Away
+from ebbtide_train.session.coordination.gate import Away
 from tests.train_jobs import gangs
 from tests.train_jobs.exact.courses import Course, SocketsWhileParked, must_equal, noting_main, parks_of, random_parks
 

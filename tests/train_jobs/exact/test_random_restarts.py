@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from ebbtide.client.messages import Want
-from ebbtide_train.compare import compare, segments_of
-from ebbtide_train.control import replay
-from ebbtide_train.session.gate import Away
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.control_run import replay
+from ebbtide_train.verification.step_log_comparison import compare, segments_of
 from tests.train_jobs import gangs
 from tests.train_jobs.exact.courses import (
     DROPOUT,

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from ebbtide.client.messages import Want
-from ebbtide_train.control import GangPlan
-from ebbtide_train.session.gate import Away
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.step_log import step_lines
+from ebbtide_train.verification.control_run import GangPlan
 from tests.train_jobs import gangs, tiny_sharded
 from tests.train_jobs.exact.courses import lost_steps, must_equal, must_have_taken_every_sample_once
 

@@ -12,7 +12,7 @@ from ebbtide.client.messages import Want
 from ebbtide_train.examples.stdlib_lm.data import load_windows
 from ebbtide_train.examples.stdlib_lm.model import LanguageModel, ModelShape
 from ebbtide_train.examples.stdlib_lm.tokenizer import load_tokenizer, source_files
-from ebbtide_train.session.gate import Away
+from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.step_log import step_lines
 from tests.train_jobs import gangs
 

@@ -21,18 +21,18 @@ from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.messages import JobDirective, Lease, RankReport, SlotRef, Want
 from ebbtide.helper.client import Helper
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.idle import IdleRules
-from ebbtide_train.interactive.idle_watch import IdleWatch
-from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
-from ebbtide_train.interactive.keeper import Keeper, Verdict
-from ebbtide_train.interactive.leader import GO
-from ebbtide_train.interactive.notices import Herald
+from ebbtide_train.interactive.idle_detection.idle_rules import IdleRules
+from ebbtide_train.interactive.idle_detection.idle_watch import IdleWatch
+from ebbtide_train.interactive.idle_detection.owner_notices import Herald
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
 from ebbtide_train.interactive.ports import InTheWay
+from ebbtide_train.interactive.process_tree.leader import GO
+from ebbtide_train.interactive.process_tree.tree import Process, Tree, this_process
+from ebbtide_train.interactive.process_tree.watchdog import LEADER
+from ebbtide_train.interactive.session_folder import COMMIT, ImagePlace
 from ebbtide_train.interactive.spec import SessionSpec
-from ebbtide_train.interactive.states import KeeperState
-from ebbtide_train.interactive.tree import Process, Tree, this_process
-from ebbtide_train.interactive.warden import LEADER
+from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import Keeper, Verdict
 
 SLOT = SlotRef("here", 0)
 CHAIN = Path(__file__).with_name("chain.py")

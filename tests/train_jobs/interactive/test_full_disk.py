@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.client.messages import Want
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.states import KeeperState
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
+from ebbtide_train.interactive.supervision.session_states import KeeperState
 from tests.criu import criu_or_skip
 from tests.small_disk import fill, grow, small_disk
 from tests.train_jobs.interactive.chain import check

@@ -26,12 +26,12 @@ from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
 from ebbtide_testing.gpu_driver.fake_driver_state import opened
 from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide_testing.gpu_driver.fake_users import users_of
-from ebbtide_train.interactive import helper_port
-from ebbtide_train.interactive.command_sessions import sessions
+from ebbtide_train.commands.interactive_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.keeper import End
-from ebbtide_train.interactive.states import KeeperState
+from ebbtide_train.interactive.parking import helper_snapshots
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
+from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check
 from tests.train_jobs.interactive.kept import SLOT, Kept, chain, lease, until
@@ -88,7 +88,7 @@ class Node:
 @pytest.fixture
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """Without CRIU: what is not parked in place is not parked."""
-    monkeypatch.setattr(helper_port, "READ_BACK_S", 120.0)  # a loaded machine takes its time to start a helper
+    monkeypatch.setattr(helper_snapshots, "READ_BACK_S", 120.0)  # a loaded machine takes its time to start a helper
     folder = tmp_path / "helper"
     folder.mkdir(mode=0o700)
     node = Node(folder, "--criu", str(folder / "none"))
@@ -98,7 +98,7 @@ def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr(helper_port, "READ_BACK_S", 120.0)
+    monkeypatch.setattr(helper_snapshots, "READ_BACK_S", 120.0)
     folder = tmp_path / "helper"
     folder.mkdir(mode=0o700)
     node = Node(folder, "--criu", str(criu_or_skip().path))
@@ -351,7 +351,7 @@ def test_a_helper_killed_while_it_revives_leaves_nobody_on_a_free_slot(
     one = kept(tmp_path, node)
     one.gate.want(Want.STOP)
     assert one.ends().end is End.LEFT
-    monkeypatch.setattr(helper_port, "READ_BACK_S", 0.5)
+    monkeypatch.setattr(helper_snapshots, "READ_BACK_S", 0.5)
     journal = node.folder / "helper.sock.state" / "journal"
     node.stays_away = True
 

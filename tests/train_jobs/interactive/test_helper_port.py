@@ -11,9 +11,9 @@ import pytest
 
 from ebbtide.client.messages import Want
 from ebbtide.helper.client import Helper
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.keeper import End
-from ebbtide_train.interactive.states import KeeperState
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
+from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check
 from tests.train_jobs.interactive.helped import Running, helped

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ebbtide_train.interactive.hindrance_watch import HindranceWatch
+from ebbtide_train.interactive.parking.hindrance_watch import HindranceWatch
 from ebbtide_train.interactive.ports import InTheWay
 from tests.train_jobs.interactive.kept import until
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide_train.interactive.idle import Action, IdleRules, Memory, Use, look, note_told
+from ebbtide_train.interactive.idle_detection.idle_rules import Action, IdleRules, Memory, Use, look, note_told
 
 RULES = IdleRules(idle_after_s=100.0, warn_before_s=20.0)
 

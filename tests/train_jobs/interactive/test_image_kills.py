@@ -18,11 +18,11 @@ import pytest
 
 from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import Want
-from ebbtide_train.interactive import helper_port
 from ebbtide_train.interactive.errors import CannotRevive
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.keeper import End
-from ebbtide_train.interactive.states import KeeperState
+from ebbtide_train.interactive.parking import helper_snapshots
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
+from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check, link
 from tests.train_jobs.interactive.helped import ROOT, Running, helped
@@ -46,7 +46,7 @@ def points(victim: str) -> list[object]:
 
 @pytest.fixture
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr(helper_port, "READ_BACK_S", 120.0)  # a loaded machine takes its time to start a helper
+    monkeypatch.setattr(helper_snapshots, "READ_BACK_S", 120.0)  # a loaded machine takes its time to start a helper
     folder = tmp_path / "helper"
     folder.mkdir(mode=0o700)
     with helped(folder, criu_or_skip().path) as running:

@@ -17,15 +17,15 @@ from ebbtide.agent.errors import SlotBusy
 from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file
 from ebbtide.client.messages import RankPhase, Want
 from ebbtide.system.process import is_alive
-from ebbtide_train.interactive.command_sessions import sessions
+from ebbtide_train.commands.interactive_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
-from ebbtide_train.interactive.image_place import COMMIT, ImagePlace
-from ebbtide_train.interactive.keeper import End
-from ebbtide_train.interactive.occupation import Occupation
+from ebbtide_train.interactive.parking.tree_occupancy import Occupation
 from ebbtide_train.interactive.ports import InTheWay
-from ebbtide_train.interactive.post import Post
-from ebbtide_train.interactive.states import PHASES, TABLE, KeeperState
-from ebbtide_train.interactive.tree import Tree, this_process
+from ebbtide_train.interactive.process_tree.tree import Tree, this_process
+from ebbtide_train.interactive.process_tree.watchdog_client import Post
+from ebbtide_train.interactive.session_folder import COMMIT, ImagePlace
+from ebbtide_train.interactive.supervision.session_states import PHASES, TABLE, KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.train_jobs.interactive.kept import SLOT, FakeSnapshots, Kept, chain, lease
 
 
@@ -39,7 +39,11 @@ def said(file: Path, word: str) -> bool:
 
 def wardens(folder: Path) -> list[int]:
     rows = [(process.pid, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
-    return [pid for pid, words in rows if str(folder) in words and "ebbtide_train.interactive.warden" in words]
+    return [
+        pid
+        for pid, words in rows
+        if str(folder) in words and "ebbtide_train.interactive.process_tree.watchdog" in words
+    ]
 
 
 def test_a_warden_ends_what_was_being_revived_as_its_keeper_died(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ import pytest
 from ebbtide.agent.errors import SlotBusy
 from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file, probe
 from ebbtide.client.messages import Want
-from ebbtide_train.interactive.image_place import ImagePlace
-from ebbtide_train.interactive.keeper import End
-from ebbtide_train.interactive.leader import me
-from ebbtide_train.interactive.occupation import Occupation
-from ebbtide_train.interactive.post import Post
-from ebbtide_train.interactive.states import TABLE, KeeperState
+from ebbtide_train.interactive.parking.tree_occupancy import Occupation
+from ebbtide_train.interactive.process_tree.leader import me
+from ebbtide_train.interactive.process_tree.watchdog_client import Post
+from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.supervision.session_states import TABLE, KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.train_jobs.interactive.kept import SLOT, Kept, chain, lease, members, until
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,10 @@ import pytest
 
 from ebbtide.helper.client import Workload
 from ebbtide.helper.errors import Lost, OutcomeUnknown, Undone, Unreachable
-from ebbtide_train.interactive import errors, helper_port
-from ebbtide_train.interactive.helper_port import HelperSnapshots
-from ebbtide_train.interactive.tree import Process
+from ebbtide_train.interactive import errors
+from ebbtide_train.interactive.parking import helper_snapshots
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
+from ebbtide_train.interactive.process_tree.tree import Process
 
 LEADER = Process(5, 7)
 LOST = OutcomeUnknown("did not answer", "read back")
@@ -46,8 +47,8 @@ def snapshots(helper: Any) -> HelperSnapshots:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper_port, "_POLL_S", 0.001)
-    monkeypatch.setattr(helper_port, "READ_BACK_S", 0.2)
+    monkeypatch.setattr(helper_snapshots, "_POLL_S", 0.001)
+    monkeypatch.setattr(helper_snapshots, "READ_BACK_S", 0.2)
 
 
 def test_what_is_still_under_way_is_waited_for_and_not_asked_for_again() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ebbtide.client.messages import RankPhase, Want
-from ebbtide_train.interactive.idle import IdleRules
-from ebbtide_train.interactive.keeper import End
-from ebbtide_train.interactive.notices import Herald, Mail, Notice, Webhook
-from ebbtide_train.interactive.states import KeeperState
+from ebbtide_train.interactive.idle_detection.idle_rules import IdleRules
+from ebbtide_train.interactive.idle_detection.owner_notices import Herald, Mail, Notice, Webhook
+from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.train_jobs.interactive.kept import FakeSnapshots, Kept, lease, until
 
 NOTICE = Notice(session="lab", owner="ann@example.org", idle_s=3000.0, left_s=600.0)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from ebbtide_train.interactive.record import Beginning, Found, How, Life, Record, begin
+from ebbtide_train.interactive.supervision.session_record import Beginning, Found, How, Life, Record, begin
 
 MINE = "digest"
 

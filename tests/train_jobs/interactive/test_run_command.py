@@ -12,16 +12,16 @@ from click.testing import CliRunner
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.config.sections.sessions_section import SessionsSection
-from ebbtide_train.interactive import command_run
-from ebbtide_train.interactive.command_run import run_command
-from ebbtide_train.interactive.command_sessions import sessions, sessions_command
-from ebbtide_train.interactive.handing_over import FILE_NAME, follow, hand_over
-from ebbtide_train.interactive.image_place import ImagePlace
-from ebbtide_train.interactive.notices import Mail, Webhook
-from ebbtide_train.interactive.pool_wishes import PoolWishes
-from ebbtide_train.interactive.request import Request
-from ebbtide_train.interactive.session_env import base_env, slot_env
-from ebbtide_train.submit import Submitted
+from ebbtide_train.arbiter_client.park_requests import PoolWishes
+from ebbtide_train.commands import interactive_run
+from ebbtide_train.commands.interactive_run import run_command
+from ebbtide_train.commands.interactive_sessions import sessions, sessions_command
+from ebbtide_train.interactive.idle_detection.owner_notices import Mail, Webhook
+from ebbtide_train.interactive.process_tree.process_env import base_env, slot_env
+from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.submission.interactive_job import FILE_NAME, follow, hand_over
+from ebbtide_train.submission.interactive_request import Request
+from ebbtide_train.submission.training_job import Submitted
 from tests.train_jobs.fake_link import FakeLink
 
 RECORD = ClusterRecord("tide", "127.0.0.1:6000", "http://127.0.0.1:6001", "", "/shared", "")
@@ -52,7 +52,7 @@ def test_what_is_asked_for_arrives_at_the_driver_and_ray_waits_for_its_grace() -
     service = FakeService("PENDING")
     submitted = hand_over(service, REQUEST, RECORD)
     assert Request.from_json(service.file) == REQUEST
-    assert service.given["entrypoint"] == f"python -m ebbtide_train.interactive.service {FILE_NAME}"
+    assert service.given["entrypoint"] == f"python -m ebbtide_train.run_interactive {FILE_NAME}"
     assert submitted.submission_id.startswith("lab-") and submitted.job == "lab"
     assert "125" in service.given["runtime_env"]["env_vars"].values(), "its grace of 120 s, and a little"
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, object], said:
 
 
 def test_the_pools_file_completes_the_plan_and_the_command_goes_before_it() -> None:
-    from ebbtide_train.interactive.service import plan_of  # with Ray Train: a second, and only here
+    from ebbtide_train.run_interactive import plan_of  # with Ray Train: a second, and only here
 
     text = '{"idle_after_s": 600, "webhook": "http://h/x", "smtp": {"host": "m", "sender": "p@q"}}'
     pool = SessionsSection.model_validate_json(text)
@@ -90,8 +90,8 @@ def test_the_pools_file_completes_the_plan_and_the_command_goes_before_it() -> N
 
 
 def test_to_the_pool_it_is_a_job_of_one_worker_that_parks_in_place() -> None:
-    from ebbtide_train.interactive.service import job_settings
     from ebbtide_train.pool_trainer import job_section
+    from ebbtide_train.run_interactive import job_settings
 
     spec = job_section(**job_settings(REQUEST)).spec()
     assert (spec.workers_min, spec.workers_max, spec.in_place, spec.owner) == (1, 1, True, "ann@example.org")
@@ -164,9 +164,9 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeService:
     save_cluster(ClusterRecord("tide", "127.0.0.1:6000", "http://x", "", str(tmp_path), ""))
     service = FakeService("RUNNING", "SUCCEEDED")
     busy: dict[str, Any] = {"job": "busy", "state": "running", "slots": [], "outcome": None}
-    monkeypatch.setattr(command_run, "join", lambda _record: None)
-    monkeypatch.setattr(command_run, "_service", lambda _record: service)
-    monkeypatch.setattr(command_run, "ArbiterLink", lambda: FakeLink(status=lambda: {"jobs": [busy]}))
+    monkeypatch.setattr(interactive_run, "join", lambda _record: None)
+    monkeypatch.setattr(interactive_run, "_service", lambda _record: service)
+    monkeypatch.setattr(interactive_run, "ArbiterLink", lambda: FakeLink(status=lambda: {"jobs": [busy]}))
     return service
 
 
@@ -199,7 +199,8 @@ def test_without_a_pool_there_are_no_sessions(tmp_path: Path, monkeypatch: pytes
 
 def test_a_keeper_and_its_warden_need_neither_ray_nor_torch() -> None:
     program = (
-        "import sys, ebbtide_train.interactive.keeper, ebbtide_train.interactive.warden\n"
+        "import sys, ebbtide_train.interactive.supervision.session_supervisor\n"
+        "import ebbtide_train.interactive.process_tree.watchdog\n"
         "assert not {'ray', 'torch', 'psutil'} & set(sys.modules), 'too much'"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

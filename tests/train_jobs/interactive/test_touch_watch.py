@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ebbtide_train.interactive import service
-from ebbtide_train.interactive.image_place import ImagePlace
-from ebbtide_train.interactive.service import TouchWatch
+from ebbtide_train import run_interactive
+from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.run_interactive import TouchWatch
 
 
 class Link:
@@ -28,7 +28,7 @@ class Link:
 
 
 def test_what_the_keeper_makes_is_nobodys_touch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "TOUCH_LOOK_S", 0.01)
+    monkeypatch.setattr(run_interactive, "TOUCH_LOOK_S", 0.01)
     place, link = ImagePlace(tmp_path / "lab"), Link()
     watch = TouchWatch(place, link, "lab")
     watch.start()

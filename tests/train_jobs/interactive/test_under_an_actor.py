@@ -1,6 +1,6 @@
 """A training under a Ray actor is put into an image and goes on bit for bit, and the actor lives all the time.
 
-The actor is what a pool's worker is to a session: it has the keeper in it (see `session_rank`).
+The actor is what a pool's worker is to a session: it has the keeper in it (see `interactive_rank`).
 """
 
 import os
@@ -16,7 +16,7 @@ from ebbtide.client.messages import Want
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import Refused
 from ebbtide.system.process import is_alive, started_ticks
-from ebbtide_train.interactive.helper_port import HelperSnapshots
+from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
 from tests.criu import criu_or_skip
 from tests.train_jobs.conftest import FakePool
 from tests.train_jobs.interactive.helped import helped

@@ -8,5 +8,7 @@ was given. Three processes share that work, so that each may be killed at any mo
   enough to end the tree: the lock is free only when no process of the tree is left;
 - the **leader** (the tree's first process) starts the command, adopts its orphans, and writes down how it ended.
 
-Nothing here but ``session_rank`` and ``service`` knows Ray, and nothing imports torch.
+In the code the keeper is ``supervision.session_supervisor``, the warden ``process_tree.watchdog``.
+
+Nothing here knows Ray or torch; ``worker.interactive_rank`` and ``run_interactive`` do.
 """

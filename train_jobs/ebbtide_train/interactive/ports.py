@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ebbtide.client.messages import Lease
-from ebbtide_train.interactive.tree import Process
+from ebbtide_train.interactive.process_tree.tree import Process
 
 
 @dataclass(frozen=True, slots=True)

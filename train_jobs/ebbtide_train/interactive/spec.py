@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ebbtide_train.interactive.idle import IdleRules
-from ebbtide_train.interactive.notices import Mail, Webhook
+from ebbtide_train.interactive.idle_detection.idle_rules import IdleRules
+from ebbtide_train.interactive.idle_detection.owner_notices import Mail, Webhook
 
 STOP_S = 10.0  # from SIGTERM to SIGKILL: what container runtimes leave by default
 

@@ -28,24 +28,24 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from ebbtide.client.messages import RankPhase
 from ebbtide.snapshot import nccl
 from ebbtide.snapshot.eviction.host_memory import HostMemory, OwnMemory
-from ebbtide_train.session import rng
-from ebbtide_train.session.checkpoint import CheckpointStore, must_be_plain
-from ebbtide_train.session.device_context import DeviceContext
-from ebbtide_train.session.durability import Durability
+from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore, must_be_plain
+from ebbtide_train.session.checkpoints.durability import Durability
+from ebbtide_train.session.coordination.gate import Gate
+from ebbtide_train.session.coordination.rendezvous import sweep
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
-from ebbtide_train.session.gate import Gate
-from ebbtide_train.session.left_behind import LeftBehind, NothingLeft
-from ebbtide_train.session.meeting import sweep
-from ebbtide_train.session.member import Member
-from ebbtide_train.session.occupancy import LockFor, NoLock, Occupancy
-from ebbtide_train.session.park import admit, look
-from ebbtide_train.session.prepared import Prepared
-from ebbtide_train.session.safe_point import begin_agreement, safe_point
+from ebbtide_train.session.loop.member import Member
+from ebbtide_train.session.loop.park import admit, look
+from ebbtide_train.session.loop.safe_point import begin_agreement, safe_point
+from ebbtide_train.session.loop.start import agree_on_start, restore, start_rng
+from ebbtide_train.session.loop.step import Step
+from ebbtide_train.session.parking.device_context import DeviceContext
+from ebbtide_train.session.parking.leftover_regions import LeftBehind, NothingLeft
+from ebbtide_train.session.parking.occupancy import LockFor, NoLock, Occupancy
 from ebbtide_train.session.settings import SessionSettings
-from ebbtide_train.session.start import agree_on_start, restore, start_rng
-from ebbtide_train.session.step import Step
+from ebbtide_train.session.state import rng
+from ebbtide_train.session.state.ddp_wrapper import Prepared
+from ebbtide_train.session.state.train_state import Stateful, Tracked
 from ebbtide_train.session.step_log import StepLine, StepLog
-from ebbtide_train.session.tracked import Stateful, Tracked
 
 # A GPU's slot falls only when this process ends. A server that is well unlinks old checkpoints in milliseconds; what is
 # not removed then, the next gang removes.

@@ -1,0 +1,116 @@
+"""``ebbtide submit``."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+from ray.job_submission import JobSubmissionClient
+
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.client.ray_auth import adopt
+from ebbtide.config.checks.machine_checks import world_problems
+from ebbtide.config.errors import ConfigErrors
+from ebbtide.config.loading.pool_file_loader import load_file
+from ebbtide.config.pool_file import PoolFile
+from ebbtide_train.arbiter_client.state_lines import aside_lines, job_view
+from ebbtide_train.submission.dashboard import dashboard_url
+from ebbtide_train.submission.job_selection import pick
+from ebbtide_train.submission.training_job import OVER, Standing, Submitted, submit, watch
+
+LOG_TAIL_LINES = 20
+
+
+@click.command("submit")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--job", "name", default=None, help="Which job of the file; needed if there are several.")
+@click.option(
+    "--follow/--no-follow",
+    default=None,
+    help="Print the job's log to its end; or return at once. Default: say what it waits for until it runs.",
+)
+@json_option
+def submit_command(file: Path, name: str | None, follow: bool | None, as_json: bool) -> None:
+    """Submit one job of FILE to the running pool that the file names.
+
+    Submitted again under the same name it goes on from its last checkpoint.
+    """
+    loaded = load_file(file)
+    section = pick(loaded.config, name)
+    # Of the file only this job matters here: its models and secrets are the pool's.
+    place = f"jobs[{loaded.config.jobs.index(section)}]"
+    faults = [fault for fault in world_problems(loaded, environ=os.environ) if fault.path.startswith(place)]
+    if faults:
+        raise ConfigErrors(faults)
+    record = _pool_of(loaded.config)
+    link = ArbiterLink()
+    view = job_view(link.call("status"), section.name)
+    if view is not None and view["state"] != "ended":
+        raise BadInput(f"job {section.name} is {view['state']} already: `ebbtide cancel {section.name}`, or rename it")
+    service = _service(record)
+    aside = link.call("how_aside", section.spec())
+    try:
+        submitted = submit(service, section, record)
+    except RuntimeError as error:
+        raise CommandFailed(f"Ray's job service at {record.dashboard_url} refused the job: {error}") from error
+    click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)
+    for line in aside_lines(section.name, aside):
+        _say(line)
+    now = None if follow is False else watch(service, link, submitted, say=_say)
+    if follow:
+        asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
+        now = Standing("ended", "", str(service.get_job_status(submitted.submission_id).value))
+    if as_json:
+        print_json(_facts(submitted, now) | {"steps_aside": aside})
+    _end(service, submitted, now)
+
+
+def _facts(submitted: Submitted, now: Standing | None) -> dict[str, Any]:
+    return {
+        "job": submitted.job,
+        "submission_id": submitted.submission_id,
+        "state": "submitted" if now is None else now.state,
+        "ray_status": None if now is None else now.ray_status,
+    }
+
+
+def _end(service: JobSubmissionClient, submitted: Submitted, now: Standing | None) -> None:
+    if now is None or now.ray_status not in OVER or now.ray_status == "SUCCEEDED":
+        return
+    tail = "\n".join(service.get_job_logs(submitted.submission_id).splitlines()[-LOG_TAIL_LINES:])
+    raise CommandFailed(f"job {submitted.job} has {now.ray_status.lower()}; the end of its log:\n{tail}")
+
+
+def _pool_of(config: PoolFile) -> ClusterRecord:
+    try:
+        record = load_cluster(config.pool.name)
+    except NoPool as error:
+        raise BadInput(str(error)) from error
+    try:
+        join(record)
+    except ClusterUnreachable as error:
+        raise CommandFailed(str(error)) from error
+    return record
+
+
+def _service(record: ClusterRecord) -> JobSubmissionClient:
+    adopt(record.env)  # the token goes into the client's headers when it is made
+    try:
+        # A cluster that `up` joined has no dashboard on record, but knows where its own is.
+        return JobSubmissionClient(record.dashboard_url or dashboard_url())
+    except (ConnectionError, RuntimeError) as error:
+        raise CommandFailed(f"Ray's job service {record.dashboard_url} does not answer: {error}") from error
+
+
+async def _stream(service: JobSubmissionClient, submission_id: str, *, as_json: bool) -> None:
+    async for part in service.tail_job_logs(submission_id):
+        click.echo(part, nl=False, err=as_json)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

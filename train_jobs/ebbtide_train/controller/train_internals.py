@@ -1,0 +1,276 @@
+"""Everything that leans on Ray Train's internals; no other module imports ``ray.train.v2._internal``.
+
+Ray Train runs the gang: it starts workers, sees them die and restarts them. What it may not decide is on how many
+slots and when: its scaling policy is replaced by one that waits for a lease, and nothing of it ever asks Ray for GPUs.
+Three stock habits are changed (facts and line numbers in tests/integration/test_ray_contract.py):
+
+- While it waits for a decision the stock controller spins and keeps the old worker group. Ours lets the group go, makes
+  sure that no process of it is left, and sleeps between looks.
+- Its failure policy counts what a gang raises; here a gang that leaves by order is no failure, and failures in a row
+  without progress count, not all that ever happened.
+- Its Torch backend forms a process group; ours does not (see ``lease_backend``).
+
+The driver's side is ``leased_trainer``; it overrides private methods of Train's trainer, and imports nothing private.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.train import ControllerError, ScalingConfig, WorkerGroupError
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.constants import (
+    ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+    ENABLE_PRINT_PATCH_ENV_VAR,
+    HEALTH_CHECK_INTERVAL_S_ENV_VAR,
+    get_env_vars_to_propagate,
+)
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.execution.context import DistributedContext
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.controller.controller import TrainControllerLoopIterationResult
+from ray.train.v2._internal.execution.controller.state import (
+    ErroredState,
+    InitializingState,
+    ReschedulingState,
+    RestartingState,
+    ShuttingDownState,
+)
+from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
+
+from ebbtide.client.arbiter_link import ArbiterLink
+from ebbtide.client.messages import Lease
+from ebbtide_train.arbiter_client.controller_link import ControllerLink
+from ebbtide_train.controller import placement_groups
+from ebbtide_train.controller.checkpoint_watch import DurableWatch
+from ebbtide_train.controller.failed_rank_output import last_words
+from ebbtide_train.controller.failure_causes import CONTROLLER, ProcessDied, culprits, describe
+from ebbtide_train.controller.failure_limit import Strikes
+from ebbtide_train.controller.gang import Gang
+from ebbtide_train.session.errors import Cancelled, Preempted
+from ebbtide_train.session.step_log import finished_by_last_gang
+from ebbtide_train.worker.job_plan import JobPlan, Left
+
+NODE_LABEL = "ray.io/node-id"  # every node has it
+WAITING = (InitializingState, RestartingState, ReschedulingState)
+WAIT_S = 0.1  # between looks for a lease, which come in five times a second
+DURABLE_S = 2.0  # to read one small file; a shared directory that takes longer hangs
+HEALTH_CHECK_S = "0.2"  # the stock 2 s would add up to 2 s to every stop and every restart
+
+
+# ---- in the worker group ----------------------------------------------------------------------------------------
+
+
+class LeasedWorkerGroup(WorkerGroup):  # type: ignore[misc] # Ray is not typed for us
+    """A worker group whose rank ``i`` runs on the node of slot ``i`` of the gang's lease."""
+
+    gang: Gang
+    incarnation: str
+
+    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> Any:
+        assert self.gang.lease is not None
+        nodes = [{NODE_LABEL: slot.node} for slot in self.gang.lease.slots]
+        context = worker_group_context
+        group = placement_groups.make(self.incarnation, context.resources_per_worker, nodes, context.placement_strategy)
+        self.gang.placed(group)
+        return DefaultPlacementGroupHandle(group)
+
+    def _create_workers(self, *args: Any, **kwargs: Any) -> list[Any]:
+        workers: list[Any] = super()._create_workers(*args, **kwargs)
+        workers.sort(key=lambda worker: worker.placement_group_bundle_index)  # Train groups them by node
+        self.gang.joined(workers)
+        nodes = [worker.metadata.node_id for worker in workers]
+        for rank, worker in enumerate(workers):
+            worker.distributed_context = DistributedContext(
+                world_rank=rank,
+                world_size=len(workers),
+                local_rank=nodes[:rank].count(nodes[rank]),
+                local_world_size=nodes.count(nodes[rank]),
+                node_rank=list(dict.fromkeys(nodes)).index(nodes[rank]),
+            )
+        return workers
+
+
+# ---- in the controller ------------------------------------------------------------------------------------------
+
+
+class LeaseScalingPolicy(ScalingPolicy):  # type: ignore[misc] # Ray is not typed for us
+    """As many workers as the lease has slots; none without a lease. Never asks Ray for capacity."""
+
+    def __init__(self, scaling_config: ScalingConfig, *, claim: Callable[[], Lease | None], gang: Gang) -> None:
+        super().__init__(scaling_config)
+        self._claim = claim
+        self._gang = gang
+
+    def make_decision_for_non_running_worker_group(self) -> Any:
+        """Start when a lease is there."""
+        lease = self._claim()
+        if lease is None:
+            return NoopDecision()
+        self._gang.starts(lease)
+        return ResizeDecision(len(lease.slots), self.scaling_config._resources_per_worker_not_none)
+
+    def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:
+        """A running gang is resized only by a stop and a new lease."""
+        return NoopDecision()
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Stock: registers with Ray's AutoscalingCoordinator, which would then count our slots as its own."""
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        return 0
+
+
+class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed for us
+    """Leaving by order is no failure; anything else is retried until it happens too often without progress."""
+
+    def __init__(
+        self, failure_config: Any, *, strikes: Strikes, plan: JobPlan, note: Callable[[str, Collection[int]], None]
+    ) -> None:
+        """``note``: is told what failed, and on which ranks the fault lies."""
+        super().__init__(failure_config)
+        self._strikes = strikes
+        self._plan = plan
+        self._note = note
+
+    def make_decision(self, training_failed_error: Any) -> Any:
+        """What Train does next."""
+        found = causes(training_failed_error)
+        if any(isinstance(cause, Cancelled) for cause in found.values()):
+            return FailureDecision.RAISE
+        if any(isinstance(cause, Preempted) for cause in found.values()):
+            return FailureDecision.RETRY
+        self._note(describe(found), culprits(found))
+        give_up = self._strikes.failed(steps_finished(self._plan))
+        return FailureDecision.RAISE if give_up else FailureDecision.RETRY
+
+
+class GangController(TrainController):  # type: ignore[misc] # Ray is not typed for us
+    """Train's controller, made to wait for leases."""
+
+    def __init__(self, *, plan: JobPlan, **given: Any) -> None:
+        self._gang = Gang()
+        self._pool_link = ControllerLink(
+            ArbiterLink(), job=plan.section.name, incarnation=plan.incarnation, kill_gang=self._gang.kill
+        )
+        self._durable = DurableWatch(plan.run_dir, self._pool_link.committed)
+        context = given["train_run_context"]
+        given["scaling_policy"] = LeaseScalingPolicy(
+            context.scaling_config, claim=self._pool_link.claim, gang=self._gang
+        )
+        given["failure_policy"] = GangFailurePolicy(
+            context.run_config.failure_config,
+            strikes=Strikes(plan.section.max_failures, finished=steps_finished(plan)),
+            plan=plan,
+            note=self._gang_failed,
+        )
+        super().__init__(**given)
+        self.worker_group_cls = type(
+            "LeasedWorkerGroup", (LeasedWorkerGroup,), {"gang": self._gang, "incarnation": plan.incarnation}
+        )
+
+    async def run(self) -> None:
+        """Run the job to its end."""
+        self._pool_link.start()
+        self._durable.start()
+        try:
+            await super().run()
+        finally:
+            self._durable.stop()
+            self._pool_link.stop()
+
+    def _gang_failed(self, error: str, ranks: Collection[int]) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        self._pool_link.gang_failed(error, last_words(self._gang.members(), ranks, here=here))
+
+    def last_words(self) -> str:
+        """What the ranks of the last gang that failed had printed last."""
+        return self._pool_link.report().log_tail
+
+    async def _step(self) -> Any:
+        state = self.get_state()
+        if not isinstance(state, WAITING):
+            return await super()._step()
+        if self._worker_group:
+            self._shutdown_worker_group()  # the stock controller keeps it until the next resize
+        if not await asyncio.to_thread(self._gang.gone):
+            await asyncio.sleep(WAIT_S)
+            return self._then(state)
+        if self._pool_link.has_gang:
+            # The arbiter counts a gang that left as one that lost steps, unless it knows of their commit by then.
+            await asyncio.to_thread(self._durable.look, DURABLE_S)
+        self._pool_link.no_gang()
+        if self._pool_link.cancelled:
+            why = Cancelled(self._pool_link.why or "cancelled while it waited")
+            return self._then(ShuttingDownState(next_state=ErroredState(training_failed_error=ControllerError(why))))
+        result = await super()._step()
+        if type(result.next_state) is type(state):
+            await asyncio.sleep(WAIT_S)  # the stock controller asks again at once, for ever
+        return result
+
+    async def _poll_workers(self) -> Any:
+        status = await super()._poll_workers()
+        for worker in status.worker_statuses.values():
+            if isinstance(worker.return_value, Left):
+                kind = Cancelled if worker.return_value.cancelled else Preempted
+                worker.error = kind(worker.return_value.text)  # so that it is not taken for the job's end
+        return status
+
+    def _then(self, state: Any) -> Any:
+        return TrainControllerLoopIterationResult(
+            run_attempt_id=self._get_run_attempt_id(), previous_state=self.get_state(), next_state=state
+        )
+
+
+def steps_finished(plan: JobPlan) -> int:
+    """How far the last gang came, by its step log; 0 where that cannot be read."""
+    try:
+        return finished_by_last_gang(plan.run_dir)
+    except OSError:
+        return 0
+
+
+def causes(error: Any) -> Mapping[int, BaseException]:
+    """What went wrong, by rank; ``CONTROLLER`` is the controller itself."""
+    if isinstance(error, WorkerGroupError):
+        found = dict(error.worker_failures)
+    else:
+        found = {CONTROLLER: error.controller_failure if isinstance(error, ControllerError) else error}
+    # Train's own text for a death is a page with the actor's address; the user needs to know which process died.
+    return {
+        rank: ProcessDied() if isinstance(why, WorkerHealthCheckFailedError) else why for rank, why in found.items()
+    }
+
+
+# ---- for the driver ---------------------------------------------------------------------------------------------
+
+
+def controller_env() -> dict[str, str]:
+    """The environment of a controller, some of which Train hands on to its workers."""
+    found: dict[str, str] = {
+        HEALTH_CHECK_INTERVAL_S_ENV_VAR: os.environ.get(HEALTH_CHECK_INTERVAL_S_ENV_VAR, HEALTH_CHECK_S),
+        "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+        ENABLE_PRINT_PATCH_ENV_VAR: "0",  # Train's print goes to its logger and, in a Ray worker, to stdout as well
+        **get_env_vars_to_propagate(),
+    }
+    found[ENABLE_PREEMPTION_WATCHER_ENV_VAR] = "0"  # the arbiter decides who steps aside
+    return found
+
+
+UNNEEDED = (PlacementGroupCleanerCallback, DatasetsCallback)
+
+
+def needed(callbacks: Sequence[Any]) -> list[Any]:
+    """Train's callbacks but for two that start a process each.
+
+    The cleaner of placement groups is a detached actor per job that asks the dashboard once a second whether the
+    controller lives; what it would clean goes with the controller's abort, or the driver removes it. The manager of
+    Ray datasets is started with every gang and imports Ray Data; a session feeds its ranks itself.
+    """
+    return [callback for callback in callbacks if not isinstance(callback, UNNEEDED)]

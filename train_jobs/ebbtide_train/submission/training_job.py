@@ -1,0 +1,154 @@
+"""Handing one job of a file to Ray's job service, and watching it until it runs or ends.
+
+The job's ``working_dir`` travels as Ray uploads it; beside its files lies a small file with only this job in it, so
+that neither the pool's keys nor paths that exist only here travel along. What is uploaded is a folder of links: nothing
+is written into the user's own directory.
+"""
+
+import json
+import os
+import secrets
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.config.sections.job_section import JobSection
+from ebbtide_train.arbiter_client.link import Link
+from ebbtide_train.arbiter_client.pool_connection import ADDRESS_VARIABLE
+from ebbtide_train.arbiter_client.state_lines import describe, job_view
+from ebbtide_train.submission.stop_wait import stop_wait_env
+
+FILE_NAME = "ebbtide-job"  # JSON inside, which is YAML; no suffix that the directory's .gitignore might leave out
+LOOK_EVERY_S = 0.5
+OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+SKEW_S = 5.0  # clocks of two nodes of a cluster differ by less; an earlier record of that name is older by far
+
+
+class JobService(Protocol):
+    """The part of ``ray.job_submission.JobSubmissionClient`` that is used here."""
+
+    def submit_job(
+        self,
+        *,
+        entrypoint: str,
+        submission_id: str,
+        runtime_env: dict[str, Any],
+        metadata: dict[str, str],
+    ) -> str:
+        """Start the entrypoint on the cluster's head node."""
+
+    def get_job_status(self, job_id: str) -> Any:
+        """A string-like status."""
+
+    def get_job_logs(self, job_id: str) -> str:
+        """All that it has printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that Ray has taken."""
+
+    job: str
+    submission_id: str
+    at_s: float
+
+
+def submission_text(section: JobSection, pool: str) -> str:
+    """A file with this one job, for ``ebbtide_train.run``."""
+    job = section.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"working_dir"})
+    return json.dumps({"pool": {"name": pool}, "jobs": [job]}, indent=2)
+
+
+@contextmanager
+def upload_folder(section: JobSection, pool: str) -> Iterator[Path]:
+    """A folder that looks like the job's working_dir, and has the job's file in it."""
+    with tempfile.TemporaryDirectory(prefix="ebbtide-submit-") as name:
+        folder = Path(name)
+        if section.working_dir is not None:
+            for entry in section.working_dir.iterdir():
+                (folder / entry.name).symlink_to(entry.resolve())
+        file = folder / FILE_NAME
+        file.unlink(missing_ok=True)
+        file.write_text(submission_text(section, pool))
+        yield folder
+
+
+def submit(service: JobService, section: JobSection, record: ClusterRecord) -> Submitted:
+    """Submit one job.
+
+    Raises:
+        RuntimeError: Ray's job service refused or does not answer (its own error).
+    """
+    at_s = time.time()
+    with upload_folder(section, record.pool) as folder:
+        submission_id = service.submit_job(
+            entrypoint=f"python -m ebbtide_train.run {FILE_NAME} --working-dir . --job {shlex.quote(section.name)}",
+            submission_id=f"{section.name}-{secrets.token_hex(4)}",
+            runtime_env={
+                "working_dir": str(folder),
+                "excludes": _excludes(section, record),
+                # Ray overwrites RAY_ADDRESS there by what it finds on the machine: possibly another cluster.
+                "env_vars": {ADDRESS_VARIABLE: record.address, **stop_wait_env(section.grace_s)},
+            },
+            metadata={"ebbtide_job": section.name, "submitted_by": os.environ.get("USER", "unknown")},
+        )
+    return Submitted(section.name, submission_id, at_s)
+
+
+def _excludes(section: JobSection, record: ClusterRecord) -> list[str]:
+    """Patterns of what never travels: a shared directory that lies inside the working_dir, with all checkpoints."""
+    if section.working_dir is None:
+        return []
+    inside, shared = section.working_dir.resolve(), Path(record.shared_dir).resolve()
+    return [f"/{shared.relative_to(inside)}"] if shared != inside and shared.is_relative_to(inside) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a submitted job stands: ``state`` of the pool's job, or ``submitted`` before the pool knows it."""
+
+    state: str
+    line: str
+    ray_status: str
+
+    @property
+    def settled(self) -> bool:
+        """Whether it runs or is over."""
+        return self.state in ("running", "ended") or self.ray_status in OVER
+
+
+def standing(service: JobService, link: Link, submitted: Submitted) -> Standing:
+    """Look once."""
+    ray_status = str(getattr(status := service.get_job_status(submitted.submission_id), "value", status))
+    view: Mapping[str, Any] | None = job_view(link.call("status"), submitted.job)
+    if view is not None and view["state"] == "ended" and view.get("since_s", 0.0) < submitted.at_s - SKEW_S:
+        view = None  # an earlier run of that name
+    if view is None:
+        return Standing("submitted", f"its driver is {ray_status.lower()}", ray_status)
+    return Standing(view["state"], describe(view), ray_status)
+
+
+def watch(
+    service: JobService,
+    link: Link,
+    submitted: Submitted,
+    *,
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Standing:
+    """Say each change until the job runs or is over."""
+    said = ""
+    while True:
+        now = standing(service, link, submitted)
+        if now.line != said:
+            said = now.line
+            say(f"job {submitted.job}: {said}")
+        if now.settled:
+            return now
+        sleep(LOOK_EVERY_S)
