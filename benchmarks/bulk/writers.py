@@ -23,8 +23,8 @@ from benchmarks.bulk.weights import random_bytes
 from ebbtide.storage.bandwidth.node_traffic import node_traffic
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
-from ebbtide.storage.checkpoints.run_directory.run_paths import run_leases, run_paths
-from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts
+from ebbtide.storage.checkpoints.run_directory.run_paths import run_paths
+from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts, run_leases
 from ebbtide.storage.memory.buffer_pool import process_pool
 from ebbtide.storage.posix.posix_transport import PosixTransport
 

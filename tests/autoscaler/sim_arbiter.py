@@ -52,7 +52,8 @@ from ebbtide_autoscaler.core.tick.instructions import (
     instruct,
 )
 from ebbtide_autoscaler.core.tick.tick import Step, World, step
-from ebbtide_autoscaler.process.steady_clock import SteadyClock, latest_s
+from ebbtide_autoscaler.journal.recovery import latest_s
+from ebbtide_autoscaler.process.steady_clock import SteadyClock
 from tests.autoscaler.sim_ledger import Torn
 from tests.autoscaler.sim_provider import Sizing
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand
-from ebbtide_autoscaler.process.steady_clock import SteadyClock, latest_s
+from ebbtide_autoscaler.journal.recovery import latest_s
+from ebbtide_autoscaler.process.steady_clock import SteadyClock
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, a_pool, with_job
 from tests.examples import examples

@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from ebbtide.storage.models.registry.derived_artifacts import ARTEFACT, flat_name
+from ebbtide.storage.models.registry.derived_names import ARTEFACT, flat_name
 from ebbtide.storage.models.sources.local_source import LocalSource
 from ebbtide.storage.models.sources.source import Part, Reading, SourceFile
 from ebbtide.storage.names import ObjectId, ref_name, tag

@@ -7,7 +7,8 @@ from typing import Any
 
 from ebbtide.storage.errors import TransferFailed
 from ebbtide.storage.files.durable_files import Disk
-from ebbtide.storage.files.shared_files import Operation, perform
+from ebbtide.storage.files.file_operations import Operation
+from ebbtide.storage.files.shared_files import perform
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import REAL, System
 from ebbtide.storage.leases.object_leases import SharedLeases

@@ -17,7 +17,8 @@ import pytest
 
 from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.storage.files import shared_files
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.files.file_operations import CreateFile
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.objects.store_limits import leave_limits
@@ -315,10 +316,10 @@ async def test_a_store_that_hangs_after_the_model_was_found_costs_the_caches(
 async def test_a_model_of_a_store_that_cannot_be_written_is_served(
     store: ObjectStore, tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(operation: shared_files.CreateFile) -> bool:
+    def refuse(operation: CreateFile) -> bool:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setitem(shared_files._DEEDS, shared_files.CreateFile, ("create", refuse))
+    monkeypatch.setitem(shared_files._DEEDS, CreateFile, ("create", refuse))
     made, stages = await prepared(tmp_path)
     assert stages == ["model", "caches"]
     told = made.settings()

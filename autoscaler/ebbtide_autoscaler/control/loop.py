@@ -42,11 +42,12 @@ from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.journal.halt import Brake
 from ebbtide_autoscaler.journal.ledger_io import LedgerDoor, OpenLedger
 from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.recovery import latest_s
 from ebbtide_autoscaler.metrics.exporter import MetricsDoor
 from ebbtide_autoscaler.metrics.gauges import Condition
 from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
 from ebbtide_autoscaler.process.loop_thread import LoopThread
-from ebbtide_autoscaler.process.steady_clock import clock, latest_s
+from ebbtide_autoscaler.process.steady_clock import clock
 
 LEAST_TICK_S = 0.02  # reports may wake the loop at most this often
 

@@ -4,9 +4,9 @@ The fold is the one definition: an arbiter that starts folds what it reads, an a
 and a snapshot is what the latter has come to. So a replay from a snapshot ends where a replay of everything does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -16,7 +16,7 @@ from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, RecordId, SlotId
 from ebbtide.pool.lookup.records import together
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.forecast.demand_bins import Demand
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Demand
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.journal.demand_records import from_part, of_endpoints, snapshot_parts, with_record
 from ebbtide_autoscaler.journal.key_store import MadeKey, key_record, recovered_key
@@ -169,3 +169,15 @@ def _parts(entries: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
     yield dict(islice(rest, PART_ENTRIES))
     while part := dict(islice(rest, PART_ENTRIES)):
         yield part
+
+
+def latest_s(state: PoolState, demand: Iterable[Demand] = ()) -> float:
+    """The latest time that the ledger names, in its state or by demand that has been; 0: none.
+
+    A pool may serve for days and change nothing. Were its arbiter then behind its own bins of demand, no forecast would
+    be made from them until time catches up.
+    """
+    slots = (one.since_s for one in state.slots.values())
+    jobs = chain.from_iterable((one.since_s, one.asked_s, one.registered_s) for one in state.jobs.values())
+    seats = chain.from_iterable((one.since_s, one.asked_s) for one in state.seats.values())
+    return max(chain(slots, jobs, seats, (one.end * BIN_S for one in demand)), default=0.0)

@@ -12,11 +12,7 @@ Not guaranteed: that it is right. A clock that was an hour ahead keeps the ledge
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from itertools import chain
-
-from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Demand
+from collections.abc import Callable
 
 
 class SteadyClock:
@@ -44,18 +40,6 @@ class SteadyClock:
         now_s = self.now_s()
         with self._lock:
             self._last_s = max(self._last_s, now_s, at_s)
-
-
-def latest_s(state: PoolState, demand: Iterable[Demand] = ()) -> float:
-    """The latest time that the ledger names, in its state or by demand that has been; 0: none.
-
-    A pool may serve for days and change nothing. Were its arbiter then behind its own bins of demand, no forecast would
-    be made from them until time catches up.
-    """
-    slots = (one.since_s for one in state.slots.values())
-    jobs = chain.from_iterable((one.since_s, one.asked_s, one.registered_s) for one in state.jobs.values())
-    seats = chain.from_iterable((one.since_s, one.asked_s) for one in state.seats.values())
-    return max(chain(slots, jobs, seats, (one.end * BIN_S for one in demand)), default=0.0)
 
 
 clock = SteadyClock()

@@ -37,8 +37,7 @@ from ebbtide.pool.transitions import JobState, SeatState
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, bin_of
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.journal.demand_records import from_part
-from ebbtide_autoscaler.journal.recovery import Recovered, decode_event
-from ebbtide_autoscaler.process.steady_clock import latest_s
+from ebbtide_autoscaler.journal.recovery import Recovered, decode_event, latest_s
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.model.warm_start import NOTHING, Standing
 from ebbtide_simulator.recorded.happened import Uses

@@ -1,4 +1,4 @@
-"""What really happened beside what the simulator says: figures and a table. Pure."""
+"""What really happened beside what the simulator says: figures and a table."""
 
 from collections.abc import Mapping
 from typing import Any

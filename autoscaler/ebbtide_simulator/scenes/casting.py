@@ -1,4 +1,4 @@
-"""What a simulation is given, traces or a recorded ledger, to what its runs need of it. Pure."""
+"""What a simulation is given, traces or a recorded ledger, to what its runs need of it."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""From a recording, and what shall be other than it was, to the scene that every contender plays. Pure.
+"""From a recording, and what shall be other than it was, to the scene that every contender plays.
 
 Demand is known by five minutes, in requests at once: it becomes arrivals of as much work, with noise as its peaks say.
 Jobs come when they came. One that finished has as much work as it trained for; of one that did not, nobody knows how

@@ -1,4 +1,4 @@
-"""What a replay leaves out of its recording, and what is odd about it: told before anything runs. Pure."""
+"""What a replay leaves out of its recording, and what is odd about it: told before anything runs."""
 
 from collections.abc import Iterator
 

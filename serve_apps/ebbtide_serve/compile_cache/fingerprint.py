@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ebbtide.storage.models.registry.derived_artifacts import ARTEFACT
+from ebbtide.storage.models.registry.derived_names import ARTEFACT
 
 LAYOUT = "2"  # of the artefact's files
 # Arguments that say where things are, what they are called or how they are shown; all others may change what is

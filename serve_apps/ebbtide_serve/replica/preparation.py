@@ -30,7 +30,7 @@ from ebbtide.storage.models.registry.model_resolution import StoredModel, resolv
 from ebbtide.storage.models.sources.excluded_weights import left_behind
 from ebbtide.storage.models.sources.local_source import LocalSource
 from ebbtide.storage.models.sources.shard_consistency import shown
-from ebbtide.storage.models.sources.source import within_patience
+from ebbtide.storage.models.sources.source_patience import within_patience
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.remote.urls import local_path
 from ebbtide.system.modes import Place, took

@@ -9,7 +9,7 @@ from ebbtide.storage.coordination import flight_states as word
 from ebbtide.storage.coordination.flight_machine import BEGIN, Limits, advance
 from ebbtide.storage.coordination.flight_progress import as_seen
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.files.shared_files import Operation
+from ebbtide.storage.files.file_operations import Operation
 from ebbtide.storage.leases import lease_file
 from ebbtide.storage.leases.lease_file import LeaseFile, Note, Pace, Record
 from ebbtide.storage.leases.liveness import Sighting, Tenancy

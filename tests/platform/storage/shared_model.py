@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from ebbtide.storage.errors import StorageError, TransferFailed
-from ebbtide.storage.files.shared_files import (
+from ebbtide.storage.files.file_operations import (
     CreateFile,
     ListNames,
     MakeDirectory,

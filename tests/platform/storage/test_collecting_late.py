@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.files.durable_files import Disk
-from ebbtide.storage.leases.object_leases import of_work
+from ebbtide.storage.leases.lease_subjects import of_work
 from ebbtide.storage.maintenance.garbage_collection import collect, survey
 from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
 from ebbtide.storage.names import Attempt, ObjectId

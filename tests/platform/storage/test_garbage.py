@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.leases.object_leases import of_object, of_work
+from ebbtide.storage.leases.lease_subjects import of_object, of_work
 from ebbtide.storage.maintenance.garbage_plan import (
     Fate,
     FoundAside,

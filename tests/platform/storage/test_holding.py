@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import NoRoom, Refused, Superseded, TransferFailed, TransferTimeout
-from ebbtide.storage.files.shared_files import CreateFile, Overwrite, perform
+from ebbtide.storage.files.file_operations import CreateFile, Overwrite
+from ebbtide.storage.files.shared_files import perform
 from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
 from ebbtide.storage.leases.lease_holder import Holding, System, claim, hold
 from ebbtide.storage.leases.lease_watch import Observer, living

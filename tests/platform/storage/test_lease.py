@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.errors import Refused, TransferFailed
-from ebbtide.storage.files.shared_files import (
+from ebbtide.storage.files.file_operations import (
     RECORD_BYTES,
     CreateFile,
     ListNames,
@@ -18,8 +18,8 @@ from ebbtide.storage.files.shared_files import (
     Overwrite,
     Steps,
     carry_out,
-    perform,
 )
+from ebbtide.storage.files.shared_files import perform
 from ebbtide.storage.leases import lease_file
 from ebbtide.storage.leases.lease_file import KEPT_NUMBERS, LeaseFile, Pace, Record, checked_name, current
 from tests.platform.storage.shared_model import Directory

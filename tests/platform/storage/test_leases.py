@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import NotPublished, Superseded
-from ebbtide.storage.leases.object_leases import SharedLeases, of_object, of_work, this_process
+from ebbtide.storage.leases.lease_subjects import of_object, of_work
+from ebbtide.storage.leases.object_leases import SharedLeases, this_process
 from ebbtide.storage.maintenance.garbage_collection import collect, survey
 from ebbtide.storage.maintenance.garbage_plan import Fate, plan
 from ebbtide.storage.names import Attempt, object_id

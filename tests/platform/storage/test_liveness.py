@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.errors import StorageError
-from ebbtide.storage.files.shared_files import Operation
+from ebbtide.storage.files.file_operations import Operation
 from ebbtide.storage.leases import lease_file
 from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
 from ebbtide.storage.leases.liveness import Sighting, Tenancy

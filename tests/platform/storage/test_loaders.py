@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from ebbtide.storage.coordination.load_semaphore import LoadTerms, Roster, Ticket, loading, survey
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
-from ebbtide.storage.files.shared_files import Operation, perform
+from ebbtide.storage.files.file_operations import Operation
+from ebbtide.storage.files.shared_files import perform
 from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
 from ebbtide.storage.leases.lease_holder import Holding, System, claim, hold
 from ebbtide.storage.leases.liveness import Sighting

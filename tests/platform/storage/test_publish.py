@@ -11,7 +11,8 @@ import pytest
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, Superseded, TransferFailed
 from ebbtide.storage.files.durable_files import Disk
-from ebbtide.storage.leases.object_leases import Lease, of_object
+from ebbtide.storage.leases.lease_subjects import of_object
+from ebbtide.storage.leases.object_leases import Lease
 from ebbtide.storage.names import COMMIT
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore

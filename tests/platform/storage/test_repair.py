@@ -12,7 +12,7 @@ import pytest
 
 from ebbtide.storage.errors import Corrupt, NoRoom, Refused, TransferFailed
 from ebbtide.storage.files.durable_files import Disk
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.maintenance.repair import repair
 from ebbtide.storage.maintenance.scrub import damage_of
 from ebbtide.storage.maintenance.space_reservation import measure

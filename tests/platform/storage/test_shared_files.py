@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ebbtide.storage.errors import TransferFailed, TransferTimeout
-from ebbtide.storage.files.shared_files import Bounded, Overwrite, perform
+from ebbtide.storage.files.file_operations import Overwrite
+from ebbtide.storage.files.shared_files import Bounded, perform
 
 LONG_S = 60.0
 

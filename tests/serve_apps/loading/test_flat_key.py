@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.storage.models.registry.derived_artifacts import model_of
+from ebbtide.storage.models.registry.derived_names import model_of
 from ebbtide.storage.names import ObjectId, file_name, ref_name, tag
 from ebbtide_serve.loading.flat.flat_key import FlatKey, digest_of, without_places
 

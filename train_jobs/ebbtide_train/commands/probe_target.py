@@ -1,4 +1,4 @@
-"""Which workload ``ebbtide probe`` is asked about: a running one by the arbiter's status, or a job of a file. Pure."""
+"""Which workload ``ebbtide probe`` is asked about: a running one by the arbiter's status, or a job of a file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

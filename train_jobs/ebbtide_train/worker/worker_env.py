@@ -1,4 +1,4 @@
-"""What a worker gets into its environment before CUDA is initialised there. Pure."""
+"""What a worker gets into its environment before CUDA is initialised there."""
 
 from collections.abc import Sequence
 

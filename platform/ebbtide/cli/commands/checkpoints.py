@@ -20,8 +20,8 @@ from ebbtide.storage.checkpoints.dcp.dcp_export import export as write
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import Listed, RunCheckpoints
 from ebbtide.storage.checkpoints.manager.resume_decision import go_on_from
 from ebbtide.storage.checkpoints.manager.verification import verify as damage_of
-from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths, run_leases, run_paths
-from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts
+from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths, run_paths
+from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts, run_leases
 from ebbtide.storage.checkpoints.run_directory.run_survey import newest_of
 from ebbtide.storage.leases.object_leases import this_process
 from ebbtide.storage.objects.store_limits import limits_of

@@ -17,14 +17,8 @@ from ebbtide.storage.maintenance.garbage_collection import Collected, collect, f
 from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, Verdict, plan
 from ebbtide.storage.maintenance.scrub import scrub
 from ebbtide.storage.models.importer.import_records import ImportRecords
-from ebbtide.storage.models.registry.derived_artifacts import (
-    FLAT,
-    NotNeeded,
-    give_up_derived,
-    model_of,
-    not_needed,
-    without,
-)
+from ebbtide.storage.models.registry.derived_artifacts import NotNeeded, give_up_derived, not_needed, without
+from ebbtide.storage.models.registry.derived_names import FLAT, model_of
 from ebbtide.storage.models.registry.model_names import SHORT_ID, Wanted, find
 from ebbtide.storage.models.registry.model_repair import mend
 from ebbtide.storage.models.sources.source_factory import open_source

@@ -15,7 +15,7 @@ from ebbtide.cli.terminal.output import json_option, print_json, print_table, wa
 from ebbtide.cli.terminal.transfer_bar import TransferBar
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.errors import Corrupt, NotPublished
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.maintenance.garbage_plan import Grace
 from ebbtide.storage.models.importer.import_progress import ImportProgress
 from ebbtide.storage.models.importer.import_terms import How, Imported

@@ -1,4 +1,4 @@
-"""Why a tree cannot be put into an image, each reason with what would work. Pure.
+"""Why a tree cannot be put into an image, each reason with what would work.
 
 The rules are CRIU's (4.1 and 4.2, on kernel 6.18) and were tried one by one; two are ours, because CRIU goes on and the
 process is harmed silently: a pipe whose other end is outside (it would write to nobody), and a deleted file (the next

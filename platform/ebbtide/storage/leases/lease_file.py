@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.files.shared_files import (
+from ebbtide.storage.files.file_operations import (
     RECORD_BYTES,
     CreateFile,
     ListNames,

@@ -32,7 +32,8 @@ from typing import Self
 from uuid import uuid4
 
 from ebbtide.storage.errors import StorageError, Superseded, TransferFailed, TransferTimeout
-from ebbtide.storage.files.shared_files import Perform, Steps, carry_out, perform
+from ebbtide.storage.files.file_operations import Perform, Steps, carry_out
+from ebbtide.storage.files.shared_files import perform
 from ebbtide.storage.leases import lease_file
 from ebbtide.storage.leases.lease_file import LeaseFile, Note, Pace, Record, checked_name
 from ebbtide.storage.leases.liveness import Tenancy

@@ -9,7 +9,8 @@ Not guaranteed: that a lease made after the last look is seen; see `living`.
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebbtide.storage.files.shared_files import Bounded, RemoveFile, carry_out
+from ebbtide.storage.files.file_operations import RemoveFile, carry_out
+from ebbtide.storage.files.shared_files import Bounded
 from ebbtide.storage.leases import lease_file
 from ebbtide.storage.leases.lease_file import LeaseFile, Pace
 from ebbtide.storage.leases.lease_holder import DEFAULT_PACE, REAL, System

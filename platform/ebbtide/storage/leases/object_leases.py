@@ -9,7 +9,6 @@ from typing import Protocol
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import DEFAULT_PACE, REAL, System, hold
 from ebbtide.storage.leases.lease_watch import Observer, living
-from ebbtide.storage.names import Attempt, ObjectId
 
 
 class Lease(Protocol):
@@ -39,16 +38,6 @@ class Leases(Protocol):
 
     def present(self) -> frozenset[str]:
         """The subjects of all leases, also of holders that may be dead; quick."""
-
-
-def of_object(object_id: ObjectId) -> str:
-    """The subject of a lease on an object."""
-    return f"object-{object_id}"
-
-
-def of_work(attempt: Attempt) -> str:
-    """The subject of a lease on a work directory."""
-    return f"work-{attempt}"
 
 
 def this_process() -> str:

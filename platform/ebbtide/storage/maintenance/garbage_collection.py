@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
 from ebbtide.storage.files.durable_files import TEMPORARY_SUFFIX, is_real_directory, telling
-from ebbtide.storage.leases.object_leases import of_object, of_work
+from ebbtide.storage.leases.lease_subjects import of_object, of_work
 from ebbtide.storage.maintenance.garbage_plan import (
     Fate,
     FoundAside,

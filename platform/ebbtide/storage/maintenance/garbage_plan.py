@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from ebbtide.storage.leases.object_leases import of_object, of_work
+from ebbtide.storage.leases.lease_subjects import of_object, of_work
 from ebbtide.storage.names import Attempt, ObjectId
 
 

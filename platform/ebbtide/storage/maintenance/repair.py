@@ -21,7 +21,7 @@ from typing import Self
 
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.files.durable_files import storage_error
-from ebbtide.storage.leases.object_leases import of_object, of_work
+from ebbtide.storage.leases.lease_subjects import of_object, of_work
 from ebbtide.storage.maintenance.scrub import Damage, look_at
 from ebbtide.storage.maintenance.space_reservation import reserve
 from ebbtide.storage.names import FileName, attempt, index_name, object_id

@@ -16,7 +16,7 @@ from ebbtide.storage.files.durable_files import telling
 from ebbtide.storage.integrity.chunk_hash import content_hash, device_hash, place_seed
 from ebbtide.storage.integrity.chunk_index import Index, IndexBuilder
 from ebbtide.storage.integrity.chunk_verification import Checker
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.names import ObjectId, object_id
 from ebbtide.storage.objects.manifest import FileEntry, Manifest, hashing_for
 from ebbtide.storage.objects.object_contents import read_index, read_manifest

@@ -26,7 +26,8 @@ from typing import Self
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
 from ebbtide.storage.files.durable_files import Disk, is_real_directory, read_small, telling
 from ebbtide.storage.integrity.chunk_index import check_chunk_bytes
-from ebbtide.storage.leases.object_leases import Leases, SharedLeases, of_object
+from ebbtide.storage.leases.lease_subjects import of_object
+from ebbtide.storage.leases.object_leases import Leases, SharedLeases
 from ebbtide.storage.names import ObjectId, attempt, object_id
 from ebbtide.storage.objects.manifest import Kind, Manifest, hashing_for
 from ebbtide.storage.objects.object_contents import open_contents, read_manifest

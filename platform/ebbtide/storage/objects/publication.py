@@ -27,7 +27,8 @@ from typing import Self
 from ebbtide.storage.errors import Corrupt, NoRoom, NotPublished, Refused, StorageError, Superseded
 from ebbtide.storage.files.durable_files import telling
 from ebbtide.storage.integrity.chunk_index import check_chunk_bytes
-from ebbtide.storage.leases.object_leases import Lease, of_object, of_work
+from ebbtide.storage.leases.lease_subjects import of_object, of_work
+from ebbtide.storage.leases.object_leases import Lease
 from ebbtide.storage.names import COMMIT, MANIFEST, Attempt, FileName, ObjectId, index_name, object_id, ref_name, tag
 from ebbtide.storage.objects.manifest import FileEntry, Kind, Manifest, commit_bytes, hashing_for, make_manifest
 from ebbtide.storage.objects.object_contents import open_contents, read_index, read_manifest

@@ -1,4 +1,4 @@
-"""The line of one endpoint: who waits for a place at its replicas, fair between keys. Pure.
+"""The line of one endpoint: who waits for a place at its replicas, fair between keys.
 
 Of the keys that wait, the one with the fewest requests at replicas is next, of equals the one served longest ago;
 within a key it is first come, first served. So what a key has running counts, not only what it asks: a key that sends

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ebbtide.storage.models.registry.derived_artifacts import flat_name
+from ebbtide.storage.models.registry.derived_names import flat_name
 from ebbtide.storage.names import ObjectId
 
 

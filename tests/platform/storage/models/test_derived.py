@@ -5,18 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.maintenance.garbage_collection import survey
 from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
-from ebbtide.storage.models.registry.derived_artifacts import (
-    ARTEFACT,
-    flat_name,
-    give_up_derived,
-    mark_used,
-    model_of,
-    not_needed,
-    without,
-)
+from ebbtide.storage.models.registry.derived_artifacts import give_up_derived, mark_used, not_needed, without
+from ebbtide.storage.models.registry.derived_names import ARTEFACT, flat_name, model_of
 from ebbtide.storage.names import ObjectId, ref_name, tag
 from ebbtide.storage.objects.object_store import ObjectStore
 from tests.builders.models import DIGEST, publish_cache, publish_flat

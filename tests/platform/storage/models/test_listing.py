@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.leases.lease_holder import hold
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.models.registry.model_list import list_models
 from ebbtide.storage.names import MANIFEST, ObjectId
 from ebbtide.storage.objects.manifest import Kind

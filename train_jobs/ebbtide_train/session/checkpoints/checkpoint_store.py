@@ -25,15 +25,8 @@ from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
 from ebbtide.storage.checkpoints.run_directory.epoch_numbering import epoch_for
 from ebbtide.storage.checkpoints.run_directory.lineage import Claim
-from ebbtide.storage.checkpoints.run_directory.run_paths import (
-    GANG,
-    START,
-    CheckpointId,
-    RunPaths,
-    gang_leases,
-    run_leases,
-)
-from ebbtide.storage.checkpoints.run_directory.run_ports import Keeping, TrainingPorts
+from ebbtide.storage.checkpoints.run_directory.run_paths import GANG, START, CheckpointId, RunPaths
+from ebbtide.storage.checkpoints.run_directory.run_ports import Keeping, TrainingPorts, gang_leases, run_leases
 from ebbtide.storage.checkpoints.run_directory.run_survey import look, newest_of
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, Superseded
 from ebbtide.storage.memory.buffer_pool import process_pool

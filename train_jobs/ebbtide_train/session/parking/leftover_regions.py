@@ -1,7 +1,7 @@
 """What gangs of a job have left in the host memory of nodes, as the next gang sees it; and which of it is worth having.
 
 Parked state outlives its processes: it lies in regions, each of which says whose it is and whether it is whole. The
-decision here is pure. `takeover` acts on it.
+decision here changes nothing; `takeover` acts on it.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,8 @@ from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoint
 from ebbtide.storage.checkpoints.manager.verification import verify
 from ebbtide.storage.checkpoints.run_directory.epoch_numbering import last_claim
 from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start, newest
-from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths, gang_leases
+from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths
+from ebbtide.storage.checkpoints.run_directory.run_ports import gang_leases
 from ebbtide.storage.checkpoints.run_directory.run_survey import look
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.files.durable_files import telling

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.leases.object_leases import SharedLeases
 from ebbtide.storage.names import FileName, tag
 
 STATE = FileName("state.json")
@@ -122,16 +121,6 @@ def run_paths(shared: Path, run: str) -> RunPaths:
         Refused: ``run`` cannot be a name.
     """
     return RunPaths(shared / "train" / tag(run), run)
-
-
-def run_leases(paths: RunPaths) -> SharedLeases:
-    """By which slow readers, such as exports, keep a checkpoint from being removed meanwhile."""
-    return SharedLeases(paths.leases)
-
-
-def gang_leases(paths: RunPaths) -> SharedLeases:
-    """By which others see that a gang runs; its subject is `GANG`."""
-    return SharedLeases(paths.gang)
 
 
 def rank_file(rank: int) -> FileName:

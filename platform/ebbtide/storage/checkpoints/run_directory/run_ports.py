@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
+from ebbtide.storage.checkpoints.run_directory.run_paths import RunPaths
 from ebbtide.storage.files.durable_files import Disk
-from ebbtide.storage.leases.object_leases import Leases
+from ebbtide.storage.leases.object_leases import Leases, SharedLeases
 from ebbtide.storage.objects.store_limits import Budget
 from ebbtide.storage.transport.transport import Transport
 
@@ -45,3 +46,13 @@ class Keeping:
     retention: Retention = field(default_factory=Retention)
     budget: Budget = field(default_factory=Budget)
     grace_s: float = 900.0
+
+
+def run_leases(paths: RunPaths) -> SharedLeases:
+    """By which slow readers, such as exports, keep a checkpoint from being removed meanwhile."""
+    return SharedLeases(paths.leases)
+
+
+def gang_leases(paths: RunPaths) -> SharedLeases:
+    """By which others see that a gang runs; its subject is `GANG`."""
+    return SharedLeases(paths.gang)

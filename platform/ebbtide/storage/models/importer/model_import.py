@@ -32,8 +32,9 @@ from ebbtide.storage.models.importer.import_progress import ImportProgress, Obse
 from ebbtide.storage.models.importer.import_records import ImportRecord, ImportRecords, flights
 from ebbtide.storage.models.importer.import_terms import How, Imported, ImportTerms
 from ebbtide.storage.models.importer.shard_writer import ShardWriter, Workplace
-from ebbtide.storage.models.sources.source import Source, read_all, within_patience
+from ebbtide.storage.models.sources.source import Source, read_all
 from ebbtide.storage.models.sources.source_checkpoint import Checkpoint, examine
+from ebbtide.storage.models.sources.source_patience import within_patience
 from ebbtide.storage.names import Attempt, ObjectId, attempt, case_collision, ref_name, tag
 from ebbtide.storage.objects.manifest import FileEntry, Kind, make_manifest
 from ebbtide.storage.objects.object_contents import open_contents

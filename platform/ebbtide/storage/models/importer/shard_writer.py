@@ -30,8 +30,9 @@ from ebbtide.storage.integrity.chunk_index import (
 from ebbtide.storage.maintenance.scrub import length_of
 from ebbtide.storage.models.importer.chunk_journal import Journal, journal_path, read_journal
 from ebbtide.storage.models.importer.import_progress import Tally
-from ebbtide.storage.models.sources.source import Source, within_patience
+from ebbtide.storage.models.sources.source import Source
 from ebbtide.storage.models.sources.source_checkpoint import Shard
+from ebbtide.storage.models.sources.source_patience import within_patience
 from ebbtide.storage.names import FileName, index_name
 from ebbtide.storage.objects.manifest import FileEntry
 from ebbtide.storage.objects.staging import Staging, deadline_for

@@ -14,14 +14,13 @@ from pathlib import Path
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
 from ebbtide.storage.files.durable_files import telling
-from ebbtide.storage.leases.object_leases import of_object
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.maintenance.garbage_collection import filesystem_now_s
 from ebbtide.storage.maintenance.garbage_plan import Grace, Survey
+from ebbtide.storage.models.registry.derived_names import ARTEFACT, model_of
 from ebbtide.storage.names import COMMIT, ObjectId, RefName, Tag
 from ebbtide.storage.objects.object_store import ObjectStore
 
-FLAT = "flat/"  # flat/<model>/<digest of the rest of the key>, a tag for each rank
-ARTEFACT = "artefact/"  # artefact/<fingerprint>
 DAY_S = 86400.0
 
 
@@ -35,17 +34,6 @@ class NotNeeded:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.tag}"
-
-
-def flat_name(model: ObjectId, digest: str) -> str:
-    """What a flat form is called."""
-    return f"{FLAT}{model}/{digest}"
-
-
-def model_of(name: str) -> ObjectId | None:
-    """The model that a flat form was made of, by its name; None for any other name."""
-    model, _, digest = name.removeprefix(FLAT).partition("/")
-    return ObjectId(model) if name.startswith(FLAT) and digest else None
 
 
 def mark_used(store: ObjectStore, name: RefName, tag: Tag) -> None:

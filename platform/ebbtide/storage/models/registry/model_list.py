@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
+from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.leases.lease_watch import Observer
-from ebbtide.storage.leases.object_leases import of_object
 from ebbtide.storage.maintenance.garbage_collection import filesystem_now_s
 from ebbtide.storage.names import COMMIT, ObjectId, RefName, Tag
 from ebbtide.storage.objects.manifest import Kind, Manifest

@@ -18,16 +18,17 @@ from pathlib import Path
 
 from ebbtide.storage.errors import Corrupt, Refused, StorageError
 from ebbtide.storage.files.durable_files import telling
-from ebbtide.storage.leases.object_leases import of_work
+from ebbtide.storage.leases.lease_subjects import of_work
 from ebbtide.storage.maintenance.repair import repair
 from ebbtide.storage.maintenance.scrub import Damage, damage_of
 from ebbtide.storage.maintenance.space_reservation import reserve
 from ebbtide.storage.models.importer.import_records import ImportRecords
 from ebbtide.storage.models.importer.import_terms import ImportTerms
 from ebbtide.storage.models.importer.model_import import import_model
-from ebbtide.storage.models.sources.source import Source, read_all, within_patience
+from ebbtide.storage.models.sources.source import Source, read_all
 from ebbtide.storage.models.sources.source_checkpoint import Checkpoint, examine
 from ebbtide.storage.models.sources.source_factory import open_source
+from ebbtide.storage.models.sources.source_patience import within_patience
 from ebbtide.storage.names import ObjectId, attempt
 from ebbtide.storage.objects.manifest import FileEntry, Manifest
 from ebbtide.storage.objects.object_store import ObjectStore

@@ -8,17 +8,12 @@ Not guaranteed: to notice a change that leaves size, stamp and header as they we
 *vague*: nothing is remembered of it, so nothing that was read earlier is ever mixed with what it gives now.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.files.shared_files import Bounded
-
-T = TypeVar("T")
-
-PATIENCE_S = 600.0  # for looking through a source: some hundred round trips, and the tries of each
 
 
 class SourceChanged(Refused):
@@ -97,15 +92,6 @@ class Source(Protocol):
             SourceChanged: it is another file now.
             TransferFailed: it cannot be opened.
         """
-
-
-def within_patience(source: Source, action: str, ask: Callable[[], T]) -> T:
-    """What ``ask`` returns or raises, of a source that may hang for ever.
-
-    Raises:
-        TransferTimeout: after `PATIENCE_S`; the question is left behind in a thread.
-    """
-    return Bounded()(action, source.where, PATIENCE_S, ask)
 
 
 def read_all(source: Source, file: SourceFile) -> bytes:
